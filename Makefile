@@ -1,0 +1,83 @@
+# The front door. `make help` lists the targets.
+#
+# PYTHON           the interpreter to make the environment with (3.11 to 3.13)
+# TORCH_INDEX_URL  where to take torch from, such as an index of CPU-only wheels; unset: pip's own
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+MODEL ?= digits
+OUT ?= artifacts
+HOST ?= http://127.0.0.1:8000
+PYTEST_ARGS ?=
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	  $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## make the virtual environment .venv with all dependencies
+
+.PHONY: export
+export: $(READY) ## train and export MODEL (default: digits) to OUT (default: artifacts)
+	$(BIN)/python -m export $(MODEL) --out $(OUT)
+
+.PHONY: serve
+serve: $(READY) ## serve what is in artifacts/; exports digits first if nothing is there
+	@ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
+	@exec $(BIN)/python -m app
+
+.PHONY: test
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak'
+
+.PHONY: soak
+soak: $(READY) ## run the long tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m soak
+
+.PHONY: cover
+cover: $(READY) ## run the tests and print branch coverage
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak' --cov --cov-report=term
+
+.PHONY: check
+check: $(READY) ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(READY) ## rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: load
+load: $(READY) ## 30 s of Locust against a running server; report under reports/
+	@mkdir -p reports
+	$(BIN)/locust --headless --locustfile loadtests/locustfile.py --host $(HOST) \
+	  --users 32 --spawn-rate 32 --run-time 30s --stop-timeout 10 --only-summary \
+	  --html reports/load.html --csv reports/load
+
+.PHONY: bench
+bench: $(READY) ## requests per second beside a plain FastAPI handler, one core each; writes reports/
+	$(BIN)/python -m loadtests.bench $(BENCH_ARGS)
+
+.PHONY: constraints
+constraints: $(READY) ## pin what is installed now
+	{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable \
+	  | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > constraints.new && mv constraints.new constraints.txt
+
+.PHONY: clean
+clean: ## remove what can be made again, but not artifacts/ and not .venv
+	rm -rf reports .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

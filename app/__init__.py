@@ -1,0 +1,1 @@
+"""The serving process: artifacts in, predictions out."""

@@ -1,0 +1,120 @@
+"""`python -m app`: uvicorn with our settings, and the signals.
+
+The first SIGTERM or SIGINT drains: not ready and no new work, then no new connections, then everything
+that was accepted is answered, the backends are closed, and the exit code is 0. A second signal ends it
+at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+
+import structlog
+import uvicorn
+
+from app.lifecycle import Lifecycle
+from app.logs import configure_logs
+from app.main import create_app
+from app.settings import Settings, SettingsError, load_settings
+
+LOG = structlog.get_logger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After the last answer, open connections get this long to bring their next request and be told 503:
+# closing at once would cut off clients that are just sending.
+LINGER_S = 1.0
+USAGE_EXIT_CODE = 2
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that leaves the signals to us and drains before it closes connections.
+
+    Args:
+        config: uvicorn's.
+        lifecycle: what to drain.
+        drain_s: budget of a graceful stop in seconds.
+    """
+
+    def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, drain_s: float) -> None:
+        super().__init__(config)
+        self._lifecycle = lifecycle
+        self._drain_s = drain_s
+        self._stopping = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Uvicorn's own would raise the signal again when it has stopped, and exit 143."""
+        for number in SIGNALS:
+            signal.signal(number, self._signalled)
+        yield
+
+    def _signalled(self, number: int, _: object) -> None:
+        if self._stopping:
+            os._exit(128 + number)
+        self._stopping = True
+        LOG.info("draining", signal=signal.Signals(number).name, budget_s=self._drain_s)
+        self._lifecycle.begin_drain()
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what was accepted, then let uvicorn close what is left."""
+        self._lifecycle.begin_drain()
+        deadline = time.monotonic() + self._drain_s
+        for server in self.servers:
+            server.close()
+        while self.server_state.tasks and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        linger_until = min(deadline, time.monotonic() + LINGER_S)
+        while self.server_state.connections and time.monotonic() < linger_until:
+            await asyncio.sleep(0.01)
+        self.config.timeout_graceful_shutdown = max(1, round(deadline - time.monotonic()))
+        await super().shutdown(sockets)
+        LOG.info("stopped")
+
+
+def main() -> int:
+    """Serve until a signal; returns the exit code."""
+    # Serving TorchScript is what this process is for; torch 2.13 announces its deprecation at every call.
+    warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
+    try:
+        settings = load_settings(os.environ)
+        configure_logs(settings.log_level, settings.log_format)
+        app = create_app(settings)
+    except (SettingsError, ValueError) as error:
+        sys.stderr.write(f"torchlane: {error}\n")
+        return USAGE_EXIT_CODE
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=settings.log_level == "debug",
+        server_header=False,
+    )
+    lifecycle: Lifecycle = app.state.lifecycle
+    return _serve(Server(config, lifecycle, settings.drain_s), settings)
+
+
+def _serve(server: Server, settings: Settings) -> int:
+    try:
+        server.run()
+    except SystemExit as error:  # uvicorn's way to say that the port is taken; it has logged why
+        hint = f"is port {settings.port} in use? TORCHLANE_PORT chooses another"
+        sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
+        return int(error.code or 1)
+    return 0 if server.started else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""HTTP: parse, shape, map errors; knows FastAPI, knows no torch."""

@@ -1,0 +1,148 @@
+"""From an HTTP request to items, and from outcomes to an HTTP body: the media types of both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import orjson
+from fastapi import Request
+
+from app.codecs.base import NPY, OCTET_STREAM, Codec
+from app.errors import InvalidInput, ItemFailed, PayloadTooLarge
+from app.lifecycle import LoadedModel
+from app.types import Arrays, Item, Outcome
+
+JSON = "application/json"
+JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        PayloadTooLarge: as soon as it is known to be larger than the limit.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise PayloadTooLarge(_too_large(limit, int(declared)))
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise PayloadTooLarge(_too_large(limit, size))
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def read_items(
+    codec: Codec, content_type: str, body: bytes, *, many: bool, max_items: int
+) -> list[Item]:
+    """The items of a body, in order.
+
+    Raises:
+        InvalidInput: if the body or an item is wrong; `details` names the item's index.
+        UnsupportedMediaType: if the model does not read this Content-Type.
+        PayloadTooLarge: if there are more than `max_items`.
+    """
+    media_type = content_type.partition(";")[0].strip().lower() or JSON
+    if media_type != JSON:
+        items = codec.decode_raw(media_type, body, many=many)
+        _check_count(len(items), max_items)
+        return items
+    values = _values(body, many=many)
+    _check_count(len(values), max_items)
+    if not many:
+        return [codec.decode(values[0])]
+    return [_decode_at(codec, index, value) for index, value in enumerate(values)]
+
+
+def answer_media_type(accept: str) -> str:
+    """The form of the answer: the first of ours that the Accept header names; JSON where none is."""
+    if not accept or accept == "*/*":
+        return JSON
+    for part in accept.lower().split(","):
+        name, _, parameters = part.partition(";")
+        if name.strip() in (JSON, OCTET_STREAM, NPY) and parameters.strip() != "q=0":
+            return name.strip()
+    return JSON
+
+
+def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) -> bytes:
+    """`{"model", "version", "prediction"}`, or with `many` `"predictions"`; a failed item has its place.
+
+    Raises:
+        ItemFailed: if the only item, or every one of them, failed.
+    """
+    if all(isinstance(outcome, ItemFailed) for outcome in outcomes):
+        raise _failed(outcomes)
+    places = [
+        {"error": str(outcome), "code": outcome.code}
+        if isinstance(outcome, ItemFailed)
+        else model.codec.encode(outcome)
+        for outcome in outcomes
+    ]
+    head = {"model": model.id.name, "version": model.id.version}
+    last = {"predictions": places} if many else {"prediction": places[0]}
+    return orjson.dumps(head | last, option=JSON_OPTIONS)
+
+
+def binary_answer(
+    model: LoadedModel, media_type: str, outcomes: Sequence[Outcome], *, many: bool
+) -> bytes:
+    """The predictions as one array.
+
+    Raises:
+        ItemFailed: if any item failed: a binary answer has no place for that.
+        NotAcceptable: if the model's answer is not one array.
+    """
+    if any(isinstance(outcome, ItemFailed) for outcome in outcomes):
+        raise _failed(outcomes)
+    arrays = [cast(Arrays, outcome) for outcome in outcomes]
+    return model.codec.encode_raw(media_type, arrays, many=many)
+
+
+def _values(body: bytes, *, many: bool) -> list[object]:
+    right, other = ("inputs", "/predict") if many else ("input", "/batch-predict")
+    shape = '{"inputs": [X, ...]}' if many else '{"input": X}'
+    try:
+        payload = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the body is not JSON: {error}; send {shape}") from error
+    if not isinstance(payload, dict) or set(payload) != {right}:
+        hint = f"; {other} takes the other form" if isinstance(payload, dict) else ""
+        raise InvalidInput(f"the body must be {shape} and nothing else{hint}")
+    value = payload[right]
+    if not many:
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise InvalidInput(f"'inputs' must be a list of at least one item: {shape}")
+    return value
+
+
+def _decode_at(codec: Codec, index: int, value: object) -> Item:
+    try:
+        return codec.decode(value)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"inputs[{index}]: {error}", [{"index": index, "problem": str(error)}]
+        ) from error
+
+
+def _failed(outcomes: Sequence[Outcome]) -> ItemFailed:
+    failures = [(i, o) for i, o in enumerate(outcomes) if isinstance(o, ItemFailed)]
+    first = failures[0][1]
+    if len(outcomes) == 1:
+        return first
+    details = [{"index": index, "code": each.code} for index, each in failures]
+    return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)
+
+
+def _check_count(count: int, limit: int) -> None:
+    if count > limit:
+        raise PayloadTooLarge(f"{count} items in one request, at most {limit} are taken; split it")
+
+
+def _too_large(limit: int, got: int) -> str:
+    return f"the body has {got} bytes or more, at most {limit} are taken; split it or send less"

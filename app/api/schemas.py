@@ -1,0 +1,101 @@
+"""The shapes of answers and errors, for the OpenAPI document and for the small routes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+
+class ErrorBody(BaseModel):
+    """What every error looks like."""
+
+    error: str = Field(description="a sentence that says what to do")
+    code: str = Field(description="for programs; docs/errors.md lists all")
+    request_id: str
+    details: list[dict[str, str | int | float]] = Field(description="such as the index of an item")
+
+
+class LabelledPrediction(BaseModel):
+    """A prediction of a model with labels."""
+
+    label: str
+    score: float
+    scores: list[float] = Field(description="one per label, in the manifest's order")
+
+
+class TensorPrediction(BaseModel):
+    """A prediction of a model without labels."""
+
+    outputs: dict[str, JsonValue] = Field(description="output name -> nested numbers")
+
+
+class FailedItem(BaseModel):
+    """The place of an item that failed in the model."""
+
+    error: str
+    code: Literal["backend_failed", "non_finite_output"]
+
+
+class PredictAnswer(BaseModel):
+    """One prediction, and the version that made it."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str
+    version: int
+    prediction: LabelledPrediction | TensorPrediction
+
+
+class BatchPredictAnswer(BaseModel):
+    """As many predictions as inputs, in the same order."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str
+    version: int
+    predictions: list[LabelledPrediction | TensorPrediction | FailedItem]
+
+
+class Health(BaseModel):
+    """State of the process."""
+
+    status: Literal["live", "ready", "not_ready"]
+    reasons: list[str] = Field(default=[], description="why it is not ready")
+
+
+class VersionState(BaseModel):
+    """One version that the server has looked at."""
+
+    version: int
+    state: Literal["loading", "ready", "failed"]
+    problem: str | None = None
+
+
+class ReplicaInfo(BaseModel):
+    """One replica: a thread on a device."""
+
+    name: str
+    device: str
+    state: Literal["ready", "sick", "closed"]
+
+
+class ModelInfo(BaseModel):
+    """A model in the repository, and what is loaded of it."""
+
+    name: str
+    default: bool = Field(description="whether /predict means this model")
+    state: Literal["loading", "ready", "failed"]
+    version: int | None = Field(description="the version that is loaded")
+    variant: str | None = Field(description="the variant that is loaded")
+    versions: list[VersionState]
+    replicas: list[ReplicaInfo]
+    manifest: dict[str, JsonValue] | None = Field(
+        description="the public part of the loaded version's manifest"
+    )
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    models: list[ModelInfo]

@@ -1,0 +1,47 @@
+"""The contract of a backend: one loaded model on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from app.types import Arrays
+
+
+class Backend(Protocol):
+    """Called from one thread only, the one of its replica, in the order load, warm_up, run..., close.
+
+    Every implementation passes the shared suite in tests/unit/backends/suite.py.
+    """
+
+    def load(self) -> None:
+        """Read the variant's file and put it on the device.
+
+        Raises:
+            ArtifactInvalid: if the file is not what the manifest says.
+            ReplicaError: if the device refuses.
+        """
+
+    def warm_up(self, batches: Sequence[Arrays]) -> None:
+        """Run each batch at least three times: TorchScript specialises on its second and third call.
+
+        Args:
+            batches: one per bucket, input name -> array with the batch axis.
+        """
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """One forward.
+
+        Args:
+            inputs: input name -> array [n, ...] of the manifest's dtype; never written to.
+
+        Returns:
+            output name -> array [n, ...]; a run that follows may overwrite it.
+
+        Raises:
+            ModelError: if the batch made the model fail; the replica can go on.
+            ReplicaError: if the replica does not work any more.
+        """
+
+    def close(self) -> None:
+        """Give the memory back; may be called twice and after a failed load."""

@@ -1,0 +1,52 @@
+"""Which devices there are, and how many threads a CPU replica computes with."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import torch
+
+from app.types import Device
+
+SPEC = re.compile(r"auto|cpu(\*[1-9][0-9]?)?|cuda:[0-9]+(,cuda:[0-9]+)*")
+SPEC_HELP = "auto, cpu, cpu*2 (two CPU replicas), or cuda:0,cuda:1"
+
+
+def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
+    """The devices of all replicas, one entry per replica.
+
+    Args:
+        spec: `auto` (every visible CUDA device, else the CPU), `cpu`, `cpu*N` or `cuda:I,cuda:J`.
+        replicas_per_device: how many replicas each device gets.
+
+    Raises:
+        ValueError: if the spec is not of that form, or names a device that is not there.
+    """
+    if not SPEC.fullmatch(spec):
+        raise ValueError(f"{spec!r} is not one of: {SPEC_HELP}")
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if spec == "auto":
+        devices = [Device("cuda", index) for index in range(visible)] or [Device("cpu")]
+    elif spec.startswith("cpu"):
+        devices = [Device("cpu")] * int(spec.partition("*")[2] or 1)
+    else:
+        indices = [int(part.removeprefix("cuda:")) for part in spec.split(",")]
+        missing = [index for index in indices if index >= visible]
+        if missing or len(set(indices)) != len(indices):
+            raise ValueError(f"{spec!r}: {visible} CUDA devices are visible, each named once")
+        devices = [Device("cuda", index) for index in indices]
+    return tuple(device for device in devices for _ in range(replicas_per_device))
+
+
+def cpu_threads(devices: tuple[Device, ...]) -> int:
+    """Intra-op threads per CPU replica: the cores this process may use, shared evenly."""
+    replicas = sum(device.kind == "cpu" for device in devices)
+    return max(1, usable_cores() // max(1, replicas))
+
+
+def usable_cores() -> int:
+    """Cores that this process is allowed to run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

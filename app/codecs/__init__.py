@@ -1,0 +1,1 @@
+"""Payload to arrays and back, one file per input kind."""

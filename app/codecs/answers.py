@@ -1,0 +1,66 @@
+"""From a model's outputs to a prediction; the same for every kind of input."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.codecs.base import NPY, OCTET_STREAM
+from app.errors import NotAcceptable
+from app.types import Array, Arrays
+from models.manifest import Manifest, Scores
+
+
+class AnswerEncoder:
+    """Writes the predictions of one model.
+
+    Args:
+        manifest: has the labels, and what turns the first output into scores.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._labels = manifest.codec.labels
+        self._scores = manifest.codec.scores
+        self._outputs = tuple(spec.name for spec in manifest.outputs)
+
+    def encode(self, outputs: Arrays) -> dict[str, object]:
+        """With labels `{label, score, scores}`, without `{outputs: {name: array}}`."""
+        first = apply_scores(self._scores, outputs[self._outputs[0]])
+        if self._labels is None:
+            rest = {name: outputs[name] for name in self._outputs[1:]}
+            return {"outputs": {self._outputs[0]: first, **rest}}
+        best = int(first.argmax())
+        return {"label": self._labels[best], "score": first[best], "scores": first}
+
+    def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
+        """Little-endian row-major bytes, or an .npy file."""
+        if len(self._outputs) != 1:
+            raise NotAcceptable(
+                f"the model has {len(self._outputs)} outputs, which only application/json can carry"
+            )
+        arrays = [apply_scores(self._scores, p[self._outputs[0]]) for p in predictions]
+        if many and len({array.shape for array in arrays}) > 1:
+            raise NotAcceptable(
+                "the predictions differ in shape, which only application/json can carry"
+            )
+        answer = np.stack(arrays) if many else arrays[0]
+        little = np.ascontiguousarray(answer, dtype=answer.dtype.newbyteorder("<"))
+        if media_type == OCTET_STREAM:
+            return little.tobytes()
+        if media_type == NPY:
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, little.reshape(answer.shape), allow_pickle=False)
+            return buffer.getvalue()
+        raise NotAcceptable(f"answers are written as application/json, {OCTET_STREAM} or {NPY}")
+
+
+def apply_scores(scores: Scores, output: Array) -> Array:
+    """Softmax over the last axis, sigmoid, or nothing; shape and dtype stay."""
+    if scores == "softmax":
+        shifted = np.exp(output - output.max(axis=-1, keepdims=True))  # largest is 0: no overflow
+        return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+    if scores == "sigmoid":
+        return np.asarray((1 + np.tanh(output / 2)) / 2, dtype=output.dtype)  # stable both ways
+    return output

@@ -1,0 +1,44 @@
+"""The contract of a codec: payloads to items, outputs to answers, as the manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from app.types import Arrays, Item
+from models.manifest import Manifest
+
+OCTET_STREAM = "application/octet-stream"
+NPY = "application/x-npy"
+
+
+class Codec(Protocol):
+    """One instance per loaded model; stateless, called on the event loop."""
+
+    manifest: Manifest
+    media_types: tuple[str, ...]
+
+    def decode(self, value: object) -> Item:
+        """One item from its JSON value.
+
+        Raises:
+            InvalidInput: saying what was expected and what came.
+        """
+
+    def decode_raw(self, media_type: str, body: bytes, *, many: bool) -> list[Item]:
+        """The items of a raw body: exactly one, or with `many` one or more.
+
+        Raises:
+            UnsupportedMediaType: if the media type is not one of `media_types`.
+            InvalidInput: if the bytes are not what the media type and the manifest say.
+        """
+
+    def encode(self, outputs: Arrays) -> dict[str, object]:
+        """The prediction of one item as a JSON object; arrays stay arrays."""
+
+    def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
+        """Predictions as bytes: one array, with `many` stacked along a leading axis.
+
+        Raises:
+            NotAcceptable: if the model's answer is not one array, or the media type is unknown.
+        """

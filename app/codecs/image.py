@@ -1,0 +1,64 @@
+"""Items as pictures: base64 in JSON, PNG or JPEG bytes; preprocessed tensors are taken as well."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from app.codecs.tensor import TensorCodec, check_media_type
+from app.errors import InvalidInput
+from app.types import Item
+from models.manifest import ImageCodecSpec, Manifest
+from models.preprocess import PictureError, preprocess
+
+PICTURES = ("image/png", "image/jpeg")
+
+
+class ImageCodec:
+    """See `app.codecs.base.Codec`.
+
+    Args:
+        manifest: its codec must be of kind `image`; the picture is the first and only input.
+
+    Raises:
+        TypeError: a bug: the manifest has another codec.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        if not isinstance(manifest.codec, ImageCodecSpec):
+            raise TypeError(f"bug: an image codec for {manifest.codec.kind!r}")
+        self.manifest = manifest
+        self._how = manifest.codec.preprocess
+        self._input = manifest.inputs[0]
+        self._tensor = TensorCodec(manifest)
+        self.media_types = (*PICTURES, *self._tensor.media_types)
+        self.encode = self._tensor.encode
+        self.encode_raw = self._tensor.encode_raw
+
+    def decode(self, value: object) -> Item:
+        """A base64 string (a data: URL too), or numbers that are preprocessed already."""
+        if not isinstance(value, str):
+            return self._tensor.decode(value)
+        if value.startswith("data:"):
+            value = value.partition(",")[2]
+        try:
+            data = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidInput(
+                f"{self._input.name!r}: a string must be a PNG or JPEG file in base64; "
+                "this one is not base64"
+            ) from error
+        return self._picture(data)
+
+    def decode_raw(self, media_type: str, body: bytes, *, many: bool) -> list[Item]:
+        """One picture, or tensors."""
+        if media_type in PICTURES:
+            return [self._picture(body)]
+        check_media_type(media_type, self.media_types)
+        return self._tensor.decode_raw(media_type, body, many=many)
+
+    def _picture(self, data: bytes) -> Item:
+        try:
+            return Item({self._input.name: preprocess(data, self._how)})
+        except PictureError as error:
+            raise InvalidInput(f"{self._input.name!r}: {error}") from error

@@ -1,0 +1,169 @@
+"""Items as tensors: nested or flat numbers in JSON, raw little-endian bytes, or .npy files."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from app.codecs.answers import AnswerEncoder
+from app.codecs.base import NPY, OCTET_STREAM
+from app.errors import InvalidInput, UnsupportedMediaType
+from app.types import Array, Item
+from models.manifest import Manifest, TensorSpec
+
+MAX_NPY_HEADER_BYTES = 4096
+
+
+class TensorCodec:
+    """See `app.codecs.base.Codec`.
+
+    Args:
+        manifest: has the inputs' names, dtypes and shapes.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.media_types: tuple[str, ...] = ()
+        self._inputs = manifest.inputs
+        answers = AnswerEncoder(manifest)
+        self.encode = answers.encode
+        self.encode_raw = answers.encode_raw
+        if len(self._inputs) == 1:
+            octets = (OCTET_STREAM,) if self._inputs[0].is_fixed else ()
+            self.media_types = (*octets, NPY)
+
+    def decode(self, value: object) -> Item:
+        """Numbers for a model with one input, else an object by input name."""
+        if len(self._inputs) == 1:
+            spec = self._inputs[0]
+            if isinstance(value, Mapping) and set(value) == {spec.name}:
+                value = value[spec.name]
+            return Item({spec.name: _numbers(spec, value, flat=spec.is_fixed)})
+        names = [spec.name for spec in self._inputs]
+        if not isinstance(value, Mapping):
+            raise InvalidInput(f"expected an object with {_listed(names)}, got {_kind(value)}")
+        if set(value) != set(names):
+            raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
+        return Item({s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs})
+
+    def decode_raw(self, media_type: str, body: bytes, *, many: bool) -> list[Item]:
+        """Bytes of whole items, or the array of an .npy file."""
+        check_media_type(media_type, self.media_types)
+        spec = self._inputs[0]
+        stacked = _npy(spec, body, many) if media_type == NPY else _octets(spec, body, many)
+        _check_finite(spec, stacked)
+        return [Item({spec.name: row}) for row in stacked]
+
+
+def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
+    """Refuse what is none of a codec's raw media types.
+
+    Raises:
+        UnsupportedMediaType: listing what would be right.
+    """
+    if media_type not in raw:
+        takes = ", ".join(("application/json", *raw))
+        raise UnsupportedMediaType(f"this model takes {takes}, not {media_type!r}")
+
+
+def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
+    """A JSON value as one item of an input."""
+    if not isinstance(value, list | int | float):
+        raise InvalidInput(f"{spec.name!r}: expected {_wanted(spec)}, got {_kind(value)}")
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
+        raise InvalidInput(
+            f"{spec.name!r}: expected {_wanted(spec)}, got ragged nesting: lists at one depth must "
+            "be of equal length"
+        ) from error
+    if array.size == 0 and array.dtype == np.float64:  # an empty list has no type of its own
+        array = array.astype(spec.dtype)
+    if flat and array.ndim == 1 and array.size == math.prod(spec.item_shape):
+        array = array.reshape(spec.item_shape)
+    if not spec.accepts(array.shape):
+        raise InvalidInput(
+            f"{spec.name!r}: expected {_wanted(spec)}, got shape {list(array.shape)}"
+        )
+    converted = _convert(spec, array)
+    _check_finite(spec, converted)
+    return converted
+
+
+def _convert(spec: TensorSpec, array: Array) -> Array:
+    """To the manifest's dtype, refusing what would change a number by more than rounding."""
+    wanted = np.dtype(spec.dtype)
+    numeric = "b" if wanted.kind == "b" else "iu" if array.dtype.kind in "iu" else "f"
+    if array.dtype.kind not in numeric:
+        raise InvalidInput(
+            f"{spec.name!r}: expected {_wanted(spec)}, got values that are not all "
+            f"{'true or false' if wanted.kind == 'b' else 'numbers'} (or numbers too large for any dtype)"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
+    if wanted.kind in "iu" and not np.array_equal(converted, array):
+        raise InvalidInput(f"{spec.name!r}: expected whole numbers in the range of {spec.dtype}")
+    return converted
+
+
+def _check_finite(spec: TensorSpec, array: Array) -> None:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InvalidInput(f"{spec.name!r}: NaN, infinity, or a number too large for {spec.dtype}")
+
+
+def _octets(spec: TensorSpec, body: bytes, many: bool) -> Array:
+    size = spec.item_bytes
+    fits = len(body) == size if not many else len(body) > 0 and len(body) % size == 0
+    if not fits:
+        wanted = f"a whole multiple of {size}" if many else f"{size}"
+        raise InvalidInput(
+            f"{spec.name!r}: expected {wanted} bytes (little-endian {_wanted(spec)}), got {len(body)}"
+        )
+    flat = np.frombuffer(body, dtype=np.dtype(spec.dtype).newbyteorder("<"))
+    return flat.astype(np.dtype(spec.dtype), copy=False).reshape(-1, *spec.item_shape)
+
+
+def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
+    """Reads header and bytes apart: the header's claims allocate nothing."""
+    file = io.BytesIO(body)
+    try:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            header = np.lib.format.read_array_header_1_0(file, MAX_NPY_HEADER_BYTES)
+        elif version == (2, 0):
+            header = np.lib.format.read_array_header_2_0(file, MAX_NPY_HEADER_BYTES)
+        else:
+            raise InvalidInput(f"an .npy file of version {version}; 1.0 and 2.0 are read")
+    except (ValueError, SyntaxError, TypeError, OverflowError) as error:
+        raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
+    shape, fortran, dtype = header
+    if dtype.hasobject or dtype.kind not in "fiub":
+        raise InvalidInput(f"{spec.name!r}: expected {_wanted(spec)}, got an array of {dtype}")
+    data = memoryview(body)[file.tell() :]
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise InvalidInput(
+            f"the .npy header tells of shape {list(shape)}, the bytes are {len(data)}"
+        )
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    rows = array if many else array[np.newaxis]
+    if rows.ndim == 0 or not spec.accepts(rows.shape[1:]) or len(rows) == 0:
+        wanted = f"{_wanted(spec)}, with a leading axis for the items" if many else _wanted(spec)
+        raise InvalidInput(f"{spec.name!r}: expected {wanted}, got shape {list(shape)}")
+    return _convert(spec, rows)
+
+
+def _wanted(spec: TensorSpec) -> str:
+    sizes = ", ".join("any" if size == -1 else str(size) for size in spec.item_shape)
+    return f"{spec.dtype} of shape [{sizes}]"
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else "a list")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "nothing"

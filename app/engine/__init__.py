@@ -1,0 +1,1 @@
+"""Cache, single-flight, batcher and replicas; knows neither FastAPI nor torch."""

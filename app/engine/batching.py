@@ -1,0 +1,176 @@
+"""The queue of one model: tickets wait, in lanes of equal signature, until a batch is cut."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from app.types import Item, Signature
+
+COMPACT_ABOVE = 64  # withdrawn tickets that a lane may hold on to before it is swept
+
+
+class TicketState(enum.Enum):
+    """Where a ticket is in its life; it never goes back except from RUNNING to WAITING, once."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    DONE = enum.auto()
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """One item's place in the queue; moments are the engine clock's seconds.
+
+    Attributes:
+        key: of the flight that it computes.
+        due_at: the earliest deadline of those who wait: decides its place in the queue.
+        expires_at: the latest: after it nobody wants the answer.
+        moved: it has failed with one replica already and moves no second time.
+        abandoned: its last waiter left while it ran; nobody wants it run again.
+    """
+
+    key: bytes
+    item: Item
+    enqueued_at: float
+    due_at: float
+    expires_at: float
+    signature: Signature = ()
+    state: TicketState = TicketState.WAITING
+    moved: bool = False
+    abandoned: bool = False
+
+    def __post_init__(self) -> None:
+        self.signature = self.item.signature()
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Tickets that can share a batch, oldest first unless `in_order` says that deadlines differ."""
+
+    tickets: deque[Ticket] = field(default_factory=deque)
+    waiting: int = 0
+    in_order: bool = True
+
+    def oldest_at(self) -> float:
+        while self.tickets and self.tickets[0].state is not TicketState.WAITING:
+            self.tickets.popleft()
+        if self.in_order:
+            return self.tickets[0].enqueued_at
+        waiting = (t.enqueued_at for t in self.tickets if t.state is TicketState.WAITING)
+        return min(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """What the policy may know of a lane."""
+
+    signature: Signature
+    waiting: int
+    oldest_at: float
+
+
+class Batcher:
+    """Bounded, in lanes; owned by the event loop.
+
+    A ticket that is withdrawn stops counting at once and is taken out when its lane is cut.
+
+    Args:
+        limit_items: how many may wait.
+        on_depth: told the number that waits whenever it changes.
+    """
+
+    def __init__(self, limit_items: int, on_depth: Callable[[int], None]) -> None:
+        self._limit = limit_items
+        self._on_depth = on_depth
+        self._lanes: dict[Signature, _Lane] = {}
+        self._waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """Tickets that wait."""
+        return self._waiting
+
+    @property
+    def room(self) -> int:
+        """How many more may be submitted."""
+        return max(0, self._limit - self._waiting)
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue a ticket; the caller has looked at `room`."""
+        lane = self._lanes.setdefault(ticket.signature, _Lane())
+        if lane.tickets and ticket.due_at < lane.tickets[-1].due_at:
+            lane.in_order = False
+        lane.tickets.append(ticket)
+        self._count(lane, +1)
+
+    def put_back(self, ticket: Ticket) -> None:
+        """Queue a ticket again, ahead of the others; it was accepted before, so the limit does not hold."""
+        ticket.state = TicketState.WAITING
+        lane = self._lanes.setdefault(ticket.signature, _Lane())
+        lane.tickets.appendleft(ticket)
+        self._count(lane, +1)
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take a waiting ticket out: nobody waits for it any more."""
+        if ticket.state is TicketState.WAITING:
+            ticket.state = TicketState.DONE
+            lane = self._lanes[ticket.signature]
+            self._count(lane, -1)
+            self._forget_if_empty(ticket.signature, lane)
+            if len(lane.tickets) > 2 * lane.waiting + COMPACT_ABOVE:  # callers that come and go
+                lane.tickets = deque(t for t in lane.tickets if t.state is TicketState.WAITING)
+
+    def retime(self, ticket: Ticket, deadline: float) -> None:
+        """Somebody with this deadline waits for the ticket too."""
+        ticket.expires_at = max(ticket.expires_at, deadline)
+        if deadline < ticket.due_at:
+            ticket.due_at = deadline
+            if ticket.state is TicketState.WAITING:
+                self._lanes[ticket.signature].in_order = False
+
+    def lanes(self) -> list[LaneView]:
+        """What waits, per signature."""
+        return [
+            LaneView(signature, lane.waiting, lane.oldest_at())
+            for signature, lane in self._lanes.items()
+        ]
+
+    def cut(self, signature: Signature, size: int, now: float) -> tuple[list[Ticket], list[Ticket]]:
+        """Take up to `size` tickets for a batch, the earliest due first.
+
+        Returns:
+            (the batch, now RUNNING; those found expired on the way, now DONE). What was withdrawn is
+            dropped here too: neither costs any compute.
+        """
+        lane = self._lanes[signature]
+        if not lane.in_order:
+            live = [t for t in lane.tickets if t.state is TicketState.WAITING]
+            lane.tickets = deque(sorted(live, key=attrgetter("due_at")))  # stable: ties keep order
+        batch: list[Ticket] = []
+        expired: list[Ticket] = []
+        while lane.tickets and len(batch) < size:
+            ticket = lane.tickets.popleft()
+            if ticket.state is not TicketState.WAITING:
+                continue
+            self._count(lane, -1)
+            if ticket.expires_at <= now:
+                ticket.state = TicketState.DONE
+                expired.append(ticket)
+            else:
+                ticket.state = TicketState.RUNNING
+                batch.append(ticket)
+        self._forget_if_empty(signature, lane)
+        return batch, expired
+
+    def _count(self, lane: _Lane, change: int) -> None:
+        lane.waiting += change
+        self._waiting += change
+        self._on_depth(self._waiting)
+
+    def _forget_if_empty(self, signature: Signature, lane: _Lane) -> None:
+        if lane.waiting == 0:
+            del self._lanes[signature]

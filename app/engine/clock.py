@@ -1,0 +1,82 @@
+"""Time as the engine sees it: the event loop's, or one that a test turns by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Make it never happen; harmless when it has."""
+
+
+class Clock(Protocol):
+    """Monotonic seconds, and calls at a moment of it."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary moment."""
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        """Run `call` on the event loop once `now() >= when`."""
+
+
+class LoopClock:
+    """`time.monotonic`, and the running event loop's timers.
+
+    Not the loop's own time: uvloop's is cached and counts whole milliseconds.
+    """
+
+    def now(self) -> float:
+        """See `Clock`."""
+        return time.monotonic()
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        """See `Clock`."""
+        return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), call)
+
+
+class ManualClock:
+    """Stands still until `advance` is called; for tests and simulations."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._now = start
+        self._due: list[tuple[float, int, _ManualTimer]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        """See `Clock`."""
+        return self._now
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        """See `Clock`."""
+        timer = _ManualTimer(call)
+        heapq.heappush(self._due, (when, next(self._order), timer))
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Move on, running what falls due on the way in its order."""
+        end = self._now + seconds
+        while self._due and self._due[0][0] <= end:
+            when, _, timer = heapq.heappop(self._due)
+            self._now = max(self._now, when)
+            timer.fire()
+        self._now = end
+
+
+class _ManualTimer:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self._call = None
+
+    def fire(self) -> None:
+        if self._call is not None:
+            self._call()

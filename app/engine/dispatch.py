@@ -1,0 +1,201 @@
+"""Decide, act, record: cuts batches as the policy says, hands them to replicas, brings the outcomes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from app.backends.base import Backend
+from app.engine.batching import Batcher, LaneView, Ticket
+from app.engine.clock import Clock, Timer
+from app.engine.isolation import Probe, Report, run_batch
+from app.engine.policy import BatchLimits, Decision, decide
+from app.engine.replicas import Replica, ReplicaState
+from app.errors import BackendFailed, DeviceLost, ReplicaError
+from app.metrics import ModelMetrics
+from app.types import ModelId, Outcome
+
+LOG = structlog.get_logger(__name__)
+
+SMOOTHING = 0.2  # weight of the newest batch in the running estimate of seconds per item
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """One model's queue and how it is served.
+
+    Attributes:
+        seconds_per_item: running estimate over the batches so far; 0 before the first.
+    """
+
+    model: ModelId
+    batcher: Batcher
+    limits: BatchLimits
+    probe: Probe
+    metrics: ModelMetrics
+    seconds_per_item: float = field(default=0.0)
+
+    def took(self, seconds: float, items: int) -> None:
+        """A batch of so many items took so long."""
+        measured = seconds / items
+        old = self.seconds_per_item
+        self.seconds_per_item = measured if old == 0.0 else old + SMOOTHING * (measured - old)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One ticket's outcome (None: nobody wants one any more) and the seconds that it took."""
+
+    ticket: Ticket
+    outcome: Outcome | None
+    queue_s: float
+    compute_s: float
+
+
+class Dispatcher:
+    """Owns which replica does what. Lives on the event loop.
+
+    `on_fault` is told when a replica has broken; it is marked sick by then.
+
+    Args:
+        replicas: all there are.
+        clock: the engine's.
+        settle: takes every outcome, exactly once per ticket.
+    """
+
+    def __init__(
+        self,
+        replicas: list[Replica],
+        clock: Clock,
+        settle: Callable[[Line, Settled], None],
+    ) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._settle = settle
+        self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
+        self._lines: dict[ModelId, Line] = {}
+        self._poked = False
+        self._timer: Timer | None = None
+
+    def add(self, line: Line) -> None:
+        """Serve a line from now on."""
+        self._lines[line.model] = line
+
+    def remove(self, model: ModelId) -> None:
+        """Stop serving a line; its queue must be empty."""
+        del self._lines[model]
+
+    def ready_replicas(self, model: ModelId) -> int:
+        """How many replicas serve the model."""
+        return sum(replica.serves(model) for replica in self._replicas)
+
+    def predicted_wait_s(self, line: Line) -> float:
+        """Seconds until what waits now is done, by the running estimate."""
+        replicas = max(1, self.ready_replicas(line.model))
+        return line.batcher.waiting * line.seconds_per_item / replicas
+
+    def poke(self) -> None:
+        """Something changed.
+
+        Acts after what the event loop already holds, so that requests which were read in one wake-up
+        share a batch.
+        """
+        if not self._poked:
+            self._poked = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        self._poked = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_s: float | None = None
+        served = True
+        while served:  # models take turns, a batch each, until no batch can start
+            served = False
+            for line in tuple(self._lines.values()):
+                decision = self._serve(line)
+                served = served or decision.size > 0
+                if decision.again_in_s is not None:
+                    wake_s = min(wake_s or decision.again_in_s, decision.again_in_s)
+        if wake_s is not None:
+            self._timer = self._clock.call_at(self._clock.now() + wake_s, self.poke)
+
+    def _serve(self, line: Line) -> Decision:
+        """Start one batch of a line if the policy says so; a served line goes to the end of the turn."""
+        free = [replica for replica in self._replicas if replica.is_free(line.model)]
+        again: float | None = None
+        if not free or line.batcher.waiting == 0:
+            return Decision(0)
+        now = self._clock.now()
+        for lane in sorted(line.batcher.lanes(), key=_age):
+            decision = decide(lane.waiting, now - lane.oldest_at, len(free), line.limits)
+            if decision.size > 0:
+                self._start(line, lane, decision.size, free[0])
+                self._lines[line.model] = self._lines.pop(line.model)
+                return decision
+            if decision.again_in_s is not None:
+                again = min(again or decision.again_in_s, decision.again_in_s)
+        return Decision(0, again)
+
+    def _start(self, line: Line, lane: LaneView, size: int, replica: Replica) -> None:
+        now = self._clock.now()
+        tickets, expired = line.batcher.cut(lane.signature, size, now)
+        for ticket in expired:
+            self._settle(line, Settled(ticket, None, now - ticket.enqueued_at, 0.0))
+        if not tickets:
+            return
+        line.metrics.batch_size.observe(len(tickets))
+        items = [ticket.item for ticket in tickets]
+
+        def work(backend: Backend) -> Report:
+            return run_batch(backend, items, line.probe)
+
+        def done(report: Report) -> None:
+            self._record(line, replica, tickets, report, now)
+
+        replica.start(line.model, work, done)
+
+    def _record(
+        self, line: Line, replica: Replica, tickets: list[Ticket], report: Report, started: float
+    ) -> None:
+        line.took(report.compute_s, len(tickets))
+        line.metrics.compute_seconds.observe(report.compute_s)
+        if report.forwards > 1:
+            line.metrics.splits.inc()
+        for error in report.errors:
+            LOG.error("model_failed_on_item", model=str(line.model), error=str(error))
+        if report.fault is not None:
+            replica.state = ReplicaState.SICK
+        computed = 0
+        for ticket, outcome in zip(tickets, report.outcomes, strict=True):
+            queue_s = started - ticket.enqueued_at
+            if outcome is not None:
+                computed += 1
+                line.metrics.queue_seconds.observe(queue_s)
+                self._settle(line, Settled(ticket, outcome, queue_s, report.compute_s))
+            elif ticket.abandoned:
+                self._settle(line, Settled(ticket, None, queue_s, report.compute_s))
+            elif self._can_move(line, ticket, report.fault):
+                ticket.moved = True
+                line.metrics.moved.inc()
+                line.batcher.put_back(ticket)
+            else:
+                failed = BackendFailed("the replica failed and no other could take this item over")
+                self._settle(line, Settled(ticket, failed, queue_s, report.compute_s))
+        if computed:
+            line.metrics.computed.inc(computed)
+        if report.fault is not None and self.on_fault is not None:
+            self.on_fault(replica, report.fault)
+        self.poke()
+
+    def _can_move(self, line: Line, ticket: Ticket, fault: ReplicaError | None) -> bool:
+        lost = isinstance(fault, DeviceLost)  # the whole process goes: nowhere to move to
+        return not lost and not ticket.moved and self.ready_replicas(line.model) > 0
+
+
+def _age(lane: LaneView) -> float:
+    return lane.oldest_at

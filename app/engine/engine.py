@@ -1,0 +1,296 @@
+"""The engine: cache -> single-flight -> batcher -> replicas. One engine serves all models.
+
+The laws that it keeps stand in ARCHITECTURE.md, each with the test that holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.engine.batching import Batcher, Ticket, TicketState
+from app.engine.cache import PredictionCache
+from app.engine.clock import Clock
+from app.engine.dispatch import Dispatcher, Line, Settled
+from app.engine.isolation import Probe
+from app.engine.keys import KeyMaker
+from app.engine.policy import BatchLimits
+from app.engine.replicas import Replica
+from app.engine.singleflight import Flight, SingleFlight, Waiter
+from app.errors import (
+    Abandoned,
+    DeadlineExceeded,
+    ItemFailed,
+    ModelNotFound,
+    ModelNotReady,
+    Overloaded,
+    ReplicaError,
+    ShuttingDown,
+    TorchlaneError,
+)
+from app.metrics import Metrics
+from app.types import Answer, CacheCounts, Item, ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits of the engine; times in seconds.
+
+    Attributes:
+        queue_limit_items: how many items of one model may wait.
+        cache_bytes: bound of the prediction cache; 0 turns it off.
+        cache_ttl_s: how long a prediction is kept at most; None for ever.
+    """
+
+    batches: BatchLimits
+    queue_limit_items: int
+    cache_bytes: int
+    cache_ttl_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What the engine keeps of a published model."""
+
+    line: Line
+    keys: KeyMaker
+
+
+class Engine:
+    """Predicts. Lives on one event loop; threads are the replicas' business.
+
+    Args:
+        replicas: where models are installed before they are published here.
+        clock: the time that deadlines are given in.
+        metrics: where to count.
+        config: limits.
+    """
+
+    def __init__(
+        self,
+        replicas: list[Replica],
+        clock: Clock,
+        metrics: Metrics,
+        config: EngineConfig,
+    ) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._config = config
+        self._cache = PredictionCache(config.cache_bytes, config.cache_ttl_s, clock.now)
+        self._flights: SingleFlight[Ticket] = SingleFlight()
+        self._dispatcher = Dispatcher(replicas, clock, self._settle)
+        self._models: dict[ModelId, _Served] = {}
+        self._open: set[Waiter] = set()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def now(self) -> float:
+        """The present moment on the clock that deadlines are given in."""
+        return self._clock.now()
+
+    async def predict(self, model: ModelId, items: Sequence[Item], deadline: float) -> Answer:
+        """One outcome per item, in order; equal items are computed once.
+
+        Args:
+            model: a published model.
+            items: at least one.
+            deadline: on the engine's clock.
+
+        Raises:
+            ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: refused; nothing was queued.
+            DeadlineExceeded: the time is up.
+        """
+        return await self.submit(model, items, deadline).answer()
+
+    def submit(self, model: ModelId, items: Sequence[Item], deadline: float) -> Prediction:
+        """The first half of `predict`: accept the items or refuse them, at once and as a whole."""
+        served = self._served(model)
+        keys = [served.keys.key(item) for item in items]
+        waiter = Waiter(deadline)
+
+        unique = dict(zip(keys, items, strict=True))
+        hits = {key: value for key in unique if (value := self._cache.get(key)) is not None}
+        flying = self._flights.known(key for key in unique if key not in hits)
+        fresh = [key for key in unique if key not in hits and key not in flying]
+
+        self._admit(served.line, len(fresh), deadline)
+        for key, value in hits.items():
+            waiter.settle(key, value, queue_s=0.0, compute_s=0.0)
+        waiter.expect((*flying, *fresh))
+        for flight in flying.values():
+            self._join(served.line, flight, waiter)
+        for key in fresh:
+            self._launch(served.line, key, unique[key], waiter)
+
+        hit = sum(key in hits for key in keys)
+        counts = CacheCounts(hit, miss=len(fresh), joined=len(keys) - hit - len(fresh))
+        served.line.metrics.looked_up(counts)
+        return Prediction(self, served.line, waiter, keys, counts)
+
+    def publish(self, model: ModelId, identity: str, probe: Probe) -> None:
+        """Serve a model that the replicas have installed.
+
+        Args:
+            model: its name and version.
+            identity: what its cached answers belong to: the digest of its manifest, and the variant.
+            probe: replays a golden example on a backend.
+        """
+        metrics = self._metrics.model(model)
+        batcher = Batcher(self._config.queue_limit_items, metrics.queue_depth.set)
+        line = Line(model, batcher, self._config.batches, probe, metrics)
+        self._models[model] = _Served(line, KeyMaker(identity))
+        self._dispatcher.add(line)
+
+    def watch_faults(self, tell: Callable[[Replica, ReplicaError], None]) -> None:
+        """Have somebody told when a replica has broken; the engine gives it no more work."""
+        self._dispatcher.on_fault = tell
+
+    def begin_drain(self) -> None:
+        """Refuse new work from now on."""
+        self._draining = True
+
+    async def drain(self, budget_s: float) -> bool:
+        """Refuse new work and finish what was accepted; what is left after the budget fails.
+
+        Returns:
+            whether everything was answered in time.
+        """
+        self.begin_drain()
+        try:
+            async with asyncio.timeout(budget_s):
+                await self._idle.wait()
+        except TimeoutError:
+            for waiter in self._open:
+                waiter.fail(ShuttingDown("the server stopped before the answer was there"))
+            return False
+        return True
+
+    def wake(self) -> None:
+        """A replica has become ready."""
+        self._dispatcher.poke()
+
+    async def await_outcomes(self, line: Line, waiter: Waiter) -> None:
+        """Wait until a request has all its outcomes, its deadline passes or its task is cancelled."""
+        timer = self._clock.call_at(waiter.deadline, waiter.expire)
+        self._open.add(waiter)
+        self._idle.clear()
+        try:
+            await waiter.wait()
+        finally:
+            timer.cancel()
+            self._leave(line, waiter)
+            self._open.discard(waiter)
+            if not self._open:
+                self._idle.set()
+
+    def _served(self, model: ModelId) -> _Served:
+        if self._draining:
+            raise ShuttingDown("the server is shutting down; ask another one")
+        served = self._models.get(model)
+        if served is None:
+            raise ModelNotFound(f"model {model} is not loaded; GET /models lists what is")
+        if self._dispatcher.ready_replicas(model) == 0:
+            raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
+        return served
+
+    def _admit(self, line: Line, fresh: int, deadline: float) -> None:
+        """Refuse at once what cannot be queued as a whole, before anything has changed."""
+        if deadline <= self._clock.now():
+            raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
+        if fresh > line.batcher.room:
+            raise Overloaded(
+                f"{line.batcher.waiting} items wait and {fresh} more do not fit "
+                f"(limit {self._config.queue_limit_items}); try again later or send fewer at once",
+                retry_after_s=self._dispatcher.predicted_wait_s(line),
+            )
+
+    def _launch(self, line: Line, key: bytes, item: Item, waiter: Waiter) -> None:
+        """Nobody computes this key yet: open a flight and queue its work."""
+        now, deadline = self._clock.now(), waiter.deadline
+        ticket = Ticket(key, item, enqueued_at=now, due_at=deadline, expires_at=deadline)
+        self._flights.open(key, ticket, waiter)
+        line.batcher.submit(ticket)
+        self._dispatcher.poke()
+
+    def _join(self, line: Line, flight: Flight[Ticket], waiter: Waiter) -> None:
+        flight.waiters.add(waiter)
+        flight.work.abandoned = False
+        line.batcher.retime(flight.work, waiter.deadline)
+
+    def _leave(self, line: Line, waiter: Waiter) -> None:
+        """Give up what has no outcome yet; work that nobody else waits for leaves the queue.
+
+        Work that a replica has begun cannot be stopped: its flight stays in the air, so that the
+        next caller may join it, and its answer goes to the cache.
+        """
+        for key in waiter.pending:
+            flight = self._flights.leave(key, waiter)
+            if flight is None:
+                continue
+            flight.work.abandoned = True
+            if flight.work.state is TicketState.WAITING:
+                line.batcher.withdraw(flight.work)
+                self._flights.close(key, flight.work)
+
+    def _settle(self, line: Line, settled: Settled) -> None:
+        """The one place where futures are settled: an outcome to the cache and to all who wait."""
+        ticket, outcome = settled.ticket, settled.outcome
+        ticket.state = TicketState.DONE
+        waiters = self._flights.close(ticket.key, ticket)
+        if outcome is None:  # it expired with the latest of its waiters' deadlines
+            for waiter in waiters:
+                waiter.expire()
+            return
+        if not isinstance(outcome, ItemFailed):
+            self._cache.put(ticket.key, outcome)
+            self._metrics.cache_bytes.set(self._cache.used_bytes)
+            self._metrics.cache_entries.set(len(self._cache))
+        for waiter in waiters:
+            waiter.settle(ticket.key, outcome, settled.queue_s, settled.compute_s)
+
+
+class Prediction:
+    """A request that was accepted. Whoever holds it awaits `answer` exactly once, or work would leak."""
+
+    def __init__(
+        self, engine: Engine, line: Line, waiter: Waiter, keys: list[bytes], cache: CacheCounts
+    ) -> None:
+        self._engine = engine
+        self._line = line
+        self._waiter = waiter
+        self._keys = keys
+        self._cache = cache
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether `answer` will return without waiting."""
+        return self._waiter.is_settled
+
+    def abandon(self) -> None:
+        """The caller has gone: `answer` raises `Abandoned`, others keep what they wait for."""
+        self._waiter.abandon()
+
+    async def answer(self) -> Answer:
+        """The outcomes, once they are all there.
+
+        Cancelling it gives the request up as `abandon` does.
+
+        Raises:
+            DeadlineExceeded, ShuttingDown, Abandoned: no answer came in time.
+        """
+        waiter, count = self._waiter, self._line.metrics.outcome
+        try:
+            if not waiter.is_settled:
+                await self._engine.await_outcomes(self._line, waiter)
+        except TorchlaneError as error:
+            count(error.code, len(self._keys))
+            raise
+        except asyncio.CancelledError:
+            count(Abandoned.code, len(self._keys))
+            raise
+        outcomes = [waiter.outcomes[key] for key in self._keys]
+        for outcome in outcomes:
+            count(outcome.code if isinstance(outcome, ItemFailed) else "ok")
+        return Answer(outcomes, self._cache, waiter.queue_s, waiter.compute_s)

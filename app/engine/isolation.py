@@ -1,0 +1,140 @@
+"""Run a batch so that one bad item never fails its mates. Runs in the replica's thread; no asyncio."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.backends.base import Backend
+from app.errors import BackendFailed, ModelError, NonFiniteOutput, ReplicaError
+from app.types import Arrays, Item, Outcome, frozen_copy
+
+Probe = Callable[[Backend], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a batch came to.
+
+    Attributes:
+        outcomes: one per item, in order; None for those that a fault of the replica left open.
+        fault: why, when there are such.
+        errors: the model's complaints about single items: for the log, they may hold paths and code.
+        compute_s: seconds in the backend, repeats included.
+        forwards: runs of the model; more than one means that the batch was split.
+    """
+
+    outcomes: Sequence[Outcome | None]
+    fault: ReplicaError | None
+    errors: Sequence[ModelError]
+    compute_s: float
+    forwards: int
+
+
+def run_batch(backend: Backend, items: Sequence[Item], probe: Probe) -> Report:
+    """Run items of one signature as a batch; where the model fails, split until the culprit is alone.
+
+    Args:
+        backend: the model on this replica's device.
+        items: at least one, all of one signature.
+        probe: replays a golden example; raises BackendError if the replica cannot answer even that.
+    """
+    return _Run(backend, items, probe).report()
+
+
+class _Run:
+    def __init__(self, backend: Backend, items: Sequence[Item], probe: Probe) -> None:
+        self._backend = backend
+        self._items = items
+        self._probe = probe
+        self._probed = False
+        self._outcomes: list[Outcome | None] = [None] * len(items)
+        self._forwards = 0
+        self._errors: list[ModelError] = []
+
+    def report(self) -> Report:
+        started = time.perf_counter()
+        fault: ReplicaError | None = None
+        try:
+            error = self._attempt(0, len(self._items))
+            if error is not None:
+                self._isolate(0, len(self._items), error)
+        except ReplicaError as broken:
+            fault = broken
+        took_s = time.perf_counter() - started
+        return Report(self._outcomes, fault, self._errors, took_s, self._forwards)
+
+    def _attempt(self, start: int, stop: int) -> ModelError | None:
+        """One forward over a span: outcomes on success, else the model's complaint."""
+        span = self._items[start:stop]
+        self._forwards += 1
+        try:
+            outputs = self._backend.run(stack(span))
+            _check_rows(outputs, len(span))
+        except ReplicaError:
+            raise
+        except ModelError as error:
+            return error
+        except (
+            Exception
+        ) as error:  # a backend outside its contract; an item must not end the thread
+            return ModelError(f"{type(error).__name__}: {error}")
+        self._outcomes[start:stop] = _rows(outputs, len(span))
+        return None
+
+    def _isolate(self, start: int, stop: int, error: ModelError) -> None:
+        """The span failed as a whole: split it until each culprit stands alone."""
+        if stop - start == 1:
+            if all(outcome is None for outcome in self._outcomes):
+                self._suspect_replica()
+            self._errors.append(error)
+            self._outcomes[start] = BackendFailed("the model failed on this item")
+            return
+        middle = (start + stop) // 2
+        left, right = self._attempt(start, middle), self._attempt(middle, stop)
+        if left is not None and right is not None:
+            self._suspect_replica()
+        if left is not None:
+            self._isolate(start, middle, left)
+        if right is not None:
+            self._isolate(middle, stop, right)
+
+    def _suspect_replica(self) -> None:
+        """Nothing worked: is it the items or the replica? A golden example tells, once per batch."""
+        if self._probed:
+            return
+        self._probed = True
+        try:
+            self._probe(self._backend)
+        except ReplicaError:
+            raise
+        except Exception as error:
+            raise ReplicaError(f"a golden example fails as well: {error}") from error
+
+
+def stack(items: Sequence[Item]) -> Arrays:
+    """Items of one signature -> input name -> array with a batch axis."""
+    return {name: np.stack([item.arrays[name] for item in items]) for name in items[0].arrays}
+
+
+def _check_rows(outputs: Arrays, wanted: int) -> None:
+    for name, array in outputs.items():
+        got = array.shape[0] if array.ndim else 0
+        if got != wanted:
+            raise ModelError(f"output {name!r} has {got} rows for {wanted} items")
+
+
+def _rows(outputs: Arrays, count: int) -> list[Outcome]:
+    finite = np.ones(count, dtype=bool)
+    for array in outputs.values():
+        if array.dtype.kind == "f":
+            finite &= np.isfinite(array.reshape(count, -1)).all(axis=1)
+    return [
+        {name: frozen_copy(array[row]) for name, array in outputs.items()}
+        if finite[row]
+        else NonFiniteOutput("the model answered NaN or infinity to this item")
+        for row in range(count)
+    ]

@@ -1,0 +1,56 @@
+"""When to cut a batch and how large: a pure function of numbers. No clock, no I/O, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How batches are made.
+
+    Attributes:
+        max_batch_size: items in one batch at most.
+        batch_wait_s: how long the oldest item may wait for company although a replica is idle.
+    """
+
+    max_batch_size: int
+    batch_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Cut `size` items now (0: not yet); look again in `again_in_s` (None: when something changes)."""
+
+    size: int
+    again_in_s: float | None = None
+
+
+def decide(waiting: int, oldest_wait_s: float, free_replicas: int, limits: BatchLimits) -> Decision:
+    """Decide about one model's queue of items that can share a batch.
+
+    With a replica idle nothing waits, unless a wait is configured; that wait counts from the oldest
+    item. What waits is spread over the idle replicas: two half batches side by side end sooner than
+    one whole batch beside an idle device.
+
+    Args:
+        waiting: items that wait and can share a batch.
+        oldest_wait_s: how long the oldest of them has waited.
+        free_replicas: replicas that could start now.
+        limits: how batches are made.
+    """
+    if waiting == 0 or free_replicas == 0:
+        return Decision(0)
+    left_s = limits.batch_wait_s - oldest_wait_s
+    if waiting < limits.max_batch_size and left_s > 0:
+        return Decision(0, again_in_s=left_s)
+    share = -(-waiting // free_replicas)  # rounded up
+    return Decision(min(share, limits.max_batch_size))
+
+
+def buckets(max_batch_size: int) -> tuple[int, ...]:
+    """The batch sizes that a backend is warmed for: powers of two, and the largest itself."""
+    sizes = [1]
+    while sizes[-1] * 2 < max_batch_size:
+        sizes.append(sizes[-1] * 2)
+    return tuple(sizes) if max_batch_size == 1 else (*sizes, max_batch_size)

@@ -1,0 +1,150 @@
+"""Replicas: one thread on one device each, which runs whatever model's batch it is handed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from app.backends.base import Backend
+from app.types import Device, ModelId
+
+T = TypeVar("T")
+Job = Callable[[], None]
+
+
+class ReplicaState(enum.Enum):
+    """Whether a replica may be given work."""
+
+    READY = "ready"
+    SICK = "sick"
+    CLOSED = "closed"
+
+
+class Replica:
+    """A thread on a device, and the backends that were loaded in it.
+
+    Everything but the backends is owned by the event loop; the backends are touched by the thread only.
+
+    Args:
+        name: unique among replicas; shown in metrics and /models.
+        device: where its backends live.
+    """
+
+    def __init__(self, name: str, device: Device) -> None:
+        self.name = name
+        self.device = device
+        self.state = ReplicaState.READY
+        self.busy = False
+        self.models: set[ModelId] = set()
+        self._backends: dict[ModelId, Backend] = {}
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        # A daemon: native code that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name=f"replica-{name}", daemon=True)
+
+    def open(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def serves(self, model: ModelId) -> bool:
+        """Whether it is well and has the model."""
+        return self.state is ReplicaState.READY and model in self.models
+
+    def is_free(self, model: ModelId) -> bool:
+        """Whether it could start a batch of the model now."""
+        return not self.busy and self.serves(model)
+
+    def start(
+        self, model: ModelId, work: Callable[[Backend], T], done: Callable[[T], None]
+    ) -> None:
+        """Run `work` on the model's backend in the thread; `done` gets its result on the event loop.
+
+        `work` must not raise: what can go wrong is part of its result.
+        """
+        self.busy = True
+        loop = asyncio.get_running_loop()
+
+        def job() -> None:
+            result = work(self._backends[model])
+            _tell(loop, finish, result)
+
+        def finish(result: T) -> None:
+            self.busy = False
+            done(result)
+
+        self._jobs.put(job)
+
+    async def install(self, model: ModelId, make: Callable[[], Backend]) -> None:
+        """Make a model's backend in the thread (load, replay, warm) and keep it; replaces an older one.
+
+        Raises:
+            Exception: whatever `make` raises; the older backend stays then.
+        """
+
+        def job() -> None:
+            made = make()
+            old = self._backends.get(model)
+            self._backends[model] = made
+            if old is not None:
+                old.close()
+
+        await self.call(job)
+        self.models.add(model)
+
+    async def remove(self, model: ModelId) -> None:
+        """Close a model's backend; harmless when there is none."""
+        self.models.discard(model)
+
+        def job() -> None:
+            backend = self._backends.pop(model, None)
+            if backend is not None:
+                backend.close()
+
+        await self.call(job)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run something in the thread, after what is queued there, and await its result."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # handed to the awaiting side, not swallowed
+                _tell(loop, _unless_done, future.set_exception, future, error)
+            else:
+                _tell(loop, _unless_done, future.set_result, future, result)
+
+        self._jobs.put(job)
+        return await future
+
+    async def close(self, patience_s: float) -> bool:
+        """Close all backends and end the thread; False if it did not end in time."""
+        self.state = ReplicaState.CLOSED
+        try:
+            async with asyncio.timeout(patience_s):
+                for model in tuple(self._backends):
+                    await self.remove(model)
+        except TimeoutError:
+            return False
+        self._jobs.put(None)
+        return True
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # an idle thread must not keep the last batch alive
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        loop.call_soon_threadsafe(call, *arguments)
+
+
+def _unless_done(settle: Callable[[Any], None], future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        settle(value)

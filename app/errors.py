@@ -1,0 +1,154 @@
+"""Everything that can go wrong, named for what broke. No status codes: app/api/errors.py has the table.
+
+    client --> api --> codec --> engine: cache, flight, queue --> replica --> backend --> model
+           (1)    (2)       (3)                              (4)         (5)         (6)
+
+TorchlaneError
+|-- CallerError                the request is at fault; asking again changes nothing
+|   |-- InvalidInput           (2) the payload is not what the manifest takes
+|   |-- UnsupportedMediaType   (1) no codec of this model reads this Content-Type
+|   |-- NotAcceptable          (1) the answer cannot be written as the Accept header asks
+|   |-- PayloadTooLarge        (1) more bytes or items than one request may have
+|   `-- ModelNotFound          (2) no such model or version is loaded
+|-- Abandoned                  (1) the caller went away; nobody reads the answer
+|-- Unavailable                not now; worth a retry
+|   |-- Overloaded             (3) the queue is full
+|   |-- ModelNotReady          (3) the model is loading, or none of its replicas works
+|   |-- ShuttingDown           (3) the process drains
+|   `-- DeadlineExceeded       (3) the caller's time is up
+|-- ItemFailed                 the outcome of one item; its batch-mates have their own
+|   |-- BackendFailed          (6) the model failed on this item, or its replicas did
+|   `-- NonFiniteOutput        (6) the model answered NaN or infinity
+|-- BackendError               what a backend raises; never reaches a caller as it is
+|   |-- ModelError             (6) this batch made the model fail; the replica is well
+|   `-- ReplicaError           (5) this replica does not work; others may
+|       `-- DeviceLost         (5) the device is lost to the whole process: it must be started again
+`-- ArtifactInvalid            at load only: a file is missing, altered or not understood
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+Detail = Mapping[str, str | int | float]
+
+
+class TorchlaneError(Exception):
+    """Base of all; `str()` is a sentence fit for the caller, `details` is for programs."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, details: Sequence[Detail] = ()) -> None:
+        super().__init__(message)
+        self.details = tuple(details)
+
+
+class CallerError(TorchlaneError):
+    """The request is at fault."""
+
+
+class InvalidInput(CallerError):
+    """The payload is not what the model takes."""
+
+    code = "invalid_input"
+
+
+class UnsupportedMediaType(CallerError):
+    """The Content-Type is not one that this model reads."""
+
+    code = "unsupported_media_type"
+
+
+class NotAcceptable(CallerError):
+    """The Accept header names no form that this answer can be written in."""
+
+    code = "not_acceptable"
+
+
+class PayloadTooLarge(CallerError):
+    """More bytes or items than one request may have."""
+
+    code = "payload_too_large"
+
+
+class ModelNotFound(CallerError):
+    """No such model, or no such version of it."""
+
+    code = "model_not_found"
+
+
+class Abandoned(TorchlaneError):
+    """The caller has disconnected."""
+
+    code = "abandoned"
+
+
+class Unavailable(TorchlaneError):
+    """Not now; the same request may succeed later."""
+
+
+class Overloaded(Unavailable):
+    """The queue is full; `retry_after_s` is the predicted wait in seconds."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ModelNotReady(Unavailable):
+    """The model is known but cannot answer yet."""
+
+    code = "model_not_ready"
+
+
+class ShuttingDown(Unavailable):
+    """The process takes no new work."""
+
+    code = "shutting_down"
+
+
+class DeadlineExceeded(Unavailable):
+    """The time that the caller gave is over."""
+
+    code = "deadline_exceeded"
+
+
+class ItemFailed(TorchlaneError):
+    """The outcome of one item."""
+
+
+class BackendFailed(ItemFailed):
+    """The model, or every replica that tried, failed on this item."""
+
+    code = "backend_failed"
+
+
+class NonFiniteOutput(ItemFailed):
+    """The model answered NaN or infinity to this item."""
+
+    code = "non_finite_output"
+
+
+class BackendError(TorchlaneError):
+    """What a backend raises to say whose fault a failed run was."""
+
+
+class ModelError(BackendError):
+    """The batch made the model fail."""
+
+
+class ReplicaError(BackendError):
+    """The replica does not work any more; another one may."""
+
+
+class DeviceLost(ReplicaError):
+    """The device's context is broken for the whole process (a sticky CUDA error)."""
+
+
+class ArtifactInvalid(TorchlaneError):
+    """An artifact is incomplete, altered, or of a form that this version does not read."""
+
+    code = "artifact_invalid"

@@ -1,0 +1,116 @@
+"""The composition root: puts the parts together and hands each what it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from importlib.metadata import PackageNotFoundError, version
+
+import structlog
+from fastapi import FastAPI
+
+from app.api.errors import install_error_handlers
+from app.api.middleware import RequestMiddleware
+from app.api.openapi import install_openapi
+from app.api.routes import add_routes
+from app.api.service import RequestLimits, Service
+from app.backends.base import Backend
+from app.backends.devices import cpu_threads, find_devices
+from app.backends.torchscript import TorchScriptBackend
+from app.engine.clock import LoopClock
+from app.engine.engine import Engine, EngineConfig
+from app.engine.policy import BatchLimits
+from app.engine.replicas import Replica
+from app.errors import DeviceLost
+from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
+from app.metrics import Metrics
+from app.repository.store import Artifact, Repository
+from app.settings import Settings
+from app.types import Device
+from models.manifest import Variant
+
+LOG = structlog.get_logger(__name__)
+DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+DEVICE_LOST_GRACE_S = 1.0  # for the errors to reach their callers
+
+
+def create_app(settings: Settings, make_backend: BackendFactory | None = None) -> FastAPI:
+    """Put the application together; nothing is loaded before its lifespan starts.
+
+    Args:
+        settings: everything that can be set.
+        make_backend: another way to make backends than torch's, for tests.
+
+    Raises:
+        ValueError: if the settings name devices that are not there.
+    """
+    devices = find_devices(settings.devices, settings.replicas_per_device)
+    metrics = Metrics()
+    replicas = [Replica(f"{device}#{index}", device) for index, device in enumerate(devices)]
+    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings))
+    lifecycle = Lifecycle(
+        Repository(settings.model_dir),
+        engine,
+        replicas,
+        make_backend or _torch_backends(devices),
+        metrics,
+        LifecycleConfig(settings.max_batch_size, settings.default_model, _end_process),
+    )
+    limits = RequestLimits(
+        settings.max_body_bytes, settings.max_items, settings.request_timeout_ms / 1000
+    )
+    service = Service(engine, lifecycle, limits, metrics)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await lifecycle.start()
+        yield
+        await lifecycle.stop(settings.drain_s)
+
+    app = FastAPI(
+        title="Torchlane",
+        version=_version(),
+        description="Predictions by exported PyTorch models.",
+        lifespan=lifespan,
+    )
+    app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
+    app.add_middleware(RequestMiddleware, metrics=metrics)
+    install_error_handlers(app)
+    add_routes(app, service)
+    install_openapi(app, service)
+    return app
+
+
+def _engine_config(settings: Settings) -> EngineConfig:
+    return EngineConfig(
+        batches=BatchLimits(settings.max_batch_size, settings.batch_wait_ms / 1000),
+        queue_limit_items=settings.queue_limit_items,
+        cache_bytes=settings.cache_bytes,
+        cache_ttl_s=settings.cache_ttl_s,
+    )
+
+
+def _torch_backends(devices: tuple[Device, ...]) -> BackendFactory:
+    threads = cpu_threads(devices)
+
+    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+        file = artifact.folder / variant.file
+        return TorchScriptBackend(file, artifact.manifest, device, threads)
+
+    return make
+
+
+def _end_process(fault: DeviceLost) -> None:
+    """A sticky CUDA error poisons the whole process: end it, whoever supervises it starts it again."""
+    LOG.critical("device_lost", fault=str(fault), exit_code=DEVICE_LOST_EXIT_CODE)
+    end: Callable[[int], object] = os._exit
+    asyncio.get_running_loop().call_later(DEVICE_LOST_GRACE_S, end, DEVICE_LOST_EXIT_CODE)
+
+
+def _version() -> str:
+    try:
+        return version("torchlane")
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        return "0+unknown"

@@ -1,0 +1,1 @@
+"""Which artifacts exist, and whether they are intact."""

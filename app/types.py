@@ -1,0 +1,85 @@
+"""Value objects that travel between the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from app.errors import ItemFailed
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = Mapping[str, Array]
+# (input name, dtype, shape without the batch axis) per input: only items with equal ones are stacked.
+Signature: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One input: input name -> C-contiguous array without the batch axis, in the manifest's order."""
+
+    arrays: Arrays
+
+    def signature(self) -> Signature:
+        """What must be equal for two items to share a batch."""
+        return tuple((name, a.dtype.str, a.shape) for name, a in self.arrays.items())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+# What became of one item: output name -> read-only array without the batch axis, or its failure.
+Outcome: TypeAlias = Arrays | ItemFailed
+
+
+@dataclass(frozen=True, slots=True)
+class ModelId:
+    """One version of one model."""
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a replica computes: kind `cpu` or `cuda`, and the index among its kind."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """How the items of one request were answered; the three add up to the number of items."""
+
+    hit: int = 0
+    miss: int = 0
+    joined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One outcome per item, in the order of the request; times are of the slowest item, in seconds."""
+
+    outcomes: Sequence[Outcome]
+    cache: CacheCounts = field(default_factory=CacheCounts)
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+
+def frozen_copy(array: Array) -> Array:
+    """A read-only copy that owns its bytes: a view would keep the whole batch alive."""
+    copy = np.array(array)
+    copy.setflags(write=False)
+    return copy

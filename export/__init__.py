@@ -1,0 +1,1 @@
+"""From a model in models/definitions to a verified, self-describing artifact."""

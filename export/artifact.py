@@ -1,0 +1,101 @@
+"""Writing an artifact folder: under a temporary name, fsynced, then renamed, so that it is never half there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from export.errors import ExportError, UsageError
+from models.manifest import DIGEST_FILE, MANIFEST_FILE, FileDigest, Manifest
+
+
+def versions(model_folder: Path) -> list[int]:
+    """The version numbers below a model's folder, ascending."""
+    if not model_folder.is_dir():
+        return []
+    names = (entry.name for entry in model_folder.iterdir() if entry.is_dir())
+    return sorted(int(name) for name in names if name.isdecimal() and not name.startswith("0"))
+
+
+def choose_version(model_folder: Path, wanted: int | None) -> int:
+    """The wanted version, or the one after the highest there is.
+
+    Raises:
+        UsageError: if the wanted version is not positive or exists already.
+    """
+    taken = versions(model_folder)
+    following = taken[-1] + 1 if taken else 1
+    if wanted is None:
+        return following
+    if wanted < 1:
+        raise UsageError(f"--version must be 1 or more, got {wanted}")
+    if wanted in taken:
+        raise UsageError(
+            f"version {wanted} exists in {model_folder} and artifacts never change; "
+            f"leave --version out to make version {following}"
+        )
+    return wanted
+
+
+def digest_of(path: Path) -> FileDigest:
+    """Size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileDigest(sha256=sha256, bytes=path.stat().st_size)
+
+
+@contextlib.contextmanager
+def staging_folder(out: Path, model: str) -> Iterator[Path]:
+    """A temporary folder beside the versions of a model; removed, whatever happens.
+
+    Raises:
+        UsageError: if the folder cannot be made or written to.
+    """
+    try:
+        (out / model).mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".export-", dir=out / model))
+    except OSError as error:
+        raise UsageError(f"cannot write to {out / model}: {error.strerror}") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # a failed first export leaves no empty folder behind
+            (out / model).rmdir()
+
+
+def publish(staging: Path, manifest: Manifest) -> Path:
+    """Write manifest and digest into the staging folder and rename it to its version, durably.
+
+    Raises:
+        ExportError: if the version appeared meanwhile, or the disk refuses.
+    """
+    target = staging.parent / str(manifest.version)
+    try:
+        text = manifest.model_dump_json(indent=2).encode()
+        (staging / MANIFEST_FILE).write_bytes(text)
+        digest = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST_FILE}\n"  # as sha256sum writes it
+        (staging / DIGEST_FILE).write_text(digest, encoding="ascii")
+        for path in [*staging.iterdir(), staging]:
+            _sync(path)
+        staging.chmod(0o755)  # mkdtemp makes it private; a server may run as somebody else
+        if target.exists():
+            raise ExportError(f"{target} was made by another export meanwhile; run this one again")
+        staging.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise ExportError(f"cannot write {target}: {error.strerror}") from error
+    return target
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""What the service holds: Locust users, payloads and benchmarks."""

@@ -1,0 +1,1 @@
+"""What export and app agree on (manifest, preprocess), and what export can build (catalog)."""

@@ -1,0 +1,1 @@
+"""The models that export can build, one per file."""

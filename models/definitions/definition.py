@@ -1,0 +1,62 @@
+"""What a model file in this package offers to export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from pydantic import JsonValue
+from torch import nn
+
+from models.manifest import Array, CodecSpec, TensorSpec
+
+Arrays = Mapping[str, Array]
+
+
+class Progress(Protocol):
+    """Told by a training loop how far it has come."""
+
+    def __call__(self, done: int, total: int, note: str) -> None:
+        """`done` of `total` steps are over; `note` is a short word on the state, such as the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A labelled test set that training never saw.
+
+    Attributes:
+        inputs: input name -> array with the batch axis.
+        labels: int array [n], the right index on the last axis of the first output.
+    """
+
+    inputs: Arrays
+    labels: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A model that export can build.
+
+    Attributes:
+        description: one sentence for /models and the catalog.
+        inputs, outputs, codec: the public contract, copied into the manifest.
+        build: makes the module, untrained, in eval mode.
+        train: fits the module in place; None where there is nothing to learn.
+        random_inputs: draws a batch of inputs (with the batch axis) that are like real ones.
+        golden_inputs: the items (without the batch axis) that a server replays before it says ready.
+        example: one item as a client sends it in JSON.
+        held_out: the test set, or None where accuracy means nothing.
+    """
+
+    description: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    codec: CodecSpec
+    build: Callable[[], nn.Module]
+    train: Callable[[nn.Module, Progress], None] | None
+    random_inputs: Callable[[np.random.Generator, int], Arrays]
+    golden_inputs: Callable[[], list[Arrays]]
+    example: Callable[[], JsonValue]
+    held_out: Callable[[], HeldOut] | None = None

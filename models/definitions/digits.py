@@ -1,0 +1,171 @@
+"""Handwritten digits: a small convolutional network on the 1,797 pictures that scikit-learn bundles.
+
+The pictures are 8x8 with 17 grey levels (E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten
+Digits, UCI Machine Learning Repository, 1998); here they are fitted to 32x32.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from pydantic import JsonValue
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn import functional
+
+from models.definitions.definition import Arrays, Definition, HeldOut, Progress
+from models.manifest import ImageCodecSpec, PicturePreprocess, TensorSpec
+from models.preprocess import preprocess
+
+SEED = 20
+EPOCHS = 24
+BATCH = 64
+PREPROCESS = PicturePreprocess(
+    width=32, height=32, channels=1, mean=(0.3,), std=(0.35,), polarity="auto"
+)
+
+
+class Digits(nn.Module):
+    """conv 1->6, pool, conv 6->16, pool, fully connected 576->120->84->10; [n, 1, 32, 32] -> logits [n, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, kernel_size=3)
+        self.conv2 = nn.Conv2d(6, 16, kernel_size=3)
+        self.fc1 = nn.Linear(576, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, 10)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Logits, not probabilities: the manifest says that scores are their softmax."""
+        x = functional.max_pool2d(torch.relu(self.conv1(image)), 2)  # [n, 6, 15, 15]
+        x = functional.max_pool2d(torch.relu(self.conv2(x)), 2)  # [n, 16, 6, 6]
+        x = torch.relu(self.fc1(x.flatten(1)))
+        x = torch.relu(self.fc2(x))
+        logits: torch.Tensor = self.fc3(x)
+        return logits
+
+
+@functools.cache
+def pictures() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """All pictures as uint8 [n, 8, 8], light on dark, and their labels [n]."""
+    data = load_digits()
+    levels = np.asarray(data.images, dtype=np.float64)  # 0 .. 16
+    return np.round(levels * (255 / 16)).astype(np.uint8), np.asarray(data.target, dtype=np.int64)
+
+
+@functools.cache
+def split() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Indices of the pictures to train on and of the held-out fifth, stratified by label."""
+    labels = pictures()[1]
+    train, held_out = train_test_split(
+        np.arange(len(labels)), test_size=0.2, random_state=SEED, stratify=labels
+    )
+    return np.asarray(train, dtype=np.intp), np.asarray(held_out, dtype=np.intp)
+
+
+def png(picture: npt.NDArray[np.uint8]) -> bytes:
+    """A greyscale picture [h, w] as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _arrays(indices: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
+    images = pictures()[0]
+    return np.stack([preprocess(Image.fromarray(images[index]), PREPROCESS) for index in indices])
+
+
+def _augment(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Small shifts, turns and changes of size, so that a digit need not fill its picture exactly."""
+    n = len(batch)
+    draw = torch.rand(4, n, generator=generator)
+    angle = (draw[0] - 0.5) * 0.4  # +- 0.2 rad, about 11 degrees
+    size = 0.9 + draw[1] * 0.7  # sampling grid 0.9 .. 1.6: digits appear 111 % .. 62 % as large
+    cos, sin = torch.cos(angle) * size, torch.sin(angle) * size
+    shift = (draw[2:] - 0.5) * 0.3
+    theta = torch.stack(
+        [torch.stack([cos, -sin, shift[0]], 1), torch.stack([sin, cos, shift[1]], 1)], 1
+    )
+    grid = functional.affine_grid(theta, list(batch.shape), align_corners=False)
+    floor = batch.amin()  # the background; padding must look like it, not like grey
+    moved = functional.grid_sample(batch - floor, grid, align_corners=False)
+    return moved + floor
+
+
+def _train(module: nn.Module, progress: Progress) -> None:
+    """Adam with a cosine schedule; the same weights on every run on one machine and torch build."""
+    torch.manual_seed(SEED)
+    generator = torch.Generator().manual_seed(SEED)
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.reset_parameters()
+    indices = split()[0]
+    images = torch.from_numpy(_arrays(indices))
+    labels = torch.from_numpy(pictures()[1][indices])
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    steps = EPOCHS * (len(indices) // BATCH)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    module.train()
+    done = 0
+    for _ in range(EPOCHS):
+        order = torch.randperm(len(indices), generator=generator)
+        for start in range(0, len(indices) - BATCH + 1, BATCH):
+            chosen = order[start : start + BATCH]
+            plain = torch.rand(BATCH, 1, 1, 1, generator=generator) < 0.3
+            batch = torch.where(plain, images[chosen], _augment(images[chosen], generator))
+            loss = functional.cross_entropy(module(batch), labels[chosen])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            done += 1
+            progress(done, steps, f"loss {loss.item():.3f}")
+    module.eval()
+
+
+def _random_inputs(rng: np.random.Generator, batch: int) -> Arrays:
+    noise = rng.integers(0, 256, size=(batch, 1, 32, 32)).astype(np.float32) / 255
+    return {"image": (noise - PREPROCESS.mean[0]) / np.float32(PREPROCESS.std[0])}
+
+
+def _golden_indices() -> list[int]:
+    labels = pictures()[1]
+    return [int(next(i for i in split()[1] if labels[i] == digit)) for digit in range(10)]
+
+
+def _golden_inputs() -> list[Arrays]:
+    return [{"image": array} for array in _arrays(np.asarray(_golden_indices()))]
+
+
+def _example() -> JsonValue:
+    picture = pictures()[0][_golden_indices()[7]]
+    return base64.b64encode(png(picture)).decode("ascii")
+
+
+def _held_out() -> HeldOut:
+    indices = split()[1]
+    return HeldOut({"image": _arrays(indices)}, pictures()[1][indices])
+
+
+DEFINITION = Definition(
+    description="A handwritten digit, 0 to 9, from a picture of it.",
+    inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, 1, 32, 32)),),
+    outputs=(TensorSpec(name="logits", dtype="float32", shape=(-1, 10)),),
+    codec=ImageCodecSpec(
+        preprocess=PREPROCESS, labels=tuple(str(digit) for digit in range(10)), scores="softmax"
+    ),
+    build=lambda: Digits().eval(),
+    train=_train,
+    random_inputs=_random_inputs,
+    golden_inputs=_golden_inputs,
+    example=_example,
+    held_out=_held_out,
+)

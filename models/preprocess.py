@@ -1,0 +1,97 @@
+"""The one way from a picture to an array, shared by training, export, load payloads and serving."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from models.manifest import PicturePreprocess
+
+MAX_PIXELS = 32_000_000  # 32 megapixels: read from the header, before any pixel is decoded
+FORMATS = ("PNG", "JPEG")
+
+
+class PictureError(ValueError):
+    """The bytes are no picture that can be read; the message says why and is fit for the sender."""
+
+
+def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDArray[np.float32]:
+    """Turn a picture into the array a model takes.
+
+    Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`; the
+    picture is scaled to fit (aspect kept, bilinear, padded with its own border's median), its polarity
+    settled and its values normalised.
+
+    Args:
+        picture: the bytes of a PNG or JPEG file, or an opened picture.
+        how: size, channels, normalisation and polarity, from the manifest.
+
+    Returns:
+        float32 array [channels, height, width].
+
+    Raises:
+        PictureError: if the bytes are not a PNG or JPEG, are damaged, or hold too many pixels.
+    """
+    if isinstance(picture, bytes):
+        picture = _open(picture)
+    try:
+        picture = _flatten(ImageOps.exif_transpose(picture), "L" if how.channels == 1 else "RGB")
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow decodes lazily: here, not in _open
+        raise PictureError(f"the picture is damaged: {error}") from error
+    pixels = np.asarray(picture)
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    if _must_invert(how, border):
+        picture = ImageOps.invert(picture)
+        border = 255 - border
+    background = np.median(border, axis=0).astype(np.uint8)
+    fitted = _fit(picture, (how.width, how.height), background)
+    scaled = np.asarray(fitted, dtype=np.float32).reshape(how.height, how.width, how.channels) / 255
+    normalised = (scaled - np.array(how.mean, np.float32)) / np.array(how.std, np.float32)
+    return np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32)
+
+
+def _open(data: bytes) -> Image.Image:
+    try:
+        picture = Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise PictureError("neither a PNG nor a JPEG picture") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise PictureError(f"the picture cannot be read: {error}") from error
+    pixels = picture.width * picture.height
+    if pixels > MAX_PIXELS:
+        raise PictureError(f"the picture has {pixels} pixels, at most {MAX_PIXELS} are taken")
+    return picture
+
+
+def _flatten(picture: Image.Image, mode: str) -> Image.Image:
+    if picture.mode in ("I;16", "I", "F"):  # 16-bit greyscale: Pillow would clip, not scale
+        top = np.asarray(picture, dtype=np.float64)
+        picture = Image.fromarray(np.clip(top / 257, 0, 255).astype(np.uint8))
+    if picture.has_transparency_data:
+        colours = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), colours)
+    return picture if picture.mode == mode else picture.convert(mode)
+
+
+def _must_invert(how: PicturePreprocess, border: npt.NDArray[np.uint8]) -> bool:
+    if how.polarity == "auto":
+        return float(border.mean()) > 127.5
+    return how.polarity == "dark-on-light"
+
+
+def _fit(
+    picture: Image.Image, size: tuple[int, int], background: npt.NDArray[np.uint8]
+) -> Image.Image:
+    scale = min(size[0] / picture.width, size[1] / picture.height)
+    width = max(1, min(size[0], round(picture.width * scale)))
+    height = max(1, min(size[1], round(picture.height * scale)))
+    scaled = picture.resize((width, height), Image.Resampling.BILINEAR)
+    if (width, height) == size:
+        return scaled
+    fill = int(background) if background.ndim == 0 else tuple(int(value) for value in background)
+    canvas = Image.new(picture.mode, size, fill)
+    canvas.paste(scaled, ((size[0] - width) // 2, (size[1] - height) // 2))
+    return canvas
