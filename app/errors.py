@@ -1,4 +1,4 @@
-"""Everything that can go wrong, named for what broke. No status codes: app/api/errors.py has the table.
+"""Everything that can go wrong, named for what broke; app/api/errors.py knows the statuses.
 
     client --> api --> codec --> engine: cache, flight, queue --> replica --> backend --> model
            (1)    (2)       (3)                              (4)         (5)         (6)

@@ -1,4 +1,4 @@
-"""Discover -> verify -> load -> replay -> warm -> publish: owns what is loaded and how it gets there.
+"""Discover -> verify -> load -> replay -> warm -> publish: owns what is loaded, and how.
 
 Loading runs in the background, so that the process is live while it is not yet ready.
 """
@@ -84,7 +84,8 @@ class LifecycleConfig:
     Attributes:
         max_batch_size: the largest batch, hence which buckets are warmed.
         default_model: what /predict means; None: the only model, else `digits`.
-        on_device_lost: told when a device is lost to the whole process, after its items are settled.
+        on_device_lost: told when a device is lost to the whole process, after its items are
+            settled.
     """
 
     max_batch_size: int
@@ -194,7 +195,7 @@ class Lifecycle:
         return {replica.name: (replica.device, replica.state) for replica in self._replicas}
 
     def readiness(self) -> Readiness:
-        """Ready: not draining, and every model in the repository has a good version on some replica."""
+        """Ready: not draining, and every model in the repository works on some replica."""
         reasons: list[str] = []
         if self._draining:
             reasons.append("the server is shutting down")
@@ -243,7 +244,7 @@ class Lifecycle:
             LOG.error("not_ready", reasons=list(readiness.reasons))
 
     async def _load(self, model: ModelId) -> bool:
-        """Try one version; a failure is recorded and shown, and the next older one gets its turn."""
+        """Try one version; a failure is recorded, and the next older one gets its turn."""
         self._seen[model] = VersionStatus(model, ModelState.LOADING)
         try:
             artifact = await asyncio.to_thread(self._repository.open, model)

@@ -103,7 +103,7 @@ def _torch_backends(devices: tuple[Device, ...]) -> BackendFactory:
 
 
 def _end_process(fault: DeviceLost) -> None:
-    """A sticky CUDA error poisons the whole process: end it, whoever supervises it starts it again."""
+    """A sticky CUDA error poisons the process: end it; whoever supervises it starts it anew."""
     LOG.critical("device_lost", fault=str(fault), exit_code=DEVICE_LOST_EXIT_CODE)
     end: Callable[[int], object] = os._exit
     asyncio.get_running_loop().call_later(DEVICE_LOST_GRACE_S, end, DEVICE_LOST_EXIT_CODE)

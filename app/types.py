@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from app.errors import ItemFailed
+from models import manifest
 
-Array: TypeAlias = npt.NDArray[Any]
-Arrays: TypeAlias = Mapping[str, Array]
-# (input name, dtype, shape without the batch axis) per input: only items with equal ones are stacked.
+Array: TypeAlias = manifest.Array
+Arrays: TypeAlias = manifest.Arrays
+
+# (name, dtype, shape without the batch axis) per input: items with equal ones can be stacked.
 Signature: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One input: input name -> C-contiguous array without the batch axis, in the manifest's order."""
+    """One input: input name -> C-contiguous array without the batch axis, in manifest order."""
 
     arrays: Arrays
 
@@ -70,7 +71,7 @@ class CacheCounts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One outcome per item, in the order of the request; times are of the slowest item, in seconds."""
+    """One outcome per item, in the order of the request; seconds are those of the slowest item."""
 
     outcomes: Sequence[Outcome]
     cache: CacheCounts = field(default_factory=CacheCounts)

@@ -1,4 +1,4 @@
-"""Writing an artifact folder: under a temporary name, fsynced, then renamed, so that it is never half there."""
+"""Writing an artifact folder: under a temporary name, fsynced, then renamed: never half there."""
 
 from __future__ import annotations
 

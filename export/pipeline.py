@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -53,7 +53,7 @@ def export(job: Job, stage: Stage) -> Made:
 
     Raises:
         UsageError: if the job cannot be done as asked for.
-        ParityError: if the saved file does not answer as the eager model does; nothing is left behind.
+        ParityError: if the saved file does not answer as the eager model does; nothing is left.
     """
     definition = job.definition
     version = choose_version(job.out / job.model, job.version)
@@ -62,7 +62,8 @@ def export(job: Job, stage: Stage) -> Made:
         _learn(eager, job, stage)
         file = staging / f"{job.method}.pt"
         _compile(eager, job).save(str(file))
-        saved = torch.jit.load(str(file))  # what is proved is the file, not the object in memory
+        load: Callable[[str], Any] = torch.jit.load  # untyped in torch
+        saved = load(str(file))  # what is proved is the file, not the object in memory
         parity = verify.check_parity(eager, saved, definition, stage("verifying"))
         held_out = definition.held_out() if definition.held_out else None
         variant = Variant(
@@ -112,8 +113,10 @@ def _compile(eager: nn.Module, job: Job) -> torch.jit.ScriptModule:
         else:
             golden = verify.one_batch(job.definition.golden_inputs()[:1])
             example = tuple(torch.from_numpy(golden[spec.name]) for spec in job.definition.inputs)
-            compiled = torch.jit.trace(eager, example)
-        return torch.jit.freeze(compiled)  # type: ignore[no-any-return]
+            trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
+            compiled = trace(eager, example)
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(compiled)
+        return frozen
     except (RuntimeError, TypeError, ValueError) as error:
         hint = "; try --method trace" if job.method == "script" else ""
         raise ExportError(f"torch.jit.{job.method} refused {job.model!r}{hint}: {error}") from error

@@ -1,7 +1,7 @@
 """The contract between export and app: everything a server may know about a model.
 
-The manifest travels inside the artifact as `manifest.json`. A serving process trusts nothing else: it never
-imports the Python class that the model was made from.
+The manifest travels inside the artifact as `manifest.json`. A serving process trusts nothing else:
+it never imports the Python class that the model was made from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import binascii
 import datetime as dt
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,8 @@ SCHEMA_VERSION: Literal[1] = 1
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 
-Array = npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = Mapping[str, Array]
 Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -39,13 +40,13 @@ Scores = Literal["softmax", "sigmoid", "none"]
 
 
 class Part(BaseModel):
-    """Base of every part of the manifest: immutable, and strict about names it does not know."""
+    """Base of every part: immutable, strict about names; JSON cannot carry NaN or infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TensorSpec(Part):
-    """Name, dtype and shape of one input or output; axis 0 is the batch, -1 marks a free dimension."""
+    """Name, dtype and shape of an input or output; axis 0 is the batch, -1 a free dimension."""
 
     name: Name
     dtype: Dtype
@@ -92,9 +93,9 @@ class TensorSpec(Part):
 class PicturePreprocess(Part):
     """How a picture becomes an array [channels, height, width]; `models.preprocess` carries it out.
 
-    The array is (value / 255 - mean) / std, per channel. Polarity says what the model was trained on and
-    what to expect: `auto` looks at the border of the picture and turns dark-on-light into light-on-dark;
-    the two fixed ones state what comes in and `dark-on-light` pictures are inverted.
+    The array is (value / 255 - mean) / std, per channel. Polarity says what the model was trained
+    on and what to expect: `auto` looks at the border of the picture and turns dark-on-light into
+    light-on-dark; the two fixed ones state what comes in and `dark-on-light` pictures are inverted.
     """
 
     width: int = Field(ge=1, le=4096)
@@ -114,10 +115,10 @@ class PicturePreprocess(Part):
 
 
 class CodecPart(Part):
-    """What every codec has: labels for the last axis of the first output, and how outputs become scores.
+    """What every codec has: labels of the first output, and how it becomes scores.
 
-    `scores` names the function that the codec applies to the first output before it answers: `softmax`,
-    `sigmoid`, or `none` where the output is the score already.
+    `scores` names the function that the codec applies to the first output before it answers:
+    `softmax`, `sigmoid`, or `none` where the output is the score already.
     """
 
     labels: tuple[str, ...] | None = None
@@ -171,7 +172,9 @@ class EncodedArray(Part):
         wanted = math.prod(self.shape) * dtype.itemsize
         if len(raw) != wanted:
             raise ValueError(f"golden data has {len(raw)} bytes, its shape needs {wanted}")
-        return np.frombuffer(raw, dtype=dtype).astype(np.dtype(self.dtype)).reshape(self.shape)
+        array = np.frombuffer(raw, dtype=dtype).astype(np.dtype(self.dtype)).reshape(self.shape)
+        array.setflags(write=False)
+        return array
 
 
 class GoldenExample(Part):
@@ -182,7 +185,7 @@ class GoldenExample(Part):
 
 
 class Tolerance(Part):
-    """How far an answer may lie from the eager one: |got - expected| <= absolute + relative * |expected|."""
+    """Allowed distance: |got - expected| <= absolute + relative * |expected|."""
 
     absolute: float = Field(ge=0)
     relative: float = Field(ge=0)
@@ -196,8 +199,10 @@ class Tolerance(Part):
         wide_expected, wide_got = expected.astype(np.float64), got.astype(np.float64)
         if np.allclose(wide_got, wide_expected, self.relative, self.absolute, equal_nan=True):
             return None
-        worst = float(np.max(np.abs(wide_got - wide_expected)))
-        return f"differs by up to {worst:.3g} (allowed: {self.absolute:g} + {self.relative:g} * |value|)"
+        with np.errstate(invalid="ignore"):  # infinity less infinity: the worst is then "nan"
+            worst = float(np.max(np.abs(wide_got - wide_expected)))
+        allowed = f"{self.absolute:g} + {self.relative:g} * |value|"
+        return f"differs by up to {worst:.3g} (allowed: {allowed})"
 
 
 class Parity(Part):

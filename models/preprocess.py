@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import warnings
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,11 @@ from models.manifest import PicturePreprocess
 
 MAX_PIXELS = 32_000_000  # 32 megapixels: read from the header, before any pixel is decoded
 FORMATS = ("PNG", "JPEG")
+# What Pillow's parsers of headers, EXIF and pixels raise at bytes that are not what they should be.
+DAMAGE = (
+    *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError),
+    *(struct.error, Image.DecompressionBombError),
+)
 
 
 class PictureError(ValueError):
@@ -21,9 +28,9 @@ class PictureError(ValueError):
 def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDArray[np.float32]:
     """Turn a picture into the array a model takes.
 
-    Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`; the
-    picture is scaled to fit (aspect kept, bilinear, padded with its own border's median), its polarity
-    settled and its values normalised.
+    Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`;
+    the picture is scaled to fit (aspect kept, bilinear, padded with its own border's median), its
+    polarity settled and its values normalised.
 
     Args:
         picture: the bytes of a PNG or JPEG file, or an opened picture.
@@ -35,12 +42,10 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, are damaged, or hold too many pixels.
     """
-    if isinstance(picture, bytes):
-        picture = _open(picture)
-    try:
-        picture = _flatten(ImageOps.exif_transpose(picture), "L" if how.channels == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError) as error:  # Pillow decodes lazily: here, not in _open
-        raise PictureError(f"the picture is damaged: {error}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of large or damaged pictures: the sender's fault
+        picture = _upright(_open(picture) if isinstance(picture, bytes) else picture)
+    picture = _flatten(picture, "L" if how.channels == 1 else "RGB")
     pixels = np.asarray(picture)
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     if _must_invert(how, border):
@@ -58,12 +63,20 @@ def _open(data: bytes) -> Image.Image:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise PictureError("neither a PNG nor a JPEG picture") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except DAMAGE as error:
         raise PictureError(f"the picture cannot be read: {error}") from error
     pixels = picture.width * picture.height
     if pixels > MAX_PIXELS:
         raise PictureError(f"the picture has {pixels} pixels, at most {MAX_PIXELS} are taken")
     return picture
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    try:
+        picture.load()  # Pillow decodes lazily: here, not in _open
+        return ImageOps.exif_transpose(picture)
+    except DAMAGE as error:
+        raise PictureError(f"the picture is damaged: {error}") from error
 
 
 def _flatten(picture: Image.Image, mode: str) -> Image.Image:

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, the last resort for unknown errors, the count. Pure ASGI."""
+"""Around every request: its id, the last resort for unknown errors, the count. Pure ASGI."""
 
 from __future__ import annotations
 

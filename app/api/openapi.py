@@ -1,7 +1,7 @@
 """The OpenAPI document of the prediction routes: true for every body, answer and error.
 
-The examples are those of the default model, so that what is pasted works; hence the document is made
-when it is asked for.
+The examples are those of the default model, so that what is pasted works; hence the document is
+made when it is asked for.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def install_openapi(app: FastAPI, service: Service) -> None:
 
 def _request_body(*, many: bool) -> Docs:
     item = {
-        "description": "One item: numbers nested or flat, a base64 picture, or an object by input name",
+        "description": "One item: numbers, nested or flat; a base64 picture; an object by name",
         "anyOf": [
             {"type": "array", "items": {}},
             {"type": "string"},

@@ -1,4 +1,4 @@
-"""From an HTTP request to items, and from outcomes to an HTTP body: the media types of both ways."""
+"""From an HTTP body to items, and from outcomes to an HTTP body: the media types of both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 from fastapi import Request
 
 from app.codecs.base import NPY, OCTET_STREAM, Codec
-from app.errors import InvalidInput, ItemFailed, PayloadTooLarge
+from app.errors import Detail, InvalidInput, ItemFailed, PayloadTooLarge
 from app.lifecycle import LoadedModel
 from app.types import Arrays, Item, Outcome
 
@@ -59,7 +59,7 @@ def read_items(
 
 
 def answer_media_type(accept: str) -> str:
-    """The form of the answer: the first of ours that the Accept header names; JSON where none is."""
+    """The form of the answer: the first of ours that Accept names; JSON where none is."""
     if not accept or accept == "*/*":
         return JSON
     for part in accept.lower().split(","):
@@ -70,7 +70,7 @@ def answer_media_type(accept: str) -> str:
 
 
 def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) -> bytes:
-    """`{"model", "version", "prediction"}`, or with `many` `"predictions"`; a failed item has its place.
+    """`{"model", "version", "prediction" | "predictions"}`; a failed item has its place.
 
     Raises:
         ItemFailed: if the only item, or every one of them, failed.
@@ -135,7 +135,7 @@ def _failed(outcomes: Sequence[Outcome]) -> ItemFailed:
     first = failures[0][1]
     if len(outcomes) == 1:
         return first
-    details = [{"index": index, "code": each.code} for index, each in failures]
+    details: list[Detail] = [{"index": index, "code": each.code} for index, each in failures]
     return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)
 
 

@@ -23,8 +23,8 @@ Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 class PredictRoute(APIRoute):
     """A documented route whose endpoint takes the request and gives the response as they are.
 
-    FastAPI's own way from a route to its endpoint (dependencies, validation, serialisation) costs about
-    100 us a request, and there is nothing in it that these endpoints need.
+    FastAPI's own way from a route to its endpoint (dependencies, validation, serialisation) costs
+    about 100 us a request, and there is nothing in it that these endpoints need.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,9 +9,9 @@ from app.types import Arrays
 
 
 class Backend(Protocol):
-    """Called from one thread only, the one of its replica, in the order load, warm_up, run..., close.
+    """Called from its replica's thread only, in the order load, warm_up, run..., close.
 
-    Every implementation passes the shared suite in tests/unit/backends/suite.py.
+    Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """
 
     def load(self) -> None:
@@ -23,7 +23,7 @@ class Backend(Protocol):
         """
 
     def warm_up(self, batches: Sequence[Arrays]) -> None:
-        """Run each batch at least three times: TorchScript specialises on its second and third call.
+        """Run each batch at least three times: TorchScript specialises on the second and third.
 
         Args:
             batches: one per bucket, input name -> array with the batch axis.

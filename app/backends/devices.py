@@ -40,9 +40,14 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
 
 
 def cpu_threads(devices: tuple[Device, ...]) -> int:
-    """Intra-op threads per CPU replica: the cores this process may use, shared evenly."""
+    """Intra-op threads per CPU replica: all usable cores but one, shared evenly; at least one.
+
+    The one that is left out is the event loop's. On two cores under load a batch of 33 digits took
+    0.8 ms with one thread and 9.4 ms with two: each parallel section waited for the core that was
+    busy parsing requests.
+    """
     replicas = sum(device.kind == "cpu" for device in devices)
-    return max(1, usable_cores() // max(1, replicas))
+    return max(1, (usable_cores() - 1) // max(1, replicas))
 
 
 def usable_cores() -> int:

@@ -1,4 +1,4 @@
-"""Golden examples: replayed on every replica before it serves, and as the probe of a suspect one."""
+"""Golden examples: replayed on every replica before it serves, and to probe a suspect one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Golden:
         """Replay every example alone, then one of each shape in batches of every size.
 
         Raises:
-            ArtifactInvalid: if an answer is wrong, naming the example, the output and the difference.
+            ArtifactInvalid: if an answer is wrong, naming example, output and difference.
             BackendError: if there is none.
         """
         for index in range(len(self._examples)):

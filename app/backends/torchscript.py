@@ -30,8 +30,8 @@ class TorchScriptBackend:
     """One TorchScript variant; see `app.backends.base.Backend`.
 
     On the CPU it keeps two forms: the file as it is, and a fresh copy that went through
-    `torch.jit.optimize_for_inference` (which changes its argument and cannot be saved). Warming up times
-    both and picks one per bucket; they agree to about 1e-7, well within the golden tolerance.
+    `torch.jit.optimize_for_inference` (which changes its argument and cannot be saved). Warming up
+    times both and picks one per bucket; they agree to about 1e-7, well within the golden tolerance.
 
     Args:
         file: the variant's file; its digest has been checked.
@@ -58,7 +58,7 @@ class TorchScriptBackend:
             self._optimized = self._optimize()
 
     def warm_up(self, batches: Sequence[Arrays]) -> None:
-        """See `Backend`; also times the forms, interleaved, and keeps the faster one per batch size."""
+        """See `Backend`; also times the forms and keeps the faster one per batch size."""
         forms = [form for form in (self._plain, self._optimized) if form is not None]
         seconds: dict[int, list[float]] = {}
         for batch in batches:
@@ -136,7 +136,7 @@ class TorchScriptBackend:
             raise ModelError(f"out of memory on {self._device}") from error
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error
-        except (RuntimeError, ValueError, TypeError, IndexError, MemoryError) as error:
+        except (torch.jit.Error, RuntimeError, ValueError, TypeError, MemoryError) as error:
             raise ModelError(str(error)) from error
 
     def _named(self, made: object) -> Arrays:

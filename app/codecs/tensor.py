@@ -100,7 +100,7 @@ def _convert(spec: TensorSpec, array: Array) -> Array:
     if array.dtype.kind not in numeric:
         raise InvalidInput(
             f"{spec.name!r}: expected {_wanted(spec)}, got values that are not all "
-            f"{'true or false' if wanted.kind == 'b' else 'numbers'} (or numbers too large for any dtype)"
+            f"{'true or false' if wanted.kind == 'b' else 'numbers'} (or some too large)"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         converted = np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
@@ -120,7 +120,8 @@ def _octets(spec: TensorSpec, body: bytes, many: bool) -> Array:
     if not fits:
         wanted = f"a whole multiple of {size}" if many else f"{size}"
         raise InvalidInput(
-            f"{spec.name!r}: expected {wanted} bytes (little-endian {_wanted(spec)}), got {len(body)}"
+            f"{spec.name!r}: expected {wanted} bytes (little-endian {_wanted(spec)}), "
+            f"got {len(body)}"
         )
     flat = np.frombuffer(body, dtype=np.dtype(spec.dtype).newbyteorder("<"))
     return flat.astype(np.dtype(spec.dtype), copy=False).reshape(-1, *spec.item_shape)

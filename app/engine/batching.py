@@ -108,7 +108,7 @@ class Batcher:
         self._count(lane, +1)
 
     def put_back(self, ticket: Ticket) -> None:
-        """Queue a ticket again, ahead of the others; it was accepted before, so the limit does not hold."""
+        """Queue an accepted ticket again, ahead of the others and whatever the limit."""
         ticket.state = TicketState.WAITING
         lane = self._lanes.setdefault(ticket.signature, _Lane())
         lane.tickets.appendleft(ticket)
@@ -143,8 +143,8 @@ class Batcher:
         """Take up to `size` tickets for a batch, the earliest due first.
 
         Returns:
-            (the batch, now RUNNING; those found expired on the way, now DONE). What was withdrawn is
-            dropped here too: neither costs any compute.
+            (the batch, now RUNNING; those found expired on the way, now DONE). What was withdrawn
+            is dropped here too: neither costs any compute.
         """
         lane = self._lanes[signature]
         if not lane.in_order:

@@ -1,4 +1,4 @@
-"""Decide, act, record: cuts batches as the policy says, hands them to replicas, brings the outcomes back."""
+"""Decide, act, record: batches are cut as the policy says, run by replicas, and settled."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class Dispatcher:
     def poke(self) -> None:
         """Something changed.
 
-        Acts after what the event loop already holds, so that requests which were read in one wake-up
-        share a batch.
+        Acts after what the event loop already holds, so that requests which were read in one
+        wake-up share a batch.
         """
         if not self._poked:
             self._poked = True
@@ -125,7 +125,7 @@ class Dispatcher:
             self._timer = self._clock.call_at(self._clock.now() + wake_s, self.poke)
 
     def _serve(self, line: Line) -> Decision:
-        """Start one batch of a line if the policy says so; a served line goes to the end of the turn."""
+        """Start one batch of a line if the policy says so; it is then the last in turn."""
         free = [replica for replica in self._replicas if replica.is_free(line.model)]
         again: float | None = None
         if not free or line.batcher.waiting == 0:

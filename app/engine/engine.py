@@ -134,7 +134,8 @@ class Engine:
 
         Args:
             model: its name and version.
-            identity: what its cached answers belong to: the digest of its manifest, and the variant.
+            identity: what its cached answers belong to: the digest of its manifest, and the
+                variant.
             probe: replays a golden example on a backend.
         """
         metrics = self._metrics.model(model)
@@ -172,7 +173,7 @@ class Engine:
         self._dispatcher.poke()
 
     async def await_outcomes(self, line: Line, waiter: Waiter) -> None:
-        """Wait until a request has all its outcomes, its deadline passes or its task is cancelled."""
+        """Wait until a request has all its outcomes, or its deadline passes."""
         timer = self._clock.call_at(waiter.deadline, waiter.expire)
         self._open.add(waiter)
         self._idle.clear()
@@ -252,7 +253,7 @@ class Engine:
 
 
 class Prediction:
-    """A request that was accepted. Whoever holds it awaits `answer` exactly once, or work would leak."""
+    """A request that was accepted; its holder must await `answer`, once, or work would leak."""
 
     def __init__(
         self, engine: Engine, line: Line, waiter: Waiter, keys: list[bytes], cache: CacheCounts

@@ -1,4 +1,4 @@
-"""Run a batch so that one bad item never fails its mates. Runs in the replica's thread; no asyncio."""
+"""Run a batch so that one bad item never fails its mates. In the replica's thread; no asyncio."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Report:
     Attributes:
         outcomes: one per item, in order; None for those that a fault of the replica left open.
         fault: why, when there are such.
-        errors: the model's complaints about single items: for the log, they may hold paths and code.
+        errors: the model's complaints about single items: for the log, they may hold paths and
+            code.
         compute_s: seconds in the backend, repeats included.
         forwards: runs of the model; more than one means that the batch was split.
     """
@@ -35,7 +36,7 @@ class Report:
 
 
 def run_batch(backend: Backend, items: Sequence[Item], probe: Probe) -> Report:
-    """Run items of one signature as a batch; where the model fails, split until the culprit is alone.
+    """Run items of one signature as a batch; where it fails, split until the culprit is alone.
 
     Args:
         backend: the model on this replica's device.
@@ -103,7 +104,7 @@ class _Run:
             self._isolate(middle, stop, right)
 
     def _suspect_replica(self) -> None:
-        """Nothing worked: is it the items or the replica? A golden example tells, once per batch."""
+        """Nothing worked: the items or the replica? A golden example tells, once per batch."""
         if self._probed:
             return
         self._probed = True

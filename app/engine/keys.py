@@ -10,9 +10,9 @@ from app.types import Item
 class KeyMaker:
     """Makes the keys of one loaded model.
 
-    SHA-256 over the model's identity (digest of its manifest, and variant) and, per input, name, dtype,
-    shape and bytes. The header of each input tells how many bytes follow it, so that no two different
-    items hash the same stream.
+    SHA-256 over the model's identity (digest of its manifest, and variant) and, per input, name,
+    dtype, shape and bytes. The header of each input tells how many bytes follow it, so that no two
+    different items hash the same stream.
     """
 
     def __init__(self, identity: str) -> None:

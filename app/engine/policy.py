@@ -20,7 +20,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Cut `size` items now (0: not yet); look again in `again_in_s` (None: when something changes)."""
+    """Cut `size` items now, or 0; look again in `again_in_s`, or when something changes."""
 
     size: int
     again_in_s: float | None = None

@@ -28,7 +28,8 @@ class ReplicaState(enum.Enum):
 class Replica:
     """A thread on a device, and the backends that were loaded in it.
 
-    Everything but the backends is owned by the event loop; the backends are touched by the thread only.
+    Everything but the backends is owned by the event loop; the backends are touched by the thread
+    only.
 
     Args:
         name: unique among replicas; shown in metrics and /models.
@@ -61,7 +62,7 @@ class Replica:
     def start(
         self, model: ModelId, work: Callable[[Backend], T], done: Callable[[T], None]
     ) -> None:
-        """Run `work` on the model's backend in the thread; `done` gets its result on the event loop.
+        """Run `work` on the model's backend in the thread; `done` gets its result on the loop.
 
         `work` must not raise: what can go wrong is part of its result.
         """
@@ -79,7 +80,7 @@ class Replica:
         self._jobs.put(job)
 
     async def install(self, model: ModelId, make: Callable[[], Backend]) -> None:
-        """Make a model's backend in the thread (load, replay, warm) and keep it; replaces an older one.
+        """Make a model's backend in the thread and keep it; it replaces an older one.
 
         Raises:
             Exception: whatever `make` raises; the older backend stays then.

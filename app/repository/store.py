@@ -42,7 +42,7 @@ class Repository:
         self.root = root
 
     def versions(self) -> dict[str, list[int]]:
-        """Model name -> its version numbers, newest first; whatever else lies there is passed over."""
+        """Model name -> its version numbers, newest first; what else lies there is passed over."""
         found: dict[str, list[int]] = {}
         for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             if not MODEL_NAME.fullmatch(folder.name) or not folder.is_dir():
@@ -98,8 +98,8 @@ def _parse(model: ModelId, text: bytes) -> Manifest:
         first = error.errors(include_url=False, include_context=False)[0]
         if first["loc"] == ("schema_version",):
             raise ArtifactInvalid(
-                f"{model}: {MANIFEST_FILE} has schema_version {first['input']!r}, this server reads "
-                f"{SCHEMA_VERSION}; export the model with the matching release"
+                f"{model}: {MANIFEST_FILE} has schema_version {first['input']!r}, this server "
+                f"reads {SCHEMA_VERSION}; export the model with the matching release"
             ) from error
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactInvalid(f"{model}: {MANIFEST_FILE}, {where}: {first['msg']}") from error

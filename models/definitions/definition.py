@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,16 +10,14 @@ import numpy as np
 from pydantic import JsonValue
 from torch import nn
 
-from models.manifest import Array, CodecSpec, TensorSpec
-
-Arrays = Mapping[str, Array]
+from models.manifest import Array, Arrays, CodecSpec, TensorSpec
 
 
 class Progress(Protocol):
     """Told by a training loop how far it has come."""
 
     def __call__(self, done: int, total: int, note: str) -> None:
-        """`done` of `total` steps are over; `note` is a short word on the state, such as the loss."""
+        """`done` of `total` steps are over; `note` is a word on the state, such as the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,8 @@ class Definition:
         build: makes the module, untrained, in eval mode.
         train: fits the module in place; None where there is nothing to learn.
         random_inputs: draws a batch of inputs (with the batch axis) that are like real ones.
-        golden_inputs: the items (without the batch axis) that a server replays before it says ready.
+        golden_inputs: the items (without the batch axis) that a server replays before it says
+            ready.
         example: one item as a client sends it in JSON.
         held_out: the test set, or None where accuracy means nothing.
     """

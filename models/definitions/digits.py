@@ -1,7 +1,7 @@
-"""Handwritten digits: a small convolutional network on the 1,797 pictures that scikit-learn bundles.
+"""Handwritten digits: a small network, and the 1,797 pictures that scikit-learn bundles.
 
-The pictures are 8x8 with 17 grey levels (E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten
-Digits, UCI Machine Learning Repository, 1998); here they are fitted to 32x32.
+The pictures are 8x8 with 17 grey levels (E. Alpaydin and C. Kaynak, Optical Recognition of
+Handwritten Digits, UCI Machine Learning Repository, 1998); here they are fitted to 32x32.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
-from models.definitions.definition import Arrays, Definition, HeldOut, Progress
-from models.manifest import ImageCodecSpec, PicturePreprocess, TensorSpec
+from models.definitions.definition import Definition, HeldOut, Progress
+from models.manifest import Arrays, ImageCodecSpec, PicturePreprocess, TensorSpec
 from models.preprocess import preprocess
 
 SEED = 20
@@ -33,7 +33,7 @@ PREPROCESS = PicturePreprocess(
 
 
 class Digits(nn.Module):
-    """conv 1->6, pool, conv 6->16, pool, fully connected 576->120->84->10; [n, 1, 32, 32] -> logits [n, 10]."""
+    """conv 1->6, pool, conv 6->16, pool, linear 576->120->84->10; [n,1,32,32] -> [n,10]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def _arrays(indices: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
 
 
 def _augment(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Small shifts, turns and changes of size, so that a digit need not fill its picture exactly."""
+    """Small shifts, turns and changes of size: a digit need not fill its picture exactly."""
     n = len(batch)
     draw = torch.rand(4, n, generator=generator)
     angle = (draw[0] - 0.5) * 0.4  # +- 0.2 rad, about 11 degrees

@@ -1,4 +1,4 @@
-"""Squared Euclidean distances between two point sets: two inputs, free dimensions, nothing to learn."""
+"""Squared distances between two point sets: two inputs, free dimensions, nothing to learn."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 
-from models.definitions.definition import Arrays, Definition
-from models.manifest import TensorCodecSpec, TensorSpec
+from models.definitions.definition import Definition
+from models.manifest import Arrays, TensorCodecSpec, TensorSpec
 
 
 class Pairwise(nn.Module):
     """a [n, p, 2], b [n, q, 2] -> squared distances [n, p, q]."""
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The differences are formed before they are squared: exact where points nearly coincide."""
+        """Differences first, then squares: exact where points nearly coincide."""
         difference = a.unsqueeze(2) - b.unsqueeze(1)  # [n, p, q, 2]
         return (difference * difference).sum(dim=3)
 

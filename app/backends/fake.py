@@ -1,0 +1,62 @@
+"""A scriptable backend without torch, to test what stands above the backends.
+
+It answers `value = 2 * x` for inputs of one number per item, so that a test can tell by content
+whose answer it got, and does whatever its script says on the way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from app.types import Arrays
+
+# Gets the inputs of a run and either returns its outputs, or None to leave that to the backend; it
+# may block, or raise what a real backend would.
+Step = Callable[[Arrays], Arrays | None]
+
+
+class FakeBackend:
+    """See `app.backends.base.Backend`.
+
+    Args:
+        script: called at every run; None: nothing special ever happens.
+
+    Attributes:
+        batches: the values of `x` of every run that was begun, as lists.
+        gate: runs wait for it; open at first. Close it to hold a replica busy.
+        calls: names of the methods that were called, in order.
+    """
+
+    def __init__(self, script: Step | None = None) -> None:
+        self.script = script
+        self.batches: list[list[float]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.calls: list[str] = []
+
+    def load(self) -> None:
+        """See `Backend`."""
+        self.calls.append("load")
+
+    def warm_up(self, batches: Sequence[Arrays]) -> None:
+        """See `Backend`."""
+        self.calls.append("warm_up")
+        for batch in batches:
+            for _ in range(3):
+                self.run(batch)
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """See `Backend`."""
+        self.calls.append("run")
+        values = inputs["x"]
+        self.batches.append(values.reshape(len(values), -1)[:, 0].tolist())
+        self.gate.wait()
+        made = self.script(inputs) if self.script is not None else None
+        return made if made is not None else {"value": np.asarray(values * 2)}
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self.calls.append("close")

@@ -1,0 +1,29 @@
+"""Fixtures that several kinds of tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.cli import main as export_main
+from models.catalog import CATALOG
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device and there is none")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with digits/1 and pairwise/1, exported once for all tests: do not change."""
+    out = tmp_path_factory.mktemp("artifacts")
+    for model in ("digits", "pairwise"):
+        assert export_main([model, "--out", str(out)], CATALOG) == 0
+    return out

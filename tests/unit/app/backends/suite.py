@@ -1,0 +1,96 @@
+"""What every backend must do: one suite, run over each implementation by its own test file."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+
+import numpy as np
+import pytest
+
+from app.backends.base import Backend
+from app.errors import ModelError
+from app.types import Arrays
+
+
+class BackendSuite(ABC):
+    """Subclass it as `TestSomething`, and say how a backend is made and what it takes."""
+
+    @abstractmethod
+    def make(self) -> Backend:
+        """A backend that is not loaded yet."""
+
+    @abstractmethod
+    def batch(self, size: int) -> Arrays:
+        """A batch of different items."""
+
+    @abstractmethod
+    def bad_batch(self) -> Arrays:
+        """A batch that makes the model fail."""
+
+    @pytest.fixture
+    def backend(self) -> Backend:
+        backend = self.make()
+        backend.load()
+        backend.warm_up([self.batch(size) for size in (1, 2, 4, 8)])
+        return backend
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 20])
+    def test_as_many_rows_come_out_as_go_in(self, backend: Backend, size: int) -> None:
+        outputs = backend.run(self.batch(size))
+        assert outputs
+        assert all(len(array) == size for array in outputs.values())
+
+    def test_an_item_has_one_answer_whatever_its_batch(self, backend: Backend) -> None:
+        batch = self.batch(8)
+        whole = {name: array.copy() for name, array in backend.run(batch).items()}
+        for row in range(8):
+            alone = backend.run({name: array[row : row + 1] for name, array in batch.items()})
+            for name, array in alone.items():
+                np.testing.assert_allclose(array[0], whole[name][row], rtol=1e-4, atol=1e-5)
+
+    def test_inputs_are_never_written_to(self, backend: Backend) -> None:
+        batch = self.batch(4)
+        before = {name: array.copy() for name, array in batch.items()}
+        for array in batch.values():
+            array.setflags(write=False)
+        backend.run(batch)
+        for name, array in batch.items():
+            np.testing.assert_array_equal(array, before[name])
+
+    def test_a_batch_that_fails_is_a_model_error_and_the_backend_goes_on(
+        self, backend: Backend
+    ) -> None:
+        with pytest.raises(ModelError):
+            backend.run(self.bad_batch())
+        assert backend.run(self.batch(2))
+
+    def test_it_runs_without_having_been_warmed(self) -> None:
+        backend = self.make()
+        backend.load()
+        assert backend.run(self.batch(3))
+
+    def test_it_works_in_another_thread_than_the_one_that_made_it(self) -> None:
+        backend = self.make()
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                backend.load()
+                backend.warm_up([self.batch(2)])
+                backend.run(self.batch(2))
+                backend.close()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert failures == []
+
+    def test_it_may_be_closed_twice_and_without_having_been_loaded(self) -> None:
+        backend = self.make()
+        backend.close()
+        backend.load()
+        backend.close()
+        backend.close()

@@ -1,0 +1,119 @@
+"""The TorchScript backend: the shared suite, and what is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.backends.base import Backend
+from app.backends.golden import Golden
+from app.backends.torchscript import TorchScriptBackend
+from app.errors import ArtifactInvalid, ModelError
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, ModelId
+from models.manifest import Manifest
+from tests.artifacts import Y, write_artifact
+from tests.unit.app.backends.suite import BackendSuite
+
+CPU = Device("cpu")
+
+
+def backend_of(artifact: Artifact, device: Device = CPU) -> TorchScriptBackend:
+    variant = artifact.manifest.variants["script"]
+    return TorchScriptBackend(artifact.folder / variant.file, artifact.manifest, device, 1)
+
+
+class TestTorchScriptBackend(BackendSuite):
+    @pytest.fixture(autouse=True)
+    def _artifact(self, tmp_path: Path) -> None:
+        write_artifact(tmp_path, "double")
+        self.artifact = Repository(tmp_path).open(ModelId("double", 1))
+
+    def make(self) -> Backend:
+        return backend_of(self.artifact)
+
+    def batch(self, size: int) -> Arrays:
+        return {"x": np.arange(2 * size, dtype=np.float32).reshape(size, 2)}
+
+    def bad_batch(self) -> Arrays:
+        return {"x": np.full((2, 2), 1000, np.float32)}
+
+
+class TestDigitsBackend(BackendSuite):
+    @pytest.fixture(autouse=True)
+    def _artifact(self, repository: Path) -> None:
+        self.artifact = Repository(repository).open(ModelId("digits", 1))
+
+    def make(self) -> Backend:
+        return backend_of(self.artifact)
+
+    def batch(self, size: int) -> Arrays:
+        rng = np.random.default_rng(size)
+        return {"image": rng.random((size, 1, 32, 32), dtype=np.float32)}
+
+    def bad_batch(self) -> Arrays:
+        return {"image": np.zeros((1, 1, 3, 3), np.float32)}
+
+
+def test_golden_examples_hold_at_every_bucket(repository: Path) -> None:
+    for name in ("digits", "pairwise"):
+        artifact = Repository(repository).open(ModelId(name, 1))
+        golden = Golden(artifact.manifest, artifact.manifest.variants["script"].tolerance)
+        backend = backend_of(artifact)
+        backend.load()
+        backend.warm_up(golden.batches((1, 8, 64)))
+        golden.replay(backend, (1, 2, 8, 33, 64, 100))
+
+
+def test_a_file_that_is_no_torchscript_is_refused(tmp_path: Path) -> None:
+    folder = write_artifact(tmp_path, "double")
+    artifact = Repository(tmp_path).open(ModelId("double", 1))
+    (folder / "script.pt").write_bytes(b"not a model")
+    with pytest.raises(ArtifactInvalid, match=r"script\.pt"):
+        backend_of(artifact).load()
+
+
+class TwoOutputs(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x.sum(dim=1).to(torch.float64)
+
+
+def test_outputs_are_named_in_order_and_their_dtypes_checked(tmp_path: Path) -> None:
+    second = Y.model_copy(update={"name": "sum", "shape": (-1,), "dtype": "float64"})
+    write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
+    artifact = Repository(tmp_path).open(ModelId("two", 1))
+    backend = backend_of(artifact)
+    backend.load()
+    outputs = backend.run({"x": np.array([[1, 2], [3, 4]], np.float32)})
+    np.testing.assert_array_equal(outputs["y"], [[2, 4], [6, 8]])
+    np.testing.assert_array_equal(outputs["sum"], [3, 7])
+
+    wrong = artifact.manifest.model_copy(update={"outputs": (Y, second, second)})
+    with pytest.raises(ModelError, match="2 outputs"):
+        _loaded(artifact, wrong).run({"x": np.ones((1, 2), np.float32)})
+    third = second.model_copy(update={"dtype": "float32"})
+    wrong = artifact.manifest.model_copy(update={"outputs": (Y, third)})
+    with pytest.raises(ModelError, match="float64, not float32"):
+        _loaded(artifact, wrong).run({"x": np.ones((1, 2), np.float32)})
+
+
+def _loaded(artifact: Artifact, manifest: Manifest) -> TorchScriptBackend:
+    backend = TorchScriptBackend(artifact.folder / "script.pt", manifest, CPU, 1)
+    backend.load()
+    return backend
+
+
+@pytest.mark.gpu
+def test_cuda_agrees_with_the_golden_examples(repository: Path) -> None:
+    for name in ("digits", "pairwise"):
+        artifact = Repository(repository).open(ModelId(name, 1))
+        golden = Golden(artifact.manifest, artifact.manifest.variants["script"].tolerance)
+        backend = backend_of(artifact, Device("cuda", 0))
+        backend.load()
+        backend.warm_up(golden.batches((1, 8, 64)))
+        golden.replay(backend, (1, 8, 64))
+        backend.close()

@@ -1,0 +1,68 @@
+"""The cache: least recently used first out, bounded in honest bytes, with a lifetime."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from app.engine.cache import PredictionCache, cost_bytes
+from app.types import Arrays
+
+
+def value(number: float) -> Arrays:
+    return {"v": np.full(10, number, np.float32)}
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(32)
+
+
+@pytest.mark.parametrize(
+    ("entries", "floats", "ttl_s"), [(50_000, 10, 0), (50_000, 10, 60), (10_000, 1000, 0)]
+)
+def test_the_process_grows_by_what_is_counted(entries: int, floats: int, ttl_s: float) -> None:
+    command = [sys.executable, "-m", "tests.unit.app.engine.cache_growth"]
+    arguments = [str(entries), str(floats), str(ttl_s)]
+    done = subprocess.run(command + arguments, capture_output=True, text=True, check=True)
+    growth, counted = (int(number) for number in done.stdout.split())
+    assert 1 / 1.5 < growth / counted < 1.5
+
+
+def test_the_least_recently_used_value_makes_room() -> None:
+    cache = PredictionCache(3 * cost_bytes(key(0), value(0)), None, timer=lambda: 0.0)
+    for number in range(3):
+        cache.put(key(number), value(number))
+    cache.get(key(0))
+    cache.put(key(3), value(3))
+    assert cache.get(key(1)) is None
+    assert all(cache.get(key(number)) is not None for number in (0, 2, 3))
+    assert cache.used_bytes <= 3 * cost_bytes(key(0), value(0))
+
+
+def test_a_lifetime_ends_entries() -> None:
+    now = 0.0
+    cache = PredictionCache(1_000_000, 10.0, timer=lambda: now)
+    cache.put(key(1), value(1))
+    now = 9.9
+    assert cache.get(key(1)) is not None
+    now = 10.1
+    assert cache.get(key(1)) is None
+    cache.put(key(2), value(2))
+    assert len(cache) == 1
+
+
+def test_no_capacity_means_no_cache() -> None:
+    cache = PredictionCache(0, None, timer=lambda: 0.0)
+    cache.put(key(1), value(1))
+    assert cache.get(key(1)) is None
+    assert len(cache) == 0
+
+
+def test_a_value_that_comes_again_is_counted_once() -> None:
+    cache = PredictionCache(1_000_000, None, timer=lambda: 0.0)
+    cache.put(key(1), value(1))
+    cache.put(key(1), value(2))
+    assert cache.used_bytes == cost_bytes(key(1), value(2))

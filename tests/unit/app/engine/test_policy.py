@@ -1,0 +1,45 @@
+"""The policy decides from numbers alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.engine.policy import BatchLimits, Decision, buckets, decide
+
+GREEDY = BatchLimits(max_batch_size=8, batch_wait_s=0.0)
+PATIENT = BatchLimits(max_batch_size=8, batch_wait_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "oldest_s", "free", "limits", "wanted"),
+    [
+        (0, 0.0, 1, GREEDY, Decision(0)),
+        (5, 9.0, 0, GREEDY, Decision(0)),
+        (1, 0.0, 1, GREEDY, Decision(1)),
+        (5, 0.0, 1, GREEDY, Decision(5)),
+        (50, 0.0, 1, GREEDY, Decision(8)),
+        (5, 0.0, 2, GREEDY, Decision(3)),  # shared between idle replicas, rounded up
+        (50, 0.0, 2, GREEDY, Decision(8)),
+        (1, 0.25, 1, PATIENT, Decision(0, again_in_s=0.75)),
+        (1, 1.0, 1, PATIENT, Decision(1)),
+        (8, 0.0, 1, PATIENT, Decision(8)),  # full: nothing to wait for
+    ],
+)
+def test_decide(
+    waiting: int, oldest_s: float, free: int, limits: BatchLimits, wanted: Decision
+) -> None:
+    assert decide(waiting, oldest_s, free, limits) == wanted
+
+
+@pytest.mark.parametrize(
+    ("largest", "wanted"),
+    [
+        (1, (1,)),
+        (2, (1, 2)),
+        (8, (1, 2, 4, 8)),
+        (12, (1, 2, 4, 8, 12)),
+        (64, (1, 2, 4, 8, 16, 32, 64)),
+    ],
+)
+def test_buckets_are_powers_of_two_and_the_largest(largest: int, wanted: tuple[int, ...]) -> None:
+    assert buckets(largest) == wanted
