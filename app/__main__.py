@@ -15,10 +15,11 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from app.lifecycle import Lifecycle
 from app.logs import configure_logs
@@ -31,6 +32,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # closing at once would cut off clients that are just sending.
 LINGER_S = 1.0
 USAGE_EXIT_CODE = 2
+LISTEN_EXIT_CODE = 1
 
 
 class Server(uvicorn.Server):
@@ -83,14 +85,14 @@ async def _until_empty(collection: Sized, deadline: float) -> None:
         await asyncio.sleep(0.01)
 
 
-def main() -> int:
-    """Serve until a signal; returns the exit code."""
+def main(create: Callable[[Settings], FastAPI] = create_app) -> int:
+    """Serve what `create` puts together until a signal comes; returns the exit code."""
     # Serving TorchScript is what this is for; torch 2.13 announces its deprecation at every call.
     warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
     try:
         settings = load_settings(os.environ)
         configure_logs(settings.log_level, settings.log_format)
-        app = create_app(settings)
+        app = create(settings)
     except (SettingsError, ValueError) as error:
         sys.stderr.write(f"torchlane: {error}\n")
         return USAGE_EXIT_CODE
@@ -113,10 +115,10 @@ def main() -> int:
 def _serve(server: Server, settings: Settings) -> int:
     try:
         server.run()
-    except SystemExit as error:  # uvicorn's way to say that the port is taken; it has logged why
+    except SystemExit:  # uvicorn's way to say that the port is taken; it has logged why
         hint = f"is port {settings.port} in use? TORCHLANE_PORT chooses another"
         sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
-        return int(error.code or 1)
+        return LISTEN_EXIT_CODE
     return 0 if server.started else 1
 
 

@@ -26,7 +26,11 @@ def configure_logs(level: str, form: str) -> None:
     if form == "json":
         renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        renderer = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Plain tracebacks: the pretty ones print local variables, which may be a client's data.
+        plain = structlog.dev.plain_traceback
+        renderer = [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)
+        ]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

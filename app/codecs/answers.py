@@ -29,8 +29,8 @@ class AnswerEncoder:
         """With labels `{label, score, scores}`, without `{outputs: {name: array}}`."""
         first = apply_scores(self._scores, outputs[self._outputs[0]])
         if self._labels is None:
-            rest = {name: outputs[name] for name in self._outputs[1:]}
-            return {"outputs": {self._outputs[0]: first, **rest}}
+            rest = {name: _plain(outputs[name]) for name in self._outputs[1:]}
+            return {"outputs": {self._outputs[0]: _plain(first), **rest}}
         best = int(first.argmax())
         return {"label": self._labels[best], "score": first[best], "scores": first}
 
@@ -64,3 +64,8 @@ def apply_scores(scores: Scores, output: Array) -> Array:
     if scores == "sigmoid":
         return np.asarray((1 + np.tanh(output / 2)) / 2, dtype=output.dtype)  # stable both ways
     return output
+
+
+def _plain(output: Array) -> object:
+    """As orjson writes it: C-contiguous, and a number where there is no axis."""
+    return np.ascontiguousarray(output) if output.ndim else output[()]

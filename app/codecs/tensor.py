@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import tokenize
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,6 +16,11 @@ from app.types import Array, Item
 from models.manifest import Manifest, TensorSpec
 
 MAX_NPY_HEADER_BYTES = 4096
+# What numpy's reader of the header, a Python literal, raises at what is none.
+NPY_DAMAGE = (
+    *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
 
 
 class TensorCodec:
@@ -54,8 +60,9 @@ class TensorCodec:
         check_media_type(media_type, self.media_types)
         spec = self._inputs[0]
         stacked = _npy(spec, body, many) if media_type == NPY else _octets(spec, body, many)
+        _check_bools(spec, stacked)
         _check_finite(spec, stacked)
-        return [Item({spec.name: row}) for row in stacked]
+        return [Item({spec.name: stacked[index, ...]}) for index in range(len(stacked))]
 
 
 def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
@@ -114,6 +121,11 @@ def _check_finite(spec: TensorSpec, array: Array) -> None:
         raise InvalidInput(f"{spec.name!r}: NaN, infinity, or a number too large for {spec.dtype}")
 
 
+def _check_bools(spec: TensorSpec, array: Array) -> None:
+    if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+        raise InvalidInput(f"{spec.name!r}: a bool is a byte of 0 or 1")
+
+
 def _octets(spec: TensorSpec, body: bytes, many: bool) -> Array:
     size = spec.item_bytes
     fits = len(body) == size if not many else len(body) > 0 and len(body) % size == 0
@@ -138,7 +150,7 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
             header = np.lib.format.read_array_header_2_0(file, MAX_NPY_HEADER_BYTES)
         else:
             raise InvalidInput(f"an .npy file of version {version}; 1.0 and 2.0 are read")
-    except (ValueError, SyntaxError, TypeError, OverflowError) as error:
+    except NPY_DAMAGE as error:
         raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
     shape, fortran, dtype = header
     if dtype.hasobject or dtype.kind not in "fiub":
@@ -148,9 +160,13 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
         raise InvalidInput(
             f"the .npy header tells of shape {list(shape)}, the bytes are {len(data)}"
         )
-    array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    try:
+        array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    except (ValueError, TypeError, OverflowError) as error:  # sizes no array can have
+        raise InvalidInput(f"the .npy header tells of shape {list(shape)}") from error
     rows = array if many else array[np.newaxis]
-    if rows.ndim == 0 or not spec.accepts(rows.shape[1:]) or len(rows) == 0:
+    # Items of no bytes would cost nothing to claim by the billion.
+    if rows.ndim == 0 or not spec.accepts(rows.shape[1:]) or (many and rows.size == 0):
         wanted = f"{_wanted(spec)}, with a leading axis for the items" if many else _wanted(spec)
         raise InvalidInput(f"{spec.name!r}: expected {wanted}, got shape {list(shape)}")
     return _convert(spec, rows)

@@ -1,0 +1,100 @@
+"""A real `python -m app` process on a free port of the loopback interface."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+START_LIMIT_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Server:
+    """A running server; `log` is everything that it wrote to stderr."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log_file: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self, limit_s: float = 40.0) -> int:
+        return self.process.wait(limit_s)
+
+    def metric(self, name: str) -> float:
+        """The sum over all series of a metric."""
+        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0] == name)
+
+
+def start_process(log_file: Path, module: str = "app", **settings: str) -> subprocess.Popen[bytes]:
+    """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
+    environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
+    with log_file.open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", module], env=environment, stdout=log, stderr=log
+        )
+
+
+@contextlib.contextmanager
+def running(
+    model_dir: Path, log_file: Path, module: str = "app", **settings: str
+) -> Iterator[Server]:
+    """A server that is ready; killed by its own id at the end if it is still there."""
+    port = free_port()
+    process = start_process(log_file, module, model_dir=str(model_dir), port=str(port), **settings)
+    server = Server(process, port, log_file)
+    try:
+        _wait_ready(server)
+        yield server
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def post_on_the_wire(port: int, payload: bytes, path: str = "/predict") -> socket.socket:
+    """Send a JSON request and return its connection without reading the answer."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: loopback\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(payload)}\r\n\r\n"
+    )
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(head.encode() + payload)
+    return connection
+
+
+def _wait_ready(server: Server) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline and server.process.poll() is None:
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{server.url}/health/ready").status_code == 200:
+                return
+        time.sleep(0.05)
+    raise RuntimeError(f"the server did not become ready:\n{server.log}")

@@ -1,0 +1,40 @@
+"""`python -m tests.e2e.slow_app`: the application with a model that takes SLOW_S seconds a batch.
+
+All else is real: settings, signals, sockets, engine, threads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from fastapi import FastAPI
+
+from app.__main__ import main
+from app.backends.base import Backend
+from app.backends.fake import FakeBackend
+from app.main import create_app
+from app.repository.store import Artifact
+from app.settings import Settings
+from app.types import Arrays, Device
+from models.manifest import Variant
+
+
+def make_backend(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+    slow_s = float(os.environ.get("SLOW_S", "0.2"))
+
+    def script(inputs: Arrays) -> Arrays:
+        if not (inputs["x"] == 1).any():  # the golden example is quick
+            time.sleep(slow_s)
+        return {"y": inputs["x"] * 2}
+
+    return FakeBackend(script)
+
+
+def create_slow_app(settings: Settings) -> FastAPI:
+    return create_app(settings, make_backend)
+
+
+if __name__ == "__main__":
+    sys.exit(main(create_slow_app))

@@ -1,0 +1,160 @@
+"""A real process: how it starts, refuses, drains and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import post_on_the_wire, running, start_process
+
+SLOW = "tests.e2e.slow_app"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
+    with running(models, log, log_format="json") as server:
+        answer = httpx.post(f"{server.url}/predict", json={"input": [1, 2]})
+        assert answer.json()["prediction"]["outputs"]["y"] == [2, 4]
+        server.signal(signal.SIGINT)
+        assert server.exit_code() == 0
+        events = [json.loads(line)["event"] for line in server.log.splitlines()]
+        assert events.index("draining") < events.index("stopped")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"port": "none"}, "TORCHLANE_PORT"),
+        ({"devices": "tpu"}, "TORCHLANE_DEVICES"),
+        ({"devices": "cuda:99"}, "cuda:99"),
+        ({"cache_byte": "1"}, "TORCHLANE_CACHE_BYTES"),
+        ({"workers": "4"}, "TORCHLANE_WORKERS"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_nothing_starts(
+    log: Path, settings: dict[str, str], says: str
+) -> None:
+    process = start_process(log, **settings)
+    assert process.wait(30) == 2
+    assert says in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_busy_port_is_said_and_nothing_starts(models: Path, log: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = start_process(log, model_dir=str(models), port=port)
+        assert process.wait(30) == 1
+    assert port in log.read_text()
+    assert "TORCHLANE_PORT" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_full_queue_refuses_with_a_retry_after(models: Path, log: Path) -> None:
+    async def flood(url: str) -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            posts = [client.post("/predict", json={"input": [5, n]}) for n in range(20)]
+            return await asyncio.gather(*posts)
+
+    with running(models, log, SLOW, queue_limit_items="2", max_batch_size="1") as server:
+        answers = asyncio.run(flood(server.url))
+        good = [answer for answer in answers if answer.status_code == 200]
+        refused = [answer for answer in answers if answer.status_code == 503]
+        assert len(good) + len(refused) == 20
+        assert 2 <= len(good) <= 4
+        assert all(answer.json()["code"] == "overloaded" for answer in refused)
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+
+
+def test_a_disconnected_caller_costs_no_compute(models: Path, log: Path) -> None:
+    with running(models, log, SLOW, max_batch_size="1") as server:
+        with post_on_the_wire(server.port, b'{"input": [2, 2]}') as first:
+            time.sleep(0.05)  # it runs; the next ones wait behind it
+            for gone in (3, 4):
+                post_on_the_wire(server.port, b'{"input": [%d, 9]}' % gone).close()
+            answer = httpx.post(f"{server.url}/predict", json={"input": [8, 8]})
+            assert answer.json()["prediction"]["outputs"]["y"] == [16, 16]
+            assert b"200 OK" in first.recv(65536)
+        assert server.metric("torchlane_items_computed_total") == 2
+
+
+def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(models: Path, log: Path) -> None:
+    async def scene(url: str, terminate: Callable[[], None]) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            for n in range(10):  # open connections
+                assert (await client.get("/health/live")).status_code == 200, n
+            posts = [
+                asyncio.create_task(client.post("/predict", json={"input": [n, 2]}))
+                for n in range(2, 12)
+            ]
+            await asyncio.sleep(0.3)
+            terminate()
+            await asyncio.sleep(0.1)
+            late = await client.post("/predict", json={"input": [99, 2]})
+            assert (late.status_code, late.json()["code"]) == (503, "shutting_down")
+            assert late.headers["connection"] == "close"
+            with pytest.raises(httpx.ConnectError):
+                async with httpx.AsyncClient(base_url=url) as fresh:
+                    await fresh.get("/health/live")
+            for n, answer in zip(range(2, 12), await asyncio.gather(*posts), strict=True):
+                assert answer.json()["prediction"]["outputs"]["y"] == [2 * n, 4]
+
+    with running(models, log, SLOW, max_batch_size="2") as server:
+        asyncio.run(scene(server.url, server.signal))
+        assert server.exit_code() == 0
+
+
+def test_a_second_signal_ends_it_at_once(models: Path, log: Path) -> None:
+    with (
+        running(models, log, SLOW, max_batch_size="1") as server,
+        _waiting(server.port, range(10, 40)),
+    ):
+        server.signal()
+        time.sleep(0.3)
+        assert server.process.poll() is None  # seconds of work are left
+        began = time.monotonic()
+        server.signal()
+        assert server.exit_code() == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 2
+
+
+def test_the_budget_ends_a_drain_that_takes_too_long(models: Path, log: Path) -> None:
+    with (
+        running(models, log, SLOW, max_batch_size="1", drain_s="1") as server,
+        _waiting(server.port, range(10, 40)) as connections,
+    ):
+        server.signal()
+        answers = [each.recv(65536) for each in connections]
+        assert server.exit_code(15) == 0
+        assert sum(b"200 OK" in answer for answer in answers) >= 1
+        assert [a for a in answers if b"200 OK" not in a and b"shutting_down" not in a] == []
+
+
+@contextlib.contextmanager
+def _waiting(port: int, numbers: Iterable[int]) -> Iterator[list[socket.socket]]:
+    """Requests that wait for their answers, one connection each."""
+    with contextlib.ExitStack() as stack:
+        payloads = (b'{"input": [%d, 5]}' % number for number in numbers)
+        yield [stack.enter_context(post_on_the_wire(port, each)) for each in payloads]

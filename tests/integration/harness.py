@@ -1,0 +1,67 @@
+"""The whole application in this process: real codecs, engine and TorchScript; no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from app.lifecycle import BackendFactory
+from app.main import create_app
+from app.settings import Settings
+
+
+@dataclass(frozen=True)
+class Api:
+    """A client, and the application that it talks to."""
+
+    client: httpx.AsyncClient
+    app: FastAPI
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum over all series of a metric that carry these labels."""
+        total = 0.0
+        for line in (await self.client.get("/metrics")).text.splitlines():
+            series, _, value = line.rpartition(" ")
+            found = series.partition("{")[0] == name
+            if found and all(f'{key}="{each}"' in series for key, each in labels.items()):
+                total += float(value)
+        return total
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    model_dir: Path,
+    *,
+    wait_ready: bool = True,
+    make_backend: BackendFactory | None = None,
+    **settings: Any,
+) -> AsyncIterator[Api]:
+    """The application over a repository; by default every model is ready when it begins."""
+    made = Settings(model_dir=model_dir, _env_file=None, **settings)
+    app = create_app(made, make_backend)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+    ):
+        async with asyncio.timeout(30):
+            while wait_ready and (await client.get("/health/ready")).status_code != 200:
+                await asyncio.sleep(0.01)
+        yield Api(client, app)
+
+
+async def settled(api: Api) -> None:
+    """Wait until loading has ended, well or badly."""
+    async with asyncio.timeout(30):
+        while True:
+            models = (await api.client.get("/models")).json()["models"]
+            if models and all(model["state"] != "loading" for model in models):
+                return
+            await asyncio.sleep(0.01)
