@@ -31,6 +31,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the last answer, open connections get this long to bring their next request and be told 503:
 # closing at once would cut off clients that are just sending.
 LINGER_S = 1.0
+WRITE_S = 2  # for the last answers to be written
 USAGE_EXIT_CODE = 2
 LISTEN_EXIT_CODE = 1
 
@@ -67,14 +68,12 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what was accepted, then let uvicorn close what is left."""
-        self._lifecycle.begin_drain()
-        deadline = time.monotonic() + self._drain_s
         for server in self.servers:
             server.close()
-        await _until_empty(self.server_state.tasks, deadline)
-        linger_until = min(deadline, time.monotonic() + LINGER_S)
-        await _until_empty(self.server_state.connections, linger_until)
-        self.config.timeout_graceful_shutdown = max(1, round(deadline - time.monotonic()))
+        await self._lifecycle.drain(self._drain_s)
+        # Every outcome is settled; answers are being written, and clients told to go elsewhere.
+        await _until_empty(self.server_state.connections, time.monotonic() + LINGER_S)
+        self.config.timeout_graceful_shutdown = WRITE_S
         await super().shutdown(sockets)
         LOG.info("stopped")
 

@@ -141,21 +141,21 @@ class Lifecycle:
         self._draining = True
         self._engine.begin_drain()
 
-    async def stop(self, budget_s: float) -> bool:
-        """Finish what was accepted, then close every backend.
-
-        Returns:
-            whether all of it was answered within the budget.
-        """
+    async def drain(self, budget_s: float) -> None:
+        """Finish what was accepted; what is left after the budget gets ShuttingDown."""
         self.begin_drain()
+        if not await self._engine.drain(budget_s):
+            LOG.error("drain_incomplete", budget_s=budget_s)
+
+    async def stop(self, budget_s: float) -> None:
+        """Drain, then close every backend and end the replicas' threads."""
+        await self.drain(budget_s)
         for task in tuple(self._tasks):
             task.cancel()
-        drained = await self._engine.drain(budget_s)
         closed = await asyncio.gather(*(each.close(CLOSE_PATIENCE_S) for each in self._replicas))
         for replica, ended in zip(self._replicas, closed, strict=True):
             if not ended:
                 LOG.error("replica_stuck", replica=replica.name, patience_s=CLOSE_PATIENCE_S)
-        return drained
 
     @property
     def default_model(self) -> str:

@@ -51,6 +51,14 @@ class Server:
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0] == name)
 
+    def wait_for_metric(self, name: str, least: float) -> None:
+        """Return once a metric is that large; what was sent may not have been read yet."""
+        deadline = time.monotonic() + 20
+        while self.metric(name) < least:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} stays at {self.metric(name)}, not {least}")
+            time.sleep(0.01)
+
 
 def start_process(log_file: Path, module: str = "app", **settings: str) -> subprocess.Popen[bytes]:
     """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones."""

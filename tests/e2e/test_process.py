@@ -8,16 +8,17 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.artifacts import write_artifact
-from tests.e2e.server import post_on_the_wire, running, start_process
+from tests.e2e.server import Server, post_on_the_wire, running, start_process
 
 SLOW = "tests.e2e.slow_app"
+DEPTH = "torchlane_queue_depth_items"
 
 
 @pytest.fixture
@@ -91,9 +92,11 @@ def test_a_full_queue_refuses_with_a_retry_after(models: Path, log: Path) -> Non
 def test_a_disconnected_caller_costs_no_compute(models: Path, log: Path) -> None:
     with running(models, log, SLOW, max_batch_size="1") as server:
         with post_on_the_wire(server.port, b'{"input": [2, 2]}') as first:
-            time.sleep(0.05)  # it runs; the next ones wait behind it
-            for gone in (3, 4):
-                post_on_the_wire(server.port, b'{"input": [%d, 9]}' % gone).close()
+            server.wait_for_metric("torchlane_batch_size_count", 1)
+            gone = [post_on_the_wire(server.port, b'{"input": [%d, 9]}' % n) for n in (3, 4)]
+            server.wait_for_metric(DEPTH, 2)  # they wait behind the first, which runs
+            for each in gone:
+                each.close()
             answer = httpx.post(f"{server.url}/predict", json={"input": [8, 8]})
             assert answer.json()["prediction"]["outputs"]["y"] == [16, 16]
             assert b"200 OK" in first.recv(65536)
@@ -101,28 +104,27 @@ def test_a_disconnected_caller_costs_no_compute(models: Path, log: Path) -> None
 
 
 def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(models: Path, log: Path) -> None:
-    async def scene(url: str, terminate: Callable[[], None]) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-            for n in range(10):  # open connections
-                assert (await client.get("/health/live")).status_code == 200, n
+    async def scene(server: Server) -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+            await asyncio.gather(*(client.get("/health/live") for _ in range(20)))  # connect
             posts = [
                 asyncio.create_task(client.post("/predict", json={"input": [n, 2]}))
                 for n in range(2, 12)
             ]
-            await asyncio.sleep(0.3)
-            terminate()
+            await asyncio.to_thread(server.wait_for_metric, DEPTH, 6)
+            server.signal()
             await asyncio.sleep(0.1)
             late = await client.post("/predict", json={"input": [99, 2]})
             assert (late.status_code, late.json()["code"]) == (503, "shutting_down")
             assert late.headers["connection"] == "close"
             with pytest.raises(httpx.ConnectError):
-                async with httpx.AsyncClient(base_url=url) as fresh:
+                async with httpx.AsyncClient(base_url=server.url) as fresh:
                     await fresh.get("/health/live")
             for n, answer in zip(range(2, 12), await asyncio.gather(*posts), strict=True):
                 assert answer.json()["prediction"]["outputs"]["y"] == [2 * n, 4]
 
     with running(models, log, SLOW, max_batch_size="2") as server:
-        asyncio.run(scene(server.url, server.signal))
+        asyncio.run(scene(server))
         assert server.exit_code() == 0
 
 
@@ -131,6 +133,7 @@ def test_a_second_signal_ends_it_at_once(models: Path, log: Path) -> None:
         running(models, log, SLOW, max_batch_size="1") as server,
         _waiting(server.port, range(10, 40)),
     ):
+        server.wait_for_metric(DEPTH, 20)
         server.signal()
         time.sleep(0.3)
         assert server.process.poll() is None  # seconds of work are left
@@ -145,8 +148,9 @@ def test_the_budget_ends_a_drain_that_takes_too_long(models: Path, log: Path) ->
         running(models, log, SLOW, max_batch_size="1", drain_s="1") as server,
         _waiting(server.port, range(10, 40)) as connections,
     ):
+        server.wait_for_metric(DEPTH, 20)
         server.signal()
-        answers = [each.recv(65536) for each in connections]
+        answers = [each.makefile("rb").read() for each in connections]  # until it is closed
         assert server.exit_code(15) == 0
         assert sum(b"200 OK" in answer for answer in answers) >= 1
         assert [a for a in answers if b"200 OK" not in a and b"shutting_down" not in a] == []
