@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 
 from prometheus_client import (
@@ -9,6 +10,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
@@ -98,6 +100,9 @@ class Metrics:
             LABELS,
             registry=self.registry,
         )
+        self.tasks = Gauge(
+            "torchlane_event_loop_tasks", "Unfinished asyncio tasks.", registry=self.registry
+        )
         self.replica_ready = Gauge(
             "torchlane_replica_ready",
             "1 while the replica takes work, else 0.",
@@ -105,13 +110,16 @@ class Metrics:
             registry=self.registry,
         )
 
+        ProcessCollector(registry=self.registry)  # memory, CPU, file descriptors
+
     @functools.cache  # noqa: B019  # one Metrics per process, few models
     def model(self, model: ModelId) -> ModelMetrics:
         """The metrics of one model, looked up once."""
         return ModelMetrics(self, model)
 
     def exposition(self) -> bytes:
-        """Everything, in the Prometheus text format."""
+        """Everything, in the Prometheus text format; called on the event loop."""
+        self.tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self.registry)
 
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,14 +49,19 @@ class Server:
     def metric(self, name: str) -> float:
         """The sum over all series of a metric."""
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0] == name)
+        found = [line.rpartition(" ") for line in lines]
+        values = [float(value) for series, _, value in found if series.partition("{")[0] == name]
+        declared = f"# TYPE {name.removesuffix('_total').removesuffix('_count')}"
+        if not values and not any(line.startswith(declared) for line in lines):
+            raise KeyError(f"there is no metric {name}")
+        return sum(values)
 
-    def wait_for_metric(self, name: str, least: float) -> None:
-        """Return once a metric is that large; what was sent may not have been read yet."""
+    def wait_for_metric(self, name: str, wanted: Callable[[float], bool]) -> None:
+        """Return once a metric is as wanted; what was sent may not have been read yet."""
         deadline = time.monotonic() + 20
-        while self.metric(name) < least:
+        while not wanted(self.metric(name)):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} stays at {self.metric(name)}, not {least}")
+                raise RuntimeError(f"{name} stays at {self.metric(name)}")
             time.sleep(0.01)
 
 
