@@ -106,6 +106,7 @@ def main(create: Callable[[Settings], FastAPI] = create_app) -> int:
         log_config=None,
         access_log=settings.log_level == "debug",
         server_header=False,
+        proxy_headers=False,  # nothing here looks at the client's address
     )
     lifecycle: Lifecycle = app.state.lifecycle
     return _serve(Server(config, lifecycle, settings.drain_s), settings)

@@ -91,6 +91,7 @@ class LifecycleConfig:
     max_batch_size: int
     default_model: str | None
     on_device_lost: Callable[[DeviceLost], None]
+    on_loaded: Callable[[], None]
 
 
 class Lifecycle:
@@ -237,6 +238,7 @@ class Lifecycle:
             for number in numbers:
                 if await self._load(ModelId(name, number)):
                     break
+        self._config.on_loaded()
         readiness = self.readiness()
         if readiness.ready:
             LOG.info("ready", models=[str(model.id) for model in self.models()])

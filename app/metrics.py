@@ -117,6 +117,11 @@ class Metrics:
         """The metrics of one model, looked up once."""
         return ModelMetrics(self, model)
 
+    @functools.cache  # noqa: B019  # one Metrics per process, few combinations
+    def request(self, route: str, status: int, code: str) -> Counter:
+        """The counter of requests that ended so, looked up once."""
+        return self.requests.labels(route, str(status), code)
+
     def exposition(self) -> bytes:
         """Everything, in the Prometheus text format; called on the event loop."""
         self.tasks.set(len(asyncio.all_tasks()))

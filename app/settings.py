@@ -21,6 +21,12 @@ def _name_or_none(value: str | None) -> str | None:
     return value or None
 
 
+def _one(value: int) -> int:
+    if value != 1:
+        raise ValueError("this release runs 1 process; start several on different ports instead")
+    return value
+
+
 class SettingsError(Exception):
     """A setting is wrong; the message names the variable and says what would be right."""
 
@@ -36,7 +42,7 @@ class Settings(BaseSettings):
     """The address to listen on; 0.0.0.0 for all."""
     port: int = Field(8000, ge=0, le=65535)
     """The port to listen on; 0 takes a free one and logs it."""
-    workers: Literal[1] = 1
+    workers: Annotated[int, AfterValidator(_one)] = 1
     """Processes. This release runs one; start several on different ports to use more."""
     model_dir: Path = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""

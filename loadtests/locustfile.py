@@ -44,7 +44,7 @@ class ModelUser(FastHttpUser):
         """Post a body; anything but as many predictions as were asked for is a failure."""
         with self.client.post(
             f"/models/{self.model}/{route}",
-            data=content,
+            data=content,  # type: ignore[arg-type]  # bytes go as they are; the annotation lacks them
             headers=JSON,
             name=f"{route} ({type(self).__name__})",
             catch_response=True,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from app import errors
 
@@ -35,25 +37,42 @@ HTTP_HINTS = {
 INTERNAL_MESSAGE = "something went wrong inside the server; its log has this request's id"
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
 OUTCOME = "torchlane.outcome"
+ROUTE = "torchlane.route"
 
 
-def error_response(
-    request: Request,
-    status: int,
-    code: str,
-    message: str,
-    details: tuple[errors.Detail, ...] = (),
-    headers: dict[str, str] | None = None,
-) -> Response:
-    """An error in the shape that every error has; remembers its code for the metrics."""
-    request.scope[OUTCOME] = code
-    body = {
-        "error": message,
-        "code": code,
-        "request_id": request.scope.get(REQUEST_ID, ""),
-        "details": details,
-    }
-    return Response(orjson.dumps(body), status, headers, media_type="application/json")
+RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
+
+
+def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
+    """Status, headers and body of one of our own errors.
+
+    Raises:
+        TorchlaneError: the error itself, if it has no place in the table: that is a bug.
+    """
+    status = STATUS.get(type(error))
+    if status is None:
+        raise error
+    headers = [(b"content-type", b"application/json")]
+    if isinstance(error, errors.Overloaded):
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if isinstance(error, errors.ShuttingDown):
+        headers.append((b"connection", b"close"))  # the client finds another server at once
+    return status, headers, error_body(scope, error.code, str(error), error.details)
+
+
+def error_body(
+    scope: Scope, code: str, message: str, details: Sequence[errors.Detail] = ()
+) -> bytes:
+    """An error in the shape that every error has; the scope remembers its code for the metrics."""
+    scope[OUTCOME] = code
+    return orjson.dumps(
+        {
+            "error": message,
+            "code": code,
+            "request_id": scope.get(REQUEST_ID, ""),
+            "details": details,
+        }
+    )
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -64,15 +83,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 async def _torchlane_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, errors.TorchlaneError) or type(error) not in STATUS:
+    if not isinstance(error, errors.TorchlaneError):
         raise error
-    headers = {}
-    if isinstance(error, errors.Overloaded):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    if isinstance(error, errors.ShuttingDown):
-        headers["Connection"] = "close"  # the client finds another server at once
-    status = STATUS[type(error)]
-    return error_response(request, status, error.code, str(error), error.details, headers)
+    status, headers, content = error_answer(request.scope, error)
+    return Response(content, status, {k.decode(): v.decode() for k, v in headers})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -80,8 +94,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
         raise error
     code = HTTP_CODES.get(error.status_code, "http_error")
     message = HTTP_HINTS.get(error.status_code, str(error.detail))
-    headers = dict(error.headers or {})
-    return error_response(request, error.status_code, code, message, headers=headers)
+    content = error_body(request.scope, code, message)
+    headers = {"content-type": "application/json", **(error.headers or {})}
+    return Response(content, error.status_code, headers)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -90,4 +105,5 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     code = errors.InvalidInput.code
-    return error_response(request, 422, code, f"{where}: {first['msg']}")
+    content = error_body(request.scope, code, f"{where}: {first['msg']}")
+    return Response(content, 422, media_type="application/json")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
+from collections.abc import Mapping
 
 import structlog
-from fastapi import Request
+from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, error_response
+from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
 from app.metrics import Metrics
 
 LOG = structlog.get_logger(__name__)
@@ -27,13 +29,15 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._prefix = secrets.token_hex(4).encode()  # of this process; a number follows it
+        self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        request_id = self._request_id(scope)
         scope[REQUEST_ID] = request_id.decode("ascii")
         status = 0
 
@@ -50,16 +54,36 @@ class RequestMiddleware:
             LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
             if status:
                 raise  # half an answer is out: only closing the connection tells the client
-            response = error_response(Request(scope), 500, "internal", INTERNAL_MESSAGE)
+            content = error_body(scope, "internal", INTERNAL_MESSAGE)
+            response = Response(content, 500, media_type="application/json")
             await response(scope, receive, send_with_id)
-        route = getattr(scope.get("route"), "path", "")
-        if route.endswith("predict"):
-            outcome = scope.get(OUTCOME, "ok")
-            self._metrics.requests.labels(route, str(status or 499), outcome).inc()
+        if ROUTE in scope:
+            self._metrics.request(scope[ROUTE], status or 499, scope.get(OUTCOME, "ok")).inc()
+
+    def _request_id(self, scope: Scope) -> bytes:
+        for name, value in scope["headers"]:
+            if name == b"x-request-id" and WELL_FORMED.fullmatch(value):
+                return bytes(value)
+        return self._prefix + b"%08x" % (next(self._numbers) & 0xFFFFFFFF)
 
 
-def _request_id(scope: Scope) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and WELL_FORMED.fullmatch(value):
-            return bytes(value)
-    return secrets.token_hex(8).encode()
+class HotPaths:
+    """Sends the two busiest calls straight to their applications, past routing and the rest.
+
+    Matching a route and passing FastAPI's own middleware costs about 20 us a request; this costs 1.
+
+    Args:
+        app: what answers everything else.
+        applications: path -> what answers a POST to it.
+    """
+
+    def __init__(self, app: ASGIApp, applications: Mapping[str, ASGIApp]) -> None:
+        self._app = app
+        self._applications = applications
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        app = self._app
+        if scope["type"] == "http" and scope["method"] == "POST":
+            app = self._applications.get(scope["path"], app)
+        await app(scope, receive, send)

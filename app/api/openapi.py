@@ -47,8 +47,8 @@ _REQUEST_HEADERS = {
 }
 
 
-def prediction_docs(prefix: str, *, many: bool) -> Docs:
-    """Keyword arguments for `add_api_route` that describe a prediction route."""
+def prediction_docs(path: str, *, many: bool) -> Docs:
+    """Keyword arguments for an `APIRoute` that describe a prediction route."""
     answer = schemas.BatchPredictAnswer if many else schemas.PredictAnswer
     ok: Docs = {
         "model": answer,
@@ -72,9 +72,9 @@ def prediction_docs(prefix: str, *, many: bool) -> Docs:
         }
         for name, (kind, text) in _REQUEST_HEADERS.items()
     ]
-    if prefix:
+    if "{name}" in path:
         parameters.append(_path_parameter("name", "string"))
-    if "version" in prefix:
+    if "{version" in path:
         parameters.append(_path_parameter("version", "integer"))
     return {
         "responses": responses,

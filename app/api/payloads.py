@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import orjson
-from fastapi import Request
 
 from app.codecs.base import NPY, OCTET_STREAM, Codec
 from app.errors import Detail, InvalidInput, ItemFailed, PayloadTooLarge
@@ -17,23 +16,16 @@ JSON = "application/json"
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body.
+def check_length(size: int, limit: int) -> None:
+    """Refuse a body that is, or says that it will be, too large.
 
     Raises:
-        PayloadTooLarge: as soon as it is known to be larger than the limit.
+        PayloadTooLarge: with both numbers.
     """
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise PayloadTooLarge(_too_large(limit, int(declared)))
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise PayloadTooLarge(_too_large(limit, size))
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    if size > limit:
+        raise PayloadTooLarge(
+            f"the body has {size} bytes or more, at most {limit} are taken; split it or send less"
+        )
 
 
 def read_items(
@@ -142,7 +134,3 @@ def _failed(outcomes: Sequence[Outcome]) -> ItemFailed:
 def _check_count(count: int, limit: int) -> None:
     if count > limit:
         raise PayloadTooLarge(f"{count} items in one request, at most {limit} are taken; split it")
-
-
-def _too_large(limit: int, got: int) -> str:
-    return f"the body has {got} bytes or more, at most {limit} are taken; split it or send less"

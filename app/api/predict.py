@@ -1,91 +1,167 @@
-"""The four prediction routes: parse, one await, shape."""
+"""The prediction calls: parse, one await, shape. Plain ASGI, because here every microsecond counts.
+
+FastAPI documents these routes, and `routes.py` hands their requests over; its own way from a route
+to an endpoint (matching, dependencies, validation, serialisation) would cost more than the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
+from dataclasses import dataclass
 
-from fastapi import Request, Response
-from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
+from app.api.errors import ROUTE, error_answer
 from app.api.payloads import (
     JSON,
     answer_media_type,
     binary_answer,
+    check_length,
     json_answer,
-    read_body,
     read_items,
 )
 from app.api.service import Service
 from app.engine.engine import Prediction
-from app.errors import Abandoned, InvalidInput
+from app.errors import Abandoned, InvalidInput, TorchlaneError
 from app.types import Answer, CacheCounts
 
-TIMEOUT_HEADER = "x-torchlane-timeout-ms"
+# A caller that leaves is noticed only while it waits, and only after this: watching costs about ten
+# microseconds, and work that is over sooner is not worth calling off.
+WATCH_AFTER_S = 0.01
 
 
-async def serve(service: Service, request: Request, *, many: bool) -> Response:
-    """Answer one request for predictions.
+@dataclass(slots=True)
+class Head:
+    """The request headers that matter here, as they came."""
 
-    Raises:
-        TorchlaneError: whatever kept it from an answer.
+    content_type: bytes = b""
+    content_length: bytes = b""
+    accept: bytes = b""
+    timeout_ms: bytes = b""
+
+
+class PredictionApp:
+    """An ASGI application that answers one prediction request.
+
+    Args:
+        service: engine, models and limits.
+        many: whether bodies hold many items.
     """
-    arrived = time.perf_counter()
-    deadline = service.engine.now() + _timeout_s(request, service.limits.timeout_s)
-    model = service.lifecycle.resolve(
-        request.path_params.get("name"), request.path_params.get("version")
-    )
-    try:
-        body = await read_body(request, service.limits.max_body_bytes)
-    except ClientDisconnect as error:
-        raise Abandoned("the caller went away while sending the body") from error
-    content_type = request.headers.get("content-type", JSON)
-    items = read_items(
-        model.codec, content_type, body, many=many, max_items=service.limits.max_items
-    )
-    decoded = time.perf_counter()
-    answer = await _while_connected(request, service.engine.submit(model.id, items, deadline))
-    answered = time.perf_counter()
-    media_type = answer_media_type(request.headers.get("accept", ""))
-    if media_type == JSON:
-        content = json_answer(model, answer.outcomes, many=many)
-    else:
-        content = binary_answer(model, media_type, answer.outcomes, many=many)
-    headers = {
-        "X-Torchlane-Cache": _cache_header(answer.cache, many=many),
-        "Server-Timing": _server_timing(decoded - arrived, answer, time.perf_counter() - answered),
-    }
-    return Response(content, headers=headers, media_type=media_type)
+
+    def __init__(self, service: Service, *, many: bool) -> None:
+        self._service = service
+        self._many = many
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI; `scope["path_params"]` may name a model and a version."""
+        scope.setdefault(ROUTE, scope["path"])
+        try:
+            status = 200
+            headers, content = await self._answer(scope, receive)
+        except TorchlaneError as error:
+            status, headers, content = error_answer(scope, error)
+        headers.append((b"content-length", b"%d" % len(content)))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _answer(
+        self, scope: Scope, receive: Receive
+    ) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The headers and body of a good answer."""
+        arrived = time.perf_counter()
+        service, many = self._service, self._many
+        head = _read_head(scope)
+        deadline = service.engine.now() + _timeout_s(head.timeout_ms, service.limits.timeout_s)
+        wanted = scope.get("path_params") or {}
+        model = service.lifecycle.resolve(wanted.get("name"), wanted.get("version"))
+        body = await _read_body(head, receive, service.limits.max_body_bytes)
+        content_type = head.content_type.decode("latin-1")
+        items = read_items(
+            model.codec, content_type, body, many=many, max_items=service.limits.max_items
+        )
+        decoded = time.perf_counter()
+        answer = await _while_connected(receive, service.engine.submit(model.id, items, deadline))
+        answered = time.perf_counter()
+        media_type = answer_media_type(head.accept.decode("latin-1"))
+        if media_type == JSON:
+            content = json_answer(model, answer.outcomes, many=many)
+        else:
+            content = binary_answer(model, media_type, answer.outcomes, many=many)
+        timing = _server_timing(decoded - arrived, answer, time.perf_counter() - answered)
+        return [
+            (b"content-type", media_type.encode()),
+            (b"x-torchlane-cache", _cache_header(answer.cache, many=many).encode()),
+            (b"server-timing", timing.encode()),
+        ], content
 
 
-async def _while_connected(request: Request, prediction: Prediction) -> Answer:
-    """Await the answer; give it up when the client goes. A settled one costs no watcher."""
+def _read_head(scope: Scope) -> Head:
+    """One pass over the headers; ASGI gives their names in lower case."""
+    head = Head()
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            head.content_type = value
+        elif name == b"content-length":
+            head.content_length = value
+        elif name == b"accept":
+            head.accept = value
+        elif name == b"x-torchlane-timeout-ms":
+            head.timeout_ms = value
+    return head
+
+
+async def _read_body(head: Head, receive: Receive, limit: int) -> bytes:
+    """The whole body; refused as soon as it is known to be larger than the limit."""
+    if head.content_length.isdigit():
+        check_length(int(head.content_length), limit)
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Abandoned("the caller went away while sending the body")
+        chunk = message.get("body", b"")
+        body = body + chunk if body else chunk
+        check_length(len(body), limit)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _while_connected(receive: Receive, prediction: Prediction) -> Answer:
+    """Await the answer; give it up when the client goes."""
     if prediction.is_settled:
         return await prediction.answer()
-    watcher = asyncio.create_task(_abandon_on_disconnect(request, prediction))
+    watchers: list[asyncio.Task[None]] = []
+
+    def watch() -> None:
+        watchers.append(asyncio.create_task(_abandon_on_disconnect(receive, prediction)))
+
+    timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, watch)
     try:
         return await prediction.answer()
     finally:
-        watcher.cancel()
+        timer.cancel()
+        for watcher in watchers:
+            watcher.cancel()
 
 
-async def _abandon_on_disconnect(request: Request, prediction: Prediction) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _abandon_on_disconnect(receive: Receive, prediction: Prediction) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass
     prediction.abandon()
 
 
-def _timeout_s(request: Request, most_s: float) -> float:
-    given = request.headers.get(TIMEOUT_HEADER)
-    if given is None:
+def _timeout_s(given: bytes, most_s: float) -> float:
+    if not given:
         return most_s
     try:
         timeout_ms = float(given)
     except ValueError:
         timeout_ms = math.nan
     if not timeout_ms > 0 or math.isinf(timeout_ms):
-        raise InvalidInput(f"X-Torchlane-Timeout-Ms must be a positive number, got {given!r}")
+        shown = given.decode("latin-1")
+        raise InvalidInput(f"X-Torchlane-Timeout-Ms must be a positive number, got {shown!r}")
     return min(timeout_ms / 1000, most_s)
 
 

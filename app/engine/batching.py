@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -80,12 +79,10 @@ class Batcher:
 
     Args:
         limit_items: how many may wait.
-        on_depth: told the number that waits whenever it changes.
     """
 
-    def __init__(self, limit_items: int, on_depth: Callable[[int], None]) -> None:
+    def __init__(self, limit_items: int) -> None:
         self._limit = limit_items
-        self._on_depth = on_depth
         self._lanes: dict[Signature, _Lane] = {}
         self._waiting = 0
 
@@ -169,7 +166,6 @@ class Batcher:
     def _count(self, lane: _Lane, change: int) -> None:
         lane.waiting += change
         self._waiting += change
-        self._on_depth(self._waiting)
 
     def _forget_if_empty(self, signature: Signature, lane: _Lane) -> None:
         if lane.waiting == 0:

@@ -78,6 +78,8 @@ class Engine:
         self._metrics = metrics
         self._config = config
         self._cache = PredictionCache(config.cache_bytes, config.cache_ttl_s, clock.now)
+        metrics.cache_bytes.set_function(lambda: self._cache.used_bytes)
+        metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
         self._dispatcher = Dispatcher(replicas, clock, self._settle)
         self._models: dict[ModelId, _Served] = {}
@@ -139,7 +141,8 @@ class Engine:
             probe: replays a golden example on a backend.
         """
         metrics = self._metrics.model(model)
-        batcher = Batcher(self._config.queue_limit_items, metrics.queue_depth.set)
+        batcher = Batcher(self._config.queue_limit_items)
+        metrics.queue_depth.set_function(lambda: batcher.waiting)  # asked when it is scraped
         line = Line(model, batcher, self._config.batches, probe, metrics)
         self._models[model] = _Served(line, KeyMaker(identity))
         self._dispatcher.add(line)
@@ -246,8 +249,6 @@ class Engine:
             return
         if not isinstance(outcome, ItemFailed):
             self._cache.put(ticket.key, outcome)
-            self._metrics.cache_bytes.set(self._cache.used_bytes)
-            self._metrics.cache_entries.set(len(self._cache))
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, settled.queue_s, settled.compute_s)
 
@@ -292,6 +293,8 @@ class Prediction:
             count(Abandoned.code, len(self._keys))
             raise
         outcomes = [waiter.outcomes[key] for key in self._keys]
-        for outcome in outcomes:
-            count(outcome.code if isinstance(outcome, ItemFailed) else "ok")
+        failures = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
+        for failure in failures:
+            count(failure.code)
+        count("ok", len(outcomes) - len(failures))
         return Answer(outcomes, self._cache, waiter.queue_s, waiter.compute_s)

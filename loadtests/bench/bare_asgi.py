@@ -1,0 +1,33 @@
+"""The floor: what HTTP alone costs under uvicorn. Reads the whole body and answers `{}`."""
+
+from __future__ import annotations
+
+import argparse
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"2")]
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """See ASGI; there is no lifespan."""
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    uvicorn.run(
+        app,
+        port=parser.parse_args().port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+    )

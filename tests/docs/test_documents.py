@@ -1,0 +1,74 @@
+"""What the documents list is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app import errors
+from app.api.errors import HTTP_CODES, STATUS
+from app.metrics import Metrics
+from app.settings import PREFIX, Settings
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def rows(document: str) -> list[list[str]]:
+    """The cells of every table row whose first cell is code."""
+    lines = (ROOT / "docs" / document).read_text().splitlines()
+    return [[cell.strip() for cell in ln.strip("|").split("|")] for ln in lines if ln[:3] == "| `"]
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    documented = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("settings.md")}
+    defaults = {PREFIX + name.upper(): f.default for name, f in Settings.model_fields.items()}
+    assert set(documented) == set(defaults)
+    for name, default in defaults.items():
+        if default is not None:
+            shown = documented[name]
+            same = Settings.model_validate({name.removeprefix(PREFIX).lower(): shown})
+            assert getattr(same, name.removeprefix(PREFIX).lower()) == default, name
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    documented = {cells[0].strip("`"): int(cells[1]) for cells in rows("errors.md")}
+    wanted = {kind.code: status for kind, status in STATUS.items()}
+    wanted |= {code: status for status, code in HTTP_CODES.items()} | {"internal": 500}
+    assert documented == wanted
+
+
+def test_every_error_that_can_reach_a_caller_has_a_status() -> None:
+    def leaves(kind: type[errors.TorchlaneError]) -> set[type[errors.TorchlaneError]]:
+        below = kind.__subclasses__()
+        return {kind} if not below else set().union(*(leaves(each) for each in below))
+
+    never_leave = leaves(errors.BackendError)
+    assert leaves(errors.TorchlaneError) - never_leave == set(STATUS)
+
+
+def test_every_metric_is_documented() -> None:
+    documented = {cells[0].strip("`").removesuffix("_total") for cells in rows("metrics.md")}
+    families = {family.name for family in Metrics().registry.collect()}
+    assert documented == {name for name in families if name.startswith("torchlane_")}
+
+
+def test_every_test_and_contract_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    names = re.findall(r"`(test_\w+)`", text)
+    assert len(names) > 15
+    assert [name for name in names if f"def {name}(" not in code] == []
+    contracts = re.findall(r'^name = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    flat = " ".join(text.replace("\\_", "_").split())
+    named = re.findall(r"\*([^*]+)\*", " ".join(re.findall(r"\(contracts? ([^)]+)\)", flat)))
+    assert len(named) > 5
+    assert [name for name in named if name not in contracts] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+    assert [target for target in targets if not (document.parent / target).exists()] == []

@@ -1,0 +1,79 @@
+"""The README's examples, run as they stand against a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import Server, running
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(repository, tmp_path_factory.mktemp("readme") / "log") as server:
+        yield server
+
+
+def run(server: Server, script: str) -> str:
+    """What a block prints; the documented address becomes the test server's."""
+    script = script.replace("http://127.0.0.1:8000", server.url)
+    command = ["bash", "-ec", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def curl_blocks() -> list[tuple[str, str | None]]:
+    """Each block that calls the server, with the JSON block that follows it, if one does."""
+    found: list[tuple[str, str | None]] = []
+    for index, (language, text) in enumerate(BLOCKS):
+        if language == "sh" and "curl" in text:
+            following = BLOCKS[index + 1] if index + 1 < len(BLOCKS) else ("", "")
+            found.append((text, following[1] if following[0] == "json" else None))
+    return found
+
+
+@pytest.mark.parametrize(("script", "printed"), curl_blocks())
+def test_what_is_printed_is_what_the_readme_says(
+    server: Server, script: str, printed: str | None
+) -> None:
+    output = run(server, script)
+    assert '"code"' not in output
+    if printed is not None:
+        assert json.loads(output) == json.loads(printed)
+
+
+def test_the_picture_is_a_three_and_the_second_time_a_hit(server: Server) -> None:
+    script = next(text for text, _ in curl_blocks() if "image/png" in text)
+    run(server, script)
+    output = run(server, script)
+    assert '"label":"3"' in output
+    assert "x-torchlane-cache: hit" in output.lower()
+
+
+def test_the_batch_keeps_its_order(repository: Path, tmp_path: Path) -> None:
+    """With a server of its own: nothing is in the cache yet."""
+    script = next(text for text, _ in curl_blocks() if "batch-predict" in text)
+    with running(repository, tmp_path / "log") as server:
+        output = run(server, script)
+        labels = re.findall(r'"label":"(\d)"', output)
+        assert labels == ["3", "7", "3", "3"]
+        assert "hit=0, miss=2, joined=2" in output
+        assert server.metric("torchlane_items_computed_total") == 2
+
+
+def test_every_make_target_that_the_readme_names_exists() -> None:
+    named = r"^make ([a-z]+)|`make ([a-z]+)"
+    found = re.findall(named, (ROOT / "README.md").read_text(), re.MULTILINE)
+    targets = {first or second for first, second in found}
+    assert len(targets) > 5
+    known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert targets - known == set()

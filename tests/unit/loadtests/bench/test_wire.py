@@ -1,0 +1,43 @@
+"""The response parser: whatever the pieces, one whole response; anything else is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.bench.wire import MAX_HEAD_BYTES, Response, ResponseParser, WireError
+
+WHOLE = b"HTTP/1.1 200 OK\r\ndate: now\r\nContent-Length: 5\r\nx-y: z\r\n\r\nhello"
+
+
+def test_a_whole_response_in_one_piece() -> None:
+    assert ResponseParser().feed(WHOLE) == Response(200, b"hello")
+
+
+@pytest.mark.parametrize("cut", range(1, len(WHOLE)))
+def test_a_response_in_two_pieces(cut: int) -> None:
+    parser = ResponseParser()
+    assert parser.feed(WHOLE[:cut]) is None
+    assert parser.feed(WHOLE[cut:]) == Response(200, b"hello")
+
+
+def test_one_response_after_the_other() -> None:
+    parser = ResponseParser()
+    empty = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length:0\r\n\r\n"
+    answers = [parser.feed(piece) for piece in (WHOLE[:9], WHOLE[9:], empty, WHOLE)]
+    assert answers == [None, Response(200, b"hello"), Response(503, b""), Response(200, b"hello")]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (WHOLE + b"!", "1 bytes came after"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "without Content-Length"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: five\r\n\r\nhello", "b'five'"),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", "not an HTTP/1.1 response"),
+        (b"HTTP/1.1 OK\r\ncontent-length: 0\r\n\r\n", "not an HTTP/1.1 response"),
+        (b"x" * (MAX_HEAD_BYTES + 1), "no end of the head"),
+    ],
+)
+def test_what_it_cannot_read_is_refused(data: bytes, says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        ResponseParser().feed(data)
