@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import structlog
@@ -23,9 +24,10 @@ from app.backends.torchscript import TorchScriptBackend
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica
+from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
 from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
+from app.loaded import LoadedModels
 from app.metrics import Metrics
 from app.repository.store import Artifact, Repository
 from app.settings import Settings
@@ -51,19 +53,22 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
     devices = find_devices(settings.devices, settings.replicas_per_device)
     metrics = Metrics()
     replicas = [Replica(f"{device}#{index}", device) for index, device in enumerate(devices)]
+    for replica in replicas:
+        metrics.replica(replica.name, str(replica.device), partial(_is_ready, replica))
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings))
+    loaded = LoadedModels(settings.default_model)
     lifecycle = Lifecycle(
         Repository(settings.model_dir),
         engine,
         replicas,
+        loaded,
         make_backend or _torch_backends(devices),
-        metrics,
-        LifecycleConfig(settings.max_batch_size, settings.default_model, _end_process, _calm_gc),
+        LifecycleConfig(settings.max_batch_size, _end_process, _calm_gc),
     )
     limits = RequestLimits(
         settings.max_body_bytes, settings.max_items, settings.request_timeout_ms / 1000
     )
-    service = Service(engine, lifecycle, limits, metrics)
+    service = Service(engine, lifecycle, loaded, limits, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -84,6 +89,10 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
     app.add_middleware(RequestMiddleware, metrics=metrics)  # the last one added is the outermost
     install_openapi(app, service)
     return app
+
+
+def _is_ready(replica: Replica) -> bool:
+    return replica.state is ReplicaState.READY
 
 
 def _engine_config(settings: Settings) -> EngineConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 
 from prometheus_client import (
     CollectorRegistry,
@@ -116,6 +117,10 @@ class Metrics:
     def model(self, model: ModelId) -> ModelMetrics:
         """The metrics of one model, looked up once."""
         return ModelMetrics(self, model)
+
+    def replica(self, name: str, device: str, is_ready: Callable[[], bool]) -> None:
+        """Show whether a replica takes work; asked when it is scraped."""
+        self.replica_ready.labels(name, device).set_function(lambda: float(is_ready()))
 
     @functools.cache  # noqa: B019  # one Metrics per process, few combinations
     def request(self, route: str, status: int, code: str) -> Counter:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+from dotenv import dotenv_values
 from pydantic import AfterValidator, ByteSize, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -48,17 +49,17 @@ class Settings(BaseSettings):
     """The repository: the folder that `python -m export --out` wrote to."""
     default_model: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """What /predict means; unset: the only model there is, else `digits`."""
-    devices: str = Field("auto", pattern=r"^(auto|cpu(\*[1-9][0-9]?)?|cuda:\d+(,cuda:\d+)*)$")
+    devices: str = Field("auto", pattern=r"^(auto|cpu(\*[1-9][0-9]?)?|cuda:[0-9]+(,cuda:[0-9]+)*)$")
     """`auto` (every visible CUDA device, else the CPU), `cpu`, `cpu*2`, or `cuda:0,cuda:1`."""
     replicas_per_device: int = Field(1, ge=1, le=64)
     """Replicas on each device; each is a thread with its own copy of every model."""
     max_batch_size: int = Field(64, ge=1, le=4096)
     """Items in one batch at most."""
-    batch_wait_ms: float = Field(0, ge=0, le=10_000)
+    batch_wait_ms: float = Field(0, ge=0, le=10_000, allow_inf_nan=False)
     """How long the oldest item waits for company although a replica is idle."""
     queue_limit_items: int = Field(1024, ge=1)
     """Items of one model that may wait; more are refused at once."""
-    request_timeout_ms: float = Field(30_000, gt=0)
+    request_timeout_ms: float = Field(30_000, gt=0, allow_inf_nan=False)
     """A request's time where it does not say X-Torchlane-Timeout-Ms; also the most it may say."""
     max_body_bytes: ByteSize = Field(ByteSize(16 * MIB), gt=0)
     """Bytes of one request body at most; `16MiB` and the like are read as well."""
@@ -66,9 +67,9 @@ class Settings(BaseSettings):
     """Items of one request at most."""
     cache_bytes: ByteSize = Field(ByteSize(256 * MIB), ge=0)
     """Real bytes of the prediction cache; 0 turns it off."""
-    cache_ttl_s: float | None = Field(None, gt=0)
+    cache_ttl_s: float | None = Field(None, gt=0, allow_inf_nan=False)
     """How long a prediction is kept at most; unset: for ever."""
-    drain_s: float = Field(30, gt=0)
+    drain_s: float = Field(30, gt=0, allow_inf_nan=False)
     """Budget of a graceful stop."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe messages that are written."""
@@ -86,7 +87,7 @@ def load_settings(environment: Mapping[str, str]) -> Settings:
         SettingsError: at a wrong value or an unknown TORCHLANE_ name.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    for name in environment:
+    for name in (*environment, *dotenv_values(".env")):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             close = difflib.get_close_matches(name.upper(), known, n=1)
             hint = f"; did you mean {close[0]}?" if close else "; docs/settings.md lists all"
@@ -98,5 +99,6 @@ def load_settings(environment: Mapping[str, str]) -> Settings:
         for each in error.errors(include_url=False):
             name = str(each["loc"][0]).upper()
             name = name if name.startswith(PREFIX) else PREFIX + name
-            lines.append(f"{name}={each['input']!r}: {each['msg']}")
+            problem = each["msg"].removeprefix("Value error, ")
+            lines.append(f"{name}={each['input']!r}: {problem}")
         raise SettingsError("\n".join(lines)) from error

@@ -13,6 +13,8 @@ from pathlib import Path
 from export.errors import ExportError, UsageError
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, FileDigest, Manifest
 
+MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine digits
+
 
 def versions(model_folder: Path) -> list[int]:
     """The version numbers below a model's folder, ascending."""
@@ -26,14 +28,14 @@ def choose_version(model_folder: Path, wanted: int | None) -> int:
     """The wanted version, or the one after the highest there is.
 
     Raises:
-        UsageError: if the wanted version is not positive or exists already.
+        UsageError: if the wanted version is out of range or exists already.
     """
     taken = versions(model_folder)
     following = taken[-1] + 1 if taken else 1
     if wanted is None:
         return following
-    if wanted < 1:
-        raise UsageError(f"--version must be 1 or more, got {wanted}")
+    if not 1 <= wanted <= MAX_VERSION:
+        raise UsageError(f"--version must be 1 to {MAX_VERSION}, got {wanted}")
     if wanted in taken:
         raise UsageError(
             f"version {wanted} exists in {model_folder} and artifacts never change; "

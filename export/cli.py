@@ -65,7 +65,7 @@ def _parse(arguments: Sequence[str], catalog: Mapping[str, Definition]) -> Job:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = "; ".join(f"{name}: {item.description}" for name, item in catalog.items())
-    parser.add_argument("model", help=f"what to export. {known}")
+    parser.add_argument("model", help=f"what to export. {known.replace('%', '%%')}")
     parser.add_argument(
         "--out",
         type=Path,

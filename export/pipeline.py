@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from export import verify
 from export.artifact import choose_version, digest_of, publish, staging_folder
 from export.errors import ExportError, UsageError
 from models.definitions.definition import Definition, Progress
-from models.manifest import EncodedArray, GoldenExample, Manifest, Variant
+from models.manifest import EncodedArray, GoldenExample, Manifest, Parity, Variant
 
 Method = Literal["script", "trace"]
 
@@ -60,50 +62,79 @@ def export(job: Job, stage: Stage) -> Made:
     with staging_folder(job.out, job.model) as staging:
         eager = definition.build()
         _learn(eager, job, stage)
+        compiled = _compile(eager, job)
         file = staging / f"{job.method}.pt"
-        _compile(eager, job).save(str(file))
+        try:
+            compiled.save(str(file))
+        except (OSError, RuntimeError) as error:  # torch tells of a full disk as a RuntimeError
+            raise ExportError(f"cannot write {file.name}: {str(error).splitlines()[0]}") from error
         load: Callable[[str], Any] = torch.jit.load  # untyped in torch
         saved = load(str(file))  # what is proved is the file, not the object in memory
         parity = verify.check_parity(eager, saved, definition, stage("verifying"))
-        held_out = definition.held_out() if definition.held_out else None
-        variant = Variant(
-            file=file.name,
-            format="torchscript",
-            precision="float32",
-            made_by=f"torch.jit.{job.method} + torch.jit.freeze",
-            torch_version=torch.__version__,
-            device_kinds=("cpu", "cuda"),
-            tolerance=verify.FLOAT32,
-            parity=parity,
-            accuracy=verify.accuracy(saved, definition, held_out) if held_out else None,
-        )
-        manifest = Manifest(
-            model=job.model,
-            version=version,
-            description=definition.description,
-            inputs=definition.inputs,
-            outputs=definition.outputs,
-            codec=definition.codec,
-            golden=_golden(eager, definition),
-            example=definition.example(),
-            variants={job.method: variant},
-            files={file.name: digest_of(file)},
-            accuracy=verify.accuracy(eager, definition, held_out) if held_out else None,
-            created_at=dt.datetime.now(dt.UTC),
-            git_commit=_git_commit(),
-        )
+        try:
+            manifest = _manifest(job, version, file, (eager, saved), parity)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "manifest"
+            raise ExportError(
+                f"the definition of {job.model!r} contradicts itself: {where}: {first['msg']}"
+            ) from error
         return Made(publish(staging, manifest), manifest)
+
+
+def _manifest(
+    job: Job, version: int, file: Path, models: tuple[nn.Module, Any], parity: Parity
+) -> Manifest:
+    """Everything that was found out; `models` are the eager one and the saved one."""
+    definition, (eager, saved) = job.definition, models
+    held_out = definition.held_out() if definition.held_out else None
+    variant = Variant(
+        file=file.name,
+        format="torchscript",
+        precision="float32",
+        made_by=f"torch.jit.{job.method} + torch.jit.freeze",
+        torch_version=torch.__version__,
+        device_kinds=("cpu", "cuda"),
+        tolerance=verify.FLOAT32,
+        parity=parity,
+        accuracy=verify.accuracy(saved, definition, held_out) if held_out else None,
+    )
+    return Manifest(
+        model=job.model,
+        version=version,
+        description=definition.description,
+        inputs=definition.inputs,
+        outputs=definition.outputs,
+        codec=definition.codec,
+        golden=_golden(eager, definition),
+        example=definition.example(),
+        variants={job.method: variant},
+        files={file.name: digest_of(file)},
+        accuracy=verify.accuracy(eager, definition, held_out) if held_out else None,
+        created_at=dt.datetime.now(dt.UTC),
+        git_commit=_git_commit(),
+    )
 
 
 def _learn(module: nn.Module, job: Job, stage: Stage) -> None:
     if job.weights is not None:
-        try:
-            module.load_state_dict(torch.load(job.weights, weights_only=True))
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
-            raise UsageError(f"--weights {job.weights}: {str(error).splitlines()[0]}") from error
+        _load_weights(module, job.weights)
     elif job.definition.train is not None:
         job.definition.train(module, stage("training"))
     module.eval()
+
+
+def _load_weights(module: nn.Module, file: Path) -> None:
+    try:
+        module.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    except OSError as error:
+        raise UsageError(f"--weights {file}: {error.strerror}") from error
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise UsageError(
+            f"--weights {file}: not a state_dict as torch.save(module.state_dict(), FILE) writes it"
+        ) from error
+    except (RuntimeError, TypeError, AttributeError, ValueError, LookupError) as error:
+        raise UsageError(f"--weights {file}: {' '.join(str(error).split())}") from error
 
 
 def _compile(eager: nn.Module, job: Job) -> torch.jit.ScriptModule:

@@ -23,11 +23,17 @@ def run(module: Runnable, definition: Definition, inputs: Arrays) -> dict[str, A
     """One forward: input name -> array with batch axis, to output name -> array with batch axis.
 
     Raises:
-        ParityError: if the module's outputs are not the ones that the definition names.
+        ParityError: if the module fails, or its outputs are not the ones that the definition names.
     """
     tensors = [torch.from_numpy(np.array(inputs[spec.name])) for spec in definition.inputs]
-    with torch.inference_mode():
-        made = module(*tensors)
+    try:
+        with torch.inference_mode():
+            made = module(*tensors)
+    except (torch.jit.Error, RuntimeError, ValueError, TypeError, IndexError) as error:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
+        # TorchScript tells where first, in many lines, and what in the last one.
+        reason = (str(error).strip() or repr(error)).splitlines()[-1]
+        raise ParityError(f"the model fails on {shapes}: {reason}") from error
     outputs = made if isinstance(made, tuple | list) else (made,)
     if len(outputs) != len(definition.outputs):
         raise ParityError(f"{len(outputs)} outputs made, {len(definition.outputs)} declared")

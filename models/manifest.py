@@ -273,6 +273,13 @@ class Manifest(Part):
                 f"{len(labels)} labels need a first output of shape [-1, {len(labels)}], "
                 f"got {list(self.outputs[0].shape)}"
             )
+        if self.codec.scores == "softmax" and not self.outputs[0].item_shape:
+            raise ValueError("a softmax needs a first output with an axis beside the batch")
+        if isinstance(self.codec, ImageCodecSpec):
+            how, first = self.codec.preprocess, self.inputs[0]
+            made = (how.channels, how.height, how.width)
+            if len(self.inputs) != 1 or first.dtype != "float32" or not first.accepts(made):
+                raise ValueError(f"pictures need one input, float32 of shape {[-1, *made]}")
         return self
 
     def public(self) -> dict[str, JsonValue]:

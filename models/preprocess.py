@@ -43,7 +43,7 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
         PictureError: if the bytes are not a PNG or JPEG, are damaged, or hold too many pixels.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of large or damaged pictures: the sender's fault
+        warnings.simplefilter("ignore")  # of large or damaged pictures: the sender's fault
         picture = _upright(_open(picture) if isinstance(picture, bytes) else picture)
     picture = _flatten(picture, "L" if how.channels == 1 else "RGB")
     pixels = np.asarray(picture)

@@ -90,7 +90,7 @@ def install_openapi(app: FastAPI, service: Service) -> None:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         try:
-            example = service.lifecycle.resolve().manifest.example
+            example = service.loaded.resolve().manifest.example
         except TorchlaneError:
             return made  # nothing is loaded yet: the document is true, only without examples
         for path, methods in made["paths"].items():

@@ -7,9 +7,9 @@ from typing import cast
 
 import orjson
 
-from app.codecs.base import NPY, OCTET_STREAM, Codec
+from app.codecs.base import NPY, OCTET_STREAM, Codec, check_count
 from app.errors import Detail, InvalidInput, ItemFailed, PayloadTooLarge
-from app.lifecycle import LoadedModel
+from app.loaded import LoadedModel
 from app.types import Arrays, Item, Outcome
 
 JSON = "application/json"
@@ -40,25 +40,32 @@ def read_items(
     """
     media_type = content_type.partition(";")[0].strip().lower() or JSON
     if media_type != JSON:
-        items = codec.decode_raw(media_type, body, many=many)
-        _check_count(len(items), max_items)
-        return items
+        return codec.decode_raw(media_type, body, max_items=max_items if many else None)
     values = _values(body, many=many)
-    _check_count(len(values), max_items)
+    check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0])]
     return [_decode_at(codec, index, value) for index, value in enumerate(values)]
 
 
 def answer_media_type(accept: str) -> str:
-    """The form of the answer: the first of ours that Accept names; JSON where none is."""
+    """The form of the answer: of ours the one that Accept likes best; JSON where it names none."""
     if not accept or accept == "*/*":
         return JSON
+    best, best_quality = JSON, 0.0
     for part in accept.lower().split(","):
-        name, _, parameters = part.partition(";")
-        if name.strip() in (JSON, OCTET_STREAM, NPY) and parameters.strip() != "q=0":
-            return name.strip()
-    return JSON
+        name, *parameters = (each.strip() for each in part.split(";"))
+        quality = next((_quality(each[2:]) for each in parameters if each[:2] == "q="), 1.0)
+        if name in (JSON, OCTET_STREAM, NPY) and quality > best_quality:
+            best, best_quality = name, quality
+    return best
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) -> bytes:
@@ -129,8 +136,3 @@ def _failed(outcomes: Sequence[Outcome]) -> ItemFailed:
         return first
     details: list[Detail] = [{"index": index, "code": each.code} for index, each in failures]
     return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)
-
-
-def _check_count(count: int, limit: int) -> None:
-    if count > limit:
-        raise PayloadTooLarge(f"{count} items in one request, at most {limit} are taken; split it")

@@ -75,7 +75,7 @@ class PredictionApp:
         head = _read_head(scope)
         deadline = service.engine.now() + _timeout_s(head.timeout_ms, service.limits.timeout_s)
         wanted = scope.get("path_params") or {}
-        model = service.lifecycle.resolve(wanted.get("name"), wanted.get("version"))
+        model = service.loaded.resolve(wanted.get("name"), wanted.get("version"))
         body = await _read_body(head, receive, service.limits.max_body_bytes)
         content_type = head.content_type.decode("latin-1")
         items = read_items(

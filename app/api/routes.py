@@ -16,7 +16,7 @@ from app.api.openapi import ERRORS, prediction_docs
 from app.api.predict import PredictionApp
 from app.api.service import Service
 from app.errors import ModelNotFound
-from app.lifecycle import ModelState
+from app.loaded import ModelState
 from app.metrics import CONTENT_TYPE
 
 
@@ -84,13 +84,13 @@ def _add_models(app: FastAPI, service: Service) -> None:
     @app.get("/models", tags=["models"], operation_id="list_models")
     async def list_models() -> schemas.ModelList:
         """Every model in the repository, and what is loaded of it."""
-        names = dict.fromkeys(status.id.name for status in service.lifecycle.statuses())
-        return schemas.ModelList(models=[_model_info(service, name) for name in names])
+        models = [_model_info(service, name) for name in service.loaded.names]
+        return schemas.ModelList(models=models)
 
     @app.get("/models/{name}", tags=["models"], operation_id="get_model", responses=ERRORS[404])
     async def get_model(name: str) -> schemas.ModelInfo:
         """One model: versions, state, replicas and the public part of its manifest."""
-        if not service.lifecycle.statuses(name):
+        if name not in service.loaded.names:
             raise ModelNotFound(f"there is no model {name!r}; GET /models lists what there is")
         return _model_info(service, name)
 
@@ -128,13 +128,12 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
 
 def _model_info(service: Service, name: str) -> schemas.ModelInfo:
-    lifecycle = service.lifecycle
-    statuses = lifecycle.statuses(name)
-    loaded = next((model for model in lifecycle.models() if model.id.name == name), None)
+    statuses = service.loaded.statuses(name)
+    loaded = service.loaded.get(name)
     state = ModelState.READY if loaded else statuses[0].state
     return schemas.ModelInfo(
         name=name,
-        default=name == lifecycle.default_model,
+        default=name == service.loaded.default_model,
         state=state.value,
         version=loaded.id.version if loaded else None,
         variant=loaded.variant if loaded else None,
@@ -144,7 +143,7 @@ def _model_info(service: Service, name: str) -> schemas.ModelInfo:
         ],
         replicas=[
             schemas.ReplicaInfo(name=replica, device=str(device), state=replica_state.value)
-            for replica, (device, replica_state) in lifecycle.replica_states().items()
+            for replica, (device, replica_state) in service.lifecycle.replica_states().items()
         ],
         manifest=loaded.manifest.public() if loaded else None,
     )

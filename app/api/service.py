@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from app.engine.engine import Engine
 from app.lifecycle import Lifecycle
+from app.loaded import LoadedModels
 from app.metrics import Metrics
 
 
@@ -24,9 +25,10 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The engine, what is loaded, the limits and the metrics."""
+    """The engine, the life cycle, what is loaded, the limits and the metrics."""
 
     engine: Engine
     lifecycle: Lifecycle
+    loaded: LoadedModels
     limits: RequestLimits
     metrics: Metrics

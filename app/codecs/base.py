@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from app.errors import PayloadTooLarge
 from app.types import Arrays, Item
 from models.manifest import Manifest
 
@@ -25,12 +26,13 @@ class Codec(Protocol):
             InvalidInput: saying what was expected and what came.
         """
 
-    def decode_raw(self, media_type: str, body: bytes, *, many: bool) -> list[Item]:
-        """The items of a raw body: exactly one, or with `many` one or more.
+    def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
+        """The items of a raw body: exactly one where `max_items` is None, else one to so many.
 
         Raises:
             UnsupportedMediaType: if the media type is not one of `media_types`.
             InvalidInput: if the bytes are not what the media type and the manifest say.
+            PayloadTooLarge: if there are too many items; known before any of them is made.
         """
 
     def encode(self, outputs: Arrays) -> dict[str, object]:
@@ -42,3 +44,13 @@ class Codec(Protocol):
         Raises:
             NotAcceptable: if the model's answer is not one array, or the media type is unknown.
         """
+
+
+def check_count(count: int, max_items: int) -> None:
+    """Refuse more items than one request may have.
+
+    Raises:
+        PayloadTooLarge: with both numbers.
+    """
+    if count > max_items:
+        raise PayloadTooLarge(f"{count} items in one request, at most {max_items}; split it")

@@ -50,12 +50,12 @@ class ImageCodec:
             ) from error
         return self._picture(data)
 
-    def decode_raw(self, media_type: str, body: bytes, *, many: bool) -> list[Item]:
+    def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
         """One picture, or tensors."""
         if media_type in PICTURES:
             return [self._picture(body)]
         check_media_type(media_type, self.media_types)
-        return self._tensor.decode_raw(media_type, body, many=many)
+        return self._tensor.decode_raw(media_type, body, max_items=max_items)
 
     def _picture(self, data: bytes) -> Item:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import NPY, OCTET_STREAM, check_count
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Item
 from models.manifest import Manifest, TensorSpec
@@ -55,11 +55,13 @@ class TensorCodec:
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
         return Item({s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs})
 
-    def decode_raw(self, media_type: str, body: bytes, *, many: bool) -> list[Item]:
+    def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)
-        spec = self._inputs[0]
+        spec, many = self._inputs[0], max_items is not None
         stacked = _npy(spec, body, many) if media_type == NPY else _octets(spec, body, many)
+        if max_items is not None:
+            check_count(len(stacked), max_items)
         _check_bools(spec, stacked)
         _check_finite(spec, stacked)
         return [Item({spec.name: stacked[index, ...]}) for index in range(len(stacked))]

@@ -62,8 +62,8 @@ class Repository:
         folder = self.root / model.name / str(model.version)
         text = _read(model, folder / MANIFEST_FILE)
         digest = hashlib.sha256(text).hexdigest()
-        wanted = _read(model, folder / DIGEST_FILE).decode("ascii", "replace").split(" ")[0].strip()
-        if digest != wanted:
+        wanted = _read(model, folder / DIGEST_FILE).decode("ascii", "replace").rstrip("\n")
+        if wanted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
             raise ArtifactInvalid(
                 f"{model}: {MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {wanted}; "
                 "the artifact was altered or damaged, export it again"

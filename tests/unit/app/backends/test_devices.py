@@ -1,0 +1,74 @@
+"""Device specifications to devices, and the cores shared among them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from app.backends.devices import cpu_threads, find_devices, usable_cores
+from app.types import Device
+
+CPU = Device("cpu")
+VISIBLE = torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "replicas", "count"),
+    [("cpu", 1, 1), ("cpu", 3, 3), ("cpu*1", 1, 1), ("cpu*2", 1, 2), ("cpu*12", 2, 24)],
+)
+def test_cpu_replicas(spec: str, replicas: int, count: int) -> None:
+    assert find_devices(spec, replicas) == (CPU,) * count
+
+
+def test_auto_is_every_cuda_device_or_else_the_cpu() -> None:
+    every = tuple(Device("cuda", index) for index in range(VISIBLE))
+    assert find_devices("auto", 1) == (every or (CPU,))
+    assert len(find_devices("auto", 2)) == 2 * max(1, VISIBLE)
+
+
+@pytest.mark.parametrize("extra", ["", "cuda:0,"])
+def test_a_device_that_is_not_there_is_refused(extra: str) -> None:
+    spec = f"{extra}cuda:{VISIBLE}"
+    with pytest.raises(ValueError, match=f"'{spec}': {VISIBLE} CUDA devices are visible"):
+        find_devices(spec, 1)
+
+
+@pytest.mark.gpu
+def test_named_devices_are_taken_in_order_and_only_once() -> None:
+    assert find_devices("cuda:0", 2) == (Device("cuda", 0),) * 2
+    with pytest.raises(ValueError, match="each named once"):
+        find_devices("cuda:0,cuda:0", 1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("", "gpu", "CPU", "cpu*", "cpu*0", "cpu*100", "cpu*-1", "cuda", "cuda:", "cuda:x"),
+        *("cuda:0,", "cuda:0,cpu", "cuda:0, cuda:1", "auto,cpu", "cpu\n", "cuda:-1"),
+    ],
+)
+def test_another_form_is_refused_with_the_right_ones(spec: str) -> None:
+    message = f"{spec!r} is not one of: auto, cpu, cpu*2 (two CPU replicas), or cuda:0,cuda:1"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        find_devices(spec, 1)
+
+
+def test_cores_but_one_are_shared_evenly_and_everyone_has_a_thread() -> None:
+    cores = usable_cores()
+    assert cores >= 1
+    for replicas in (1, 2, 3, cores, 10 * cores):
+        threads = cpu_threads((CPU,) * replicas)
+        assert threads >= 1
+        if threads > 1:
+            assert threads * replicas <= cores - 1 < (threads + 1) * replicas
+
+
+def test_replicas_on_cuda_take_no_share_of_the_cores() -> None:
+    cuda = (Device("cuda", 0), Device("cuda", 1))
+    assert cpu_threads((CPU, *cuda)) == cpu_threads((CPU,)) == cpu_threads(cuda)
+
+
+def test_devices_are_named_as_they_are_asked_for() -> None:
+    assert [str(device) for device in (CPU, Device("cuda", 1))] == ["cpu", "cuda:1"]

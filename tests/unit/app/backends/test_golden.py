@@ -1,0 +1,116 @@
+"""Golden examples: what a replica must answer before it serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from app.backends.fake import FakeBackend
+from app.backends.golden import Golden
+from app.errors import ArtifactInvalid, ModelError, ReplicaError
+from app.types import Array, Arrays
+from models.manifest import Tolerance
+from tests.unit.models.manifests import EXACT, example, make_manifest, spec
+
+
+def golden(*rows: Sequence[float], tolerance: Tolerance = EXACT) -> Golden:
+    """Examples of x -> 2 x, of any length each."""
+    examples = [example({"x": vector(row)}, {"value": 2 * vector(row)}) for row in rows]
+    free = (-1, -1)
+    manifest = make_manifest([spec("x", shape=free)], [spec("value", shape=free)], golden=examples)
+    return Golden(manifest, tolerance)
+
+
+def vector(row: Sequence[float]) -> Array:
+    return np.array(row, np.float32)
+
+
+class TestReplay:
+    def test_every_example_alone_then_one_of_each_shape_in_batches(self) -> None:
+        backend = FakeBackend()
+        golden([1], [2], [3, 9], [4, 9]).replay(backend, [2, 3])
+        alone, batched = backend.batches[:4], backend.batches[4:]
+        assert alone == [[1], [2], [3], [4]]
+        assert [len(batch) for batch in batched] == [2, 3, 2, 3]
+        assert {len(set(batch)) for batch in batched} == {1}
+        assert {batch[0] in (1, 2) for batch in batched[:2]} == {True}
+        assert {batch[0] in (3, 4) for batch in batched[2:]} == {True}
+
+    def test_a_wrong_answer_names_example_output_and_difference(self) -> None:
+        def wrong(inputs: Arrays) -> Arrays | None:
+            return {"value": inputs["x"] * 2 + 0.5} if inputs["x"][0, 0] == 2 else None
+
+        message = "tiny/3: golden example 1 in a batch of 1: output 'value' differs by up to 0.5"
+        with pytest.raises(ArtifactInvalid, match=re.escape(message)):
+            golden([1], [2], [3]).replay(FakeBackend(wrong), [4])
+
+    @pytest.mark.parametrize("row", [0, 1, 3])
+    def test_one_wrong_row_of_a_batch_is_seen(self, row: int) -> None:
+        def wrong(inputs: Arrays) -> Arrays | None:
+            value = inputs["x"] * 2
+            if len(value) == 4:
+                value[row] = -1
+            return {"value": value}
+
+        with pytest.raises(ArtifactInvalid, match="in a batch of 4"):
+            golden([1]).replay(FakeBackend(wrong), [2, 4])
+
+    @pytest.mark.parametrize(("error", "passes"), [(0.009, True), (0.011, False)])
+    def test_the_variants_tolerance_decides(self, error: float, passes: bool) -> None:
+        backend = FakeBackend(lambda inputs: {"value": inputs["x"] * 2 + np.float32(error)})
+        replayed = golden([0, 0], tolerance=Tolerance(absolute=0.01, relative=0))
+        if passes:
+            replayed.replay(backend, [2])
+        else:
+            with pytest.raises(ArtifactInvalid):
+                replayed.replay(backend, [2])
+
+    @pytest.mark.parametrize(
+        ("outputs", "message"),
+        [
+            ({}, "the model gave outputs [], not 'value'"),
+            ({"other": vector([2])}, "the model gave outputs ['other'], not 'value'"),
+            ({"value": vector([2, 2])[:, None]}, "output 'value' has shape [2, 1] for 1 items"),
+            ({"value": np.float32(2)}, "output 'value' has shape [] for 1 items"),
+            ({"value": vector([2, 2])[None]}, "output 'value' shape [2] instead of [1]"),
+            ({"value": vector([np.nan])[None]}, "output 'value' differs by up to nan"),
+        ],
+    )
+    def test_answers_of_another_form(self, outputs: Arrays, message: str) -> None:
+        with pytest.raises(ArtifactInvalid, match=re.escape(message)):
+            golden([1]).replay(FakeBackend(lambda inputs: outputs), [1])
+
+    @pytest.mark.parametrize("error", [ModelError("no"), ReplicaError("gone")])
+    def test_a_backends_error_passes_through(self, error: Exception) -> None:
+        def fails(inputs: Arrays) -> Arrays | None:
+            raise error
+
+        with pytest.raises(type(error)):
+            golden([1]).replay(FakeBackend(fails), [1])
+
+
+class TestProbe:
+    def test_it_runs_the_first_example_alone(self) -> None:
+        backend = FakeBackend()
+        golden([5], [6]).probe(backend)
+        assert backend.batches == [[5]]
+
+    def test_it_fails_as_a_replay_does(self) -> None:
+        backend = FakeBackend(lambda inputs: {"value": inputs["x"]})
+        with pytest.raises(ArtifactInvalid, match="golden example 0"):
+            golden([5]).probe(backend)
+
+
+class TestBatches:
+    def test_one_per_shape_and_size(self) -> None:
+        batches = golden([1], [2], [3, 9]).batches([1, 4])
+        assert [batch["x"].shape for batch in batches] == [(1, 1), (4, 1), (1, 2), (4, 2)]
+        np.testing.assert_array_equal(batches[3]["x"], [[3, 9]] * 4)
+
+    def test_a_backend_can_be_warmed_with_them(self) -> None:
+        backend = FakeBackend()
+        backend.warm_up(golden([1]).batches([2]))
+        assert backend.batches == [[1, 1]] * 3

@@ -1,0 +1,154 @@
+"""Predictions as JSON objects and as bytes."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from app.codecs.answers import AnswerEncoder, apply_scores
+from app.codecs.base import NPY, OCTET_STREAM
+from app.errors import NotAcceptable
+from app.types import Array
+from models.manifest import Scores, TensorCodecSpec
+from tests.unit.models.manifests import make_manifest, spec
+
+
+def encoder(
+    shape: tuple[int, ...] = (3,), labels: tuple[str, ...] | None = None, scores: Scores = "none"
+) -> AnswerEncoder:
+    codec = TensorCodecSpec(labels=labels, scores=scores)
+    return AnswerEncoder(make_manifest(outputs=[spec("y", shape=(-1, *shape))], codec=codec))
+
+
+def as_json(answer: object) -> object:
+    return orjson.loads(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+LOGITS = np.array([0.0, np.log(3), np.log(4)], np.float32)
+FINITE = npst.arrays(
+    np.float32, st.integers(1, 9), elements=st.floats(-(2.0**126), 2.0**126, width=32)
+)
+
+
+class TestScores:
+    def test_softmax(self) -> None:
+        got = apply_scores("softmax", LOGITS)
+        np.testing.assert_allclose(got, [1 / 8, 3 / 8, 4 / 8], rtol=1e-6)
+        assert got.dtype == np.float32
+
+    @given(FINITE)
+    def test_softmax_is_a_distribution_with_the_same_winner(self, logits: Array) -> None:
+        got = apply_scores("softmax", logits)
+        assert got.sum() == pytest.approx(1, abs=1e-5)
+        assert got[logits.argmax()] == got.max()
+
+    @given(FINITE)
+    def test_sigmoid_is_the_textbook_one_without_overflow(self, logits: Array) -> None:
+        got = apply_scores("sigmoid", logits)
+        with np.errstate(over="ignore"):
+            want = 1 / (1 + np.exp(-logits.astype(np.float64)))
+        np.testing.assert_allclose(got, want, atol=1e-6)
+        assert got.dtype == np.float32
+
+    def test_none_changes_nothing(self) -> None:
+        assert apply_scores("none", LOGITS) is LOGITS
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        ("scores", "score"), [("softmax", 0.5), ("sigmoid", 0.8), ("none", np.log(4))]
+    )
+    def test_with_labels(self, scores: Scores, score: float) -> None:
+        answer = encoder(labels=("a", "b", "c"), scores=scores).encode({"y": LOGITS})
+        assert list(answer) == ["label", "score", "scores"]
+        assert answer["label"] == "c"
+        assert answer["score"] == pytest.approx(score)
+        np.testing.assert_array_equal(answer["scores"], apply_scores(scores, LOGITS))
+
+    def test_without_labels_scores_still_apply(self) -> None:
+        answer = as_json(encoder(scores="softmax").encode({"y": LOGITS}))
+        assert answer == {"outputs": {"y": pytest.approx([1 / 8, 3 / 8, 4 / 8])}}
+
+    def test_scores_are_of_the_first_output_only(self) -> None:
+        outputs = [spec("y", shape=(-1, 3)), spec("z", shape=(-1, 3))]
+        codec = TensorCodecSpec(scores="softmax")
+        many = AnswerEncoder(make_manifest(outputs=outputs, codec=codec))
+        answer = as_json(many.encode({"z": LOGITS, "y": LOGITS}))
+        assert answer == {
+            "outputs": {
+                "y": pytest.approx([1 / 8, 3 / 8, 4 / 8]),
+                "z": pytest.approx(LOGITS.tolist()),
+            }
+        }
+
+    @pytest.mark.parametrize(
+        "output",
+        [
+            np.array(1.5, np.float32),
+            np.array(True),
+            np.array([], np.float32),
+            np.array([[1, 2], [3, 4]], np.int64),
+            np.array([[1, 2, 3], [4, 5, 6]], np.float32).T,
+            np.array([1.0, 0.5], np.float16),
+            np.arange(6, dtype=np.uint8)[::2],
+        ],
+        ids=["number", "bool", "empty", "nested", "transposed", "half", "strided"],
+    )
+    def test_every_output_can_be_written(self, output: Array) -> None:
+        answer = encoder(shape=(-1,) * output.ndim).encode({"y": output})
+        assert as_json(answer) == {"outputs": {"y": output.tolist()}}
+
+
+def read(media_type: str, body: bytes) -> Array:
+    if media_type == NPY:
+        loaded: Array = np.load(io.BytesIO(body), allow_pickle=False)
+        return loaded
+    return np.frombuffer(body, "<f4")
+
+
+@pytest.mark.parametrize("media_type", [OCTET_STREAM, NPY])
+class TestBytes:
+    def test_one(self, media_type: str) -> None:
+        body = encoder(scores="softmax").encode_raw(media_type, [{"y": LOGITS}], many=False)
+        np.testing.assert_array_equal(read(media_type, body), apply_scores("softmax", LOGITS))
+
+    def test_many_are_stacked(self, media_type: str) -> None:
+        predictions = [{"y": LOGITS * factor} for factor in (1, 2)]
+        got = read(media_type, encoder().encode_raw(media_type, predictions, many=True))
+        if media_type == NPY:
+            assert got.shape == (2, 3)
+        np.testing.assert_array_equal(got.reshape(2, 3), [LOGITS, LOGITS * 2])
+
+    @pytest.mark.parametrize("output", [LOGITS.astype(">f4"), np.repeat(LOGITS, 2)[::2]])
+    def test_bytes_are_little_endian_and_row_major(self, media_type: str, output: Array) -> None:
+        body = encoder().encode_raw(media_type, [{"y": output}], many=False)
+        assert body.endswith(LOGITS.astype("<f4").tobytes())
+
+    @pytest.mark.parametrize("many", [False, True])
+    def test_a_number(self, media_type: str, many: bool) -> None:
+        body = encoder(shape=()).encode_raw(media_type, [{"y": np.array(2.5, "f4")}], many=many)
+        got = read(media_type, body)
+        assert got.size == got.reshape(-1)[0] / 2.5 == 1
+        if media_type == NPY:
+            assert got.shape == ((1,) if many else ())
+
+    def test_several_outputs_have_no_binary_form(self, media_type: str) -> None:
+        many = AnswerEncoder(make_manifest(outputs=[spec("y"), spec("z")]))
+        with pytest.raises(NotAcceptable, match="2 outputs, which only application/json"):
+            many.encode_raw(media_type, [{"y": LOGITS, "z": LOGITS}], many=False)
+
+    def test_predictions_of_different_shapes_have_no_binary_form(self, media_type: str) -> None:
+        predictions = [{"y": LOGITS}, {"y": LOGITS[:2]}]
+        with pytest.raises(NotAcceptable, match="differ in shape"):
+            encoder(shape=(-1,)).encode_raw(media_type, predictions, many=True)
+
+
+def test_other_media_types_are_refused() -> None:
+    with pytest.raises(NotAcceptable, match=NPY):
+        encoder().encode_raw("text/csv", [{"y": LOGITS}], many=False)

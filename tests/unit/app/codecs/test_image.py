@@ -1,0 +1,91 @@
+"""Pictures in base64 or as bytes, and tensors beside them."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.image import ImageCodec
+from app.errors import InvalidInput, UnsupportedMediaType
+from app.types import Array
+from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.preprocess import preprocess
+from tests.unit.models.manifests import make_manifest, spec
+from tests.unit.models.pictures import encoded, grey, noise, plus
+
+HOW = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,), polarity="auto")
+CODEC = ImageCodec(
+    make_manifest([spec("picture", shape=(-1, 1, 5, 6))], codec=ImageCodecSpec(preprocess=HOW))
+)
+PNG = grey(plus())
+JPEG = encoded(Image.fromarray(noise(7, 9)), "JPEG")
+
+
+def decode(value: object) -> Array:
+    return CODEC.decode(value).arrays["picture"]
+
+
+@pytest.mark.parametrize("data", [PNG, JPEG], ids=["png", "jpeg"])
+class TestTaken:
+    @pytest.mark.parametrize("prefix", ["", "data:image/png;base64,", "data:;base64,"])
+    def test_base64(self, data: bytes, prefix: str) -> None:
+        value = prefix + base64.b64encode(data).decode()
+        np.testing.assert_array_equal(decode(value), preprocess(data, HOW))
+
+    @pytest.mark.parametrize("media_type", ["image/png", "image/jpeg"])
+    @pytest.mark.parametrize("many", [False, True])
+    def test_bytes_of_either_kind(self, data: bytes, media_type: str, many: bool) -> None:
+        (item,) = CODEC.decode_raw(media_type, data, max_items=100 if many else None)
+        assert item.arrays["picture"].shape == (1, 5, 6)
+        np.testing.assert_array_equal(item.arrays["picture"], preprocess(data, HOW))
+
+
+class TestTensors:
+    array = np.linspace(-1, 1, 30, dtype=np.float32).reshape(1, 5, 6)
+
+    def test_numbers_are_taken_as_preprocessed(self) -> None:
+        for value in (self.array.tolist(), self.array.ravel().tolist()):
+            np.testing.assert_array_equal(decode(value), self.array)
+        np.testing.assert_array_equal(decode({"picture": self.array.tolist()}), self.array)
+
+    def test_raw_tensors_are_taken_as_preprocessed(self) -> None:
+        items = CODEC.decode_raw(OCTET_STREAM, self.array.tobytes() * 2, max_items=100)
+        assert len(items) == 2
+        np.testing.assert_array_equal(items[1].arrays["picture"], self.array)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        "value", ["?", "data:image/png;base64,?", "abc", "Zm9v\n", "Zm9v Zm9v", "pictüre", "-_-_"]
+    )
+    def test_what_is_not_base64(self, value: str) -> None:
+        with pytest.raises(InvalidInput, match=r"^'picture': .* this one is not base64"):
+            decode(value)
+
+    @pytest.mark.parametrize("value", ["", "Zm9v", "data:image/png", "data:,"])
+    def test_what_is_no_picture(self, value: str) -> None:
+        with pytest.raises(InvalidInput, match=r"^'picture': neither a PNG nor a JPEG"):
+            decode(value)
+
+    def test_a_damaged_picture(self) -> None:
+        with pytest.raises(InvalidInput, match=r"^'picture': the picture is damaged"):
+            CODEC.decode_raw("image/png", PNG[: len(PNG) // 2], max_items=None)
+
+    @pytest.mark.parametrize("value", [None, True, {}, [1, 2], {"image": "Zm9v"}])
+    def test_what_is_neither_picture_nor_tensor(self, value: object) -> None:
+        with pytest.raises(InvalidInput, match=r"^'picture': expected float32 of shape \[1, 5, 6"):
+            decode(value)
+
+    def test_another_media_type(self) -> None:
+        with pytest.raises(UnsupportedMediaType) as caught:
+            CODEC.decode_raw("image/gif", b"", max_items=None)
+        for media_type in ("application/json", "image/png", "image/jpeg", OCTET_STREAM, NPY):
+            assert media_type in str(caught.value)
+
+    def test_a_manifest_of_another_kind_is_a_bug(self) -> None:
+        with pytest.raises(TypeError, match="bug"):
+            ImageCodec(make_manifest())

@@ -1,0 +1,205 @@
+"""Tensors from JSON values: what is taken, what is refused, and what the refusal says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.tensor import TensorCodec
+from app.errors import InvalidInput, UnsupportedMediaType
+from app.types import Array
+from models.manifest import Dtype
+from tests.unit.models.manifests import make_manifest, spec
+
+
+def codec(dtype: Dtype = "float32", shape: tuple[int, ...] = (2, 3)) -> TensorCodec:
+    return TensorCodec(make_manifest([spec("x", dtype, (-1, *shape))]))
+
+
+def decode(value: object, dtype: Dtype = "float32", shape: tuple[int, ...] = (2, 3)) -> Array:
+    item = codec(dtype, shape).decode(value)
+    assert list(item.arrays) == ["x"]
+    return item.arrays["x"]
+
+
+class TestTaken:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            [[0, 1, 2], [3, 4, 5]],
+            [[0.0, 1.0, 2.0], [3.0, 4, 5]],
+            [0, 1, 2, 3, 4, 5],
+            {"x": [[0, 1, 2], [3, 4, 5]]},
+            {"x": [0, 1.0, 2, 3, 4, 5]},
+        ],
+        ids=["ints", "floats", "flat", "object", "flat in object"],
+    )
+    def test_forms_of_one_input(self, value: object) -> None:
+        array = decode(value)
+        np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
+        assert array.dtype == np.float32
+        assert array.flags.c_contiguous
+
+    @pytest.mark.parametrize(
+        ("value", "dtype", "shape"),
+        [
+            (1.5, "float64", ()),
+            (7, "int8", ()),
+            (True, "bool", ()),
+            ([True, False], "bool", (2,)),
+            ([-128, 127], "int8", (2,)),
+            ([0, 255], "uint8", (2,)),
+            ([2**63 - 1, -(2**63)], "int64", (2,)),
+            ([1.0, 2.0], "int32", (2,)),
+            ([2**60, 2**60 + 1], "float32", (2,)),
+            ([65504.0], "float16", (1,)),
+            ([[1, 2], [3, 4]], "float32", (-1, 2)),
+            ([], "float32", (-1,)),
+            ([], "bool", (-1,)),
+        ],
+    )
+    def test_dtypes_and_free_dimensions(
+        self, value: object, dtype: Dtype, shape: tuple[int, ...]
+    ) -> None:
+        array = decode(value, dtype, shape)
+        assert array.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(array, np.array(value).astype(dtype))
+
+    @given(npst.arrays(np.float32, (2, 3), elements=st.floats(width=32, allow_nan=False)))
+    def test_numbers_are_kept_exactly(self, array: npt.NDArray[np.float32]) -> None:
+        if np.isfinite(array).all():
+            np.testing.assert_array_equal(decode(array.tolist()), array)
+            np.testing.assert_array_equal(decode(array.ravel().tolist()), array)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("value", "got"),
+        [
+            ("1.0", "a string"),
+            (None, "null"),
+            ({}, "an object"),
+            ({"y": 1}, "an object"),
+            ({"x": [0] * 6, "y": 1}, "an object"),
+            (True, "shape []"),
+            (3, "shape []"),
+            ([], "shape [0]"),
+            ([1, 2, 3], "shape [3]"),
+            ([1] * 7, "shape [7]"),
+            ([[1, 2], [3, 4], [5, 6]], "shape [3, 2]"),
+            ([[[1, 2, 3], [4, 5, 6]]], "shape [1, 2, 3]"),
+            ([[1, 2, 3], [4, 5]], "ragged nesting"),
+            ([[1, 2, 3], 4], "ragged nesting"),
+            ([[1, 2, 3], None], "ragged nesting"),
+            ([[1, 2, "3"], [4, 5, 6]], "not all numbers"),
+            ([["a", "b", "c"], ["d", "e", "f"]], "not all numbers"),
+            ([[1, 2, None], [4, 5, 6]], "not all numbers"),
+            ([[1, 2, {}], [4, 5, 6]], "not all numbers"),
+            ([[True, False, True]] * 2, "not all numbers"),
+            ([10**400] * 6, "too large"),
+        ],
+    )
+    def test_it_says_what_was_expected_and_what_came(self, value: object, got: str) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            decode(value)
+        assert str(caught.value).startswith("'x': expected float32 of shape [2, 3], got ")
+        assert got in str(caught.value)
+
+    def test_free_dimensions_are_called_any_and_flat_is_not_taken(self) -> None:
+        with pytest.raises(InvalidInput, match=re.escape("shape [any, 2], got shape [4]")):
+            decode([1, 2, 3, 4], shape=(-1, 2))
+
+    @pytest.mark.parametrize("depth", [65, 500])
+    def test_nesting_deeper_than_any_array(self, depth: int) -> None:
+        value: object = 1.0
+        for _ in range(depth):
+            value = [value]
+        with pytest.raises(InvalidInput):
+            decode(value)
+
+    @pytest.mark.parametrize(
+        ("value", "dtype"),
+        [
+            (1.5, "int32"),
+            (128, "int8"),
+            (-1, "uint8"),
+            (2**31, "int32"),
+            (2**63, "int64"),
+            (1e300, "int64"),
+            (float("nan"), "int64"),
+        ],
+    )
+    def test_what_is_no_whole_number_in_range(self, value: float, dtype: Dtype) -> None:
+        with pytest.raises(InvalidInput, match=f"whole numbers in the range of {dtype}"):
+            decode([value], dtype, (1,))
+
+    @pytest.mark.parametrize(
+        ("value", "dtype"),
+        [
+            (1e39, "float32"),
+            (-1e39, "float32"),
+            (65520.0, "float16"),
+            (10**39 // 10**20, "float16"),
+            (float("inf"), "float64"),
+            (float("nan"), "float32"),
+        ],
+    )
+    def test_what_is_not_finite_in_the_dtype(self, value: float, dtype: Dtype) -> None:
+        with pytest.raises(InvalidInput, match=f"too large for {dtype}"):
+            decode([value], dtype, (1,))
+
+    @pytest.mark.parametrize("value", [[1, 0], [1.0, 0.0], ["true", "false"], [None, True]])
+    def test_booleans_are_booleans(self, value: object) -> None:
+        with pytest.raises(InvalidInput, match="not all true or false"):
+            decode(value, "bool", (2,))
+
+
+class TestSeveralInputs:
+    codec = TensorCodec(make_manifest([spec("a", shape=(-1, -1, 2)), spec("b", "int64", (-1, 2))]))
+
+    def test_an_object_by_name_in_any_order(self) -> None:
+        item = self.codec.decode({"b": [1, 2], "a": [[0.5, 1]]})
+        assert list(item.arrays) == ["a", "b"]
+        assert [array.dtype.name for array in item.arrays.values()] == ["float32", "int64"]
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ([1, 2], "expected an object with 'a', 'b', got a list"),
+            ("a", "expected an object with 'a', 'b', got a string"),
+            ({}, "expected exactly 'a', 'b', got nothing"),
+            ({"a": [[1, 2]]}, "expected exactly 'a', 'b', got 'a'"),
+            ({"a": [[1, 2]], "b": [1, 2], "c": 1}, "got 'a', 'b', 'c'"),
+            ({"a": [[1, 2]], "b": [1, 2, 3]}, "'b': expected int64 of shape [2], got shape [3]"),
+            ({"a": [1, 2], "b": [1, 2]}, "'a': expected float32 of shape [any, 2]"),
+        ],
+    )
+    def test_refused(self, value: object, message: str) -> None:
+        with pytest.raises(InvalidInput, match=re.escape(message)):
+            self.codec.decode(value)
+
+    def test_there_is_no_raw_form(self) -> None:
+        assert self.codec.media_types == ()
+        with pytest.raises(UnsupportedMediaType, match=r"takes application/json, not"):
+            self.codec.decode_raw(NPY, b"", max_items=None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "types"), [((2, 3), (OCTET_STREAM, NPY)), ((-1,), (NPY,)), ((), (OCTET_STREAM, NPY))]
+)
+def test_raw_media_types(shape: tuple[int, ...], types: tuple[str, ...]) -> None:
+    assert codec(shape=shape).media_types == types
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "image/png", "application/json", ""])
+def test_other_media_types_are_refused_by_telling_ours(media_type: str) -> None:
+    ours = "application/json, application/octet-stream, application/x-npy"
+    with pytest.raises(UnsupportedMediaType, match=f"takes {ours}, not '{media_type}'"):
+        codec().decode_raw(media_type, b"", max_items=None)

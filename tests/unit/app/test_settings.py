@@ -1,0 +1,198 @@
+"""Settings: the documented defaults, every variable, and refusals that name the variable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from app.settings import PREFIX, Settings, SettingsError, load_settings
+
+MIB = 1024 * 1024
+DEFAULTS: dict[str, object] = {
+    "host": "127.0.0.1",
+    "port": 8000,
+    "workers": 1,
+    "model_dir": Path("artifacts"),
+    "default_model": None,
+    "devices": "auto",
+    "replicas_per_device": 1,
+    "max_batch_size": 64,
+    "batch_wait_ms": 0,
+    "queue_limit_items": 1024,
+    "request_timeout_ms": 30_000,
+    "max_body_bytes": 16 * MIB,
+    "max_items": 1024,
+    "cache_bytes": 256 * MIB,
+    "cache_ttl_s": None,
+    "drain_s": 30,
+    "log_level": "info",
+    "log_format": "console",
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder without a .env file, and no variable of ours."""
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.upper().startswith(PREFIX):
+            monkeypatch.delenv(name)
+
+
+def load() -> Settings:
+    return load_settings(os.environ)
+
+
+def test_defaults() -> None:
+    settings = load()
+    assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize("name", ["port", "unheard_of"])
+def test_they_are_frozen(name: str) -> None:
+    with pytest.raises(ValidationError):
+        setattr(load(), name, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("HOST", "0.0.0.0", "0.0.0.0"),
+        ("PORT", "0", 0),
+        ("WORKERS", "1", 1),
+        ("MODEL_DIR", "/srv/models", Path("/srv/models")),
+        ("DEFAULT_MODEL", "digits", "digits"),
+        ("DEVICES", "cpu", "cpu"),
+        ("DEVICES", "cpu*2", "cpu*2"),
+        ("DEVICES", "cuda:0", "cuda:0"),
+        ("DEVICES", "cuda:0,cuda:1", "cuda:0,cuda:1"),
+        ("REPLICAS_PER_DEVICE", "2", 2),
+        ("MAX_BATCH_SIZE", "8", 8),
+        ("BATCH_WAIT_MS", "1.5", 1.5),
+        ("QUEUE_LIMIT_ITEMS", "5", 5),
+        ("REQUEST_TIMEOUT_MS", "250", 250),
+        ("MAX_BODY_BYTES", "1024", 1024),
+        ("MAX_BODY_BYTES", "2MiB", 2 * MIB),
+        ("MAX_BODY_BYTES", "2 MB", 2_000_000),
+        ("MAX_ITEMS", "3", 3),
+        ("CACHE_BYTES", "0", 0),
+        ("CACHE_BYTES", "1GiB", 1024 * MIB),
+        ("CACHE_TTL_S", "0.5", 0.5),
+        ("DRAIN_S", "2", 2),
+        ("LOG_LEVEL", "debug", "debug"),
+        ("LOG_FORMAT", "json", "json"),
+    ],
+)
+class TestRead:
+    def test_from_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
+    ) -> None:
+        monkeypatch.setenv(PREFIX + name, text)
+        assert getattr(load(), name.lower()) == value
+
+    def test_from_a_file(self, tmp_path: Path, name: str, text: str, value: object) -> None:
+        (tmp_path / ".env").write_text(f"# ours\nOTHER=1\n{PREFIX}{name}={text}\n")
+        assert getattr(load(), name.lower()) == value
+
+
+def test_the_environment_wins_over_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".env").write_text("TORCHLANE_PORT=1\nTORCHLANE_HOST=::1\n")
+    monkeypatch.setenv("TORCHLANE_PORT", "2")
+    settings = load()
+    assert (settings.port, settings.host) == (2, "::1")
+
+
+def test_a_misspelt_name_in_the_file_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("TORCHLANE_PROT=1\n")
+    with pytest.raises(SettingsError, match=r"TORCHLANE_PROT .* did you mean TORCHLANE_PORT"):
+        load()
+
+
+@pytest.mark.parametrize("name", [name.upper() for name in DEFAULTS])
+def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(PREFIX + name, "")
+    assert getattr(load(), name.lower()) == DEFAULTS[name.lower()]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "right"),
+    [
+        ("PORT", "http", "valid integer"),
+        ("PORT", "70000", "less than or equal to 65535"),
+        ("PORT", "-1", "greater than or equal to 0"),
+        ("WORKERS", "2", "this release runs 1 process; start several on different ports"),
+        ("DEVICES", "gpu", "match pattern"),
+        ("DEVICES", "cpu*0", "match pattern"),
+        ("DEVICES", "cuda", "match pattern"),
+        ("DEVICES", "cuda:0, cuda:1", "match pattern"),
+        ("DEVICES", "cpu,cuda:0", "match pattern"),
+        ("REPLICAS_PER_DEVICE", "0", "greater than or equal to 1"),
+        ("MAX_BATCH_SIZE", "0", "greater than or equal to 1"),
+        ("MAX_BATCH_SIZE", "1.5", "valid integer"),
+        ("BATCH_WAIT_MS", "-1", "greater than or equal to 0"),
+        ("BATCH_WAIT_MS", "nan", "finite number"),
+        ("BATCH_WAIT_MS", "5ms", "valid number"),
+        ("QUEUE_LIMIT_ITEMS", "0", "greater than or equal to 1"),
+        ("REQUEST_TIMEOUT_MS", "0", "greater than 0"),
+        ("REQUEST_TIMEOUT_MS", "inf", "finite number"),
+        ("MAX_BODY_BYTES", "0", "greater than 0"),
+        ("MAX_BODY_BYTES", "lots", "byte string"),
+        ("MAX_ITEMS", "0", "greater than or equal to 1"),
+        ("CACHE_BYTES", "-1", "byte string"),
+        ("CACHE_TTL_S", "0", "greater than 0"),
+        ("DRAIN_S", "0", "greater than 0"),
+        ("LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
+        ("LOG_FORMAT", "xml", "'console' or 'json'"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_variables_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, right: str
+) -> None:
+    monkeypatch.setenv(PREFIX + name, text)
+    with pytest.raises(SettingsError) as caught:
+        load()
+    assert str(caught.value).startswith(f"{PREFIX}{name}={text!r}: ")
+    assert right in str(caught.value)
+
+
+def test_every_wrong_value_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLANE_PORT", "x")
+    monkeypatch.setenv("TORCHLANE_DRAIN_S", "y")
+    with pytest.raises(SettingsError) as caught:
+        load()
+    lines = str(caught.value).splitlines()
+    assert sorted(line.partition("=")[0] for line in lines) == [
+        "TORCHLANE_DRAIN_S",
+        "TORCHLANE_PORT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TORCHLANE_PROT", "TORCHLANE_PORT"),
+        ("TORCHLANE_MAX_BATCHSIZE", "TORCHLANE_MAX_BATCH_SIZE"),
+        ("TORCHLANE_CACHE_BYTE", "TORCHLANE_CACHE_BYTES"),
+        ("torchlane_devcies", "TORCHLANE_DEVICES"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_the_right_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(SettingsError, match=f"^{name} is not a setting; did you mean {meant}"):
+        load()
+
+
+def test_a_name_like_none_of_ours_is_refused_with_where_to_look() -> None:
+    with pytest.raises(SettingsError, match=r"QQQQ is not a setting; docs/settings\.md lists all"):
+        load_settings({"TORCHLANE_QQQQQQQQQQQQQQQQQQQQQQQQQQQQQ": "1"})
+
+
+def test_other_peoples_variables_are_none_of_our_business() -> None:
+    assert load_settings({"TORCH_HOME": "/", "PORT": "x", "XTORCHLANE_PORT": "1"}).port == 8000

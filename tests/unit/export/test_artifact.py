@@ -1,0 +1,125 @@
+"""Artifact folders: numbered, complete or absent, and checkable with sha256sum."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from export.artifact import (
+    MAX_VERSION,
+    choose_version,
+    digest_of,
+    publish,
+    staging_folder,
+    versions,
+)
+from export.errors import ExportError, UsageError
+from models.manifest import Manifest
+from tests.unit.models.manifests import make_manifest
+
+MANIFEST = make_manifest()  # tiny, version 3
+
+
+class TestVersions:
+    def test_ascending_by_number_and_nothing_else(self, tmp_path: Path) -> None:
+        for name in ("10", "9", "1", "0", "07", "v2", ".export-x", "1.5"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "11").touch()
+        assert versions(tmp_path) == [1, 9, 10]
+
+    def test_none_where_there_is_no_folder(self, tmp_path: Path) -> None:
+        assert versions(tmp_path / "nothing") == []
+
+    @pytest.mark.parametrize(
+        ("there", "wanted", "chosen"),
+        [([], None, 1), ([1, 2], None, 3), ([7], None, 8), ([7], 3, 3), ([], MAX_VERSION, None)],
+    )
+    def test_the_next_or_the_wanted(
+        self, tmp_path: Path, there: list[int], wanted: int | None, chosen: int | None
+    ) -> None:
+        for number in there:
+            (tmp_path / str(number)).mkdir()
+        assert choose_version(tmp_path, wanted) == (chosen or wanted)
+
+    @pytest.mark.parametrize("wanted", [0, -1, MAX_VERSION + 1])
+    def test_out_of_range(self, tmp_path: Path, wanted: int) -> None:
+        with pytest.raises(UsageError, match=f"got {wanted}"):
+            choose_version(tmp_path, wanted)
+
+    def test_artifacts_never_change(self, tmp_path: Path) -> None:
+        (tmp_path / "4").mkdir()
+        with pytest.raises(UsageError, match=r"version 4 exists .* to make version 5"):
+            choose_version(tmp_path, 4)
+
+
+def test_digest_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    digest = digest_of(path)
+    assert (digest.sha256, digest.bytes) == (hashlib.sha256(b"content").hexdigest(), 7)
+
+
+class TestStaging:
+    def test_beside_the_versions_and_gone_afterwards(self, tmp_path: Path) -> None:
+        (tmp_path / "tiny/1").mkdir(parents=True)
+        with staging_folder(tmp_path, "tiny") as staging:
+            assert staging.parent == tmp_path / "tiny"
+            assert versions(tmp_path / "tiny") == [1]
+            (staging / "half.pt").touch()
+        assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["1"]
+
+    def test_a_failed_first_export_leaves_no_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError), staging_folder(tmp_path, "tiny"):
+            raise RuntimeError
+        assert list(tmp_path.iterdir()) == []
+
+    def test_where_nothing_can_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "tiny").touch()
+        with (
+            pytest.raises(UsageError, match=f"cannot write to {tmp_path}/tiny: File exists"),
+            staging_folder(tmp_path, "tiny"),
+        ):
+            pass
+
+
+class TestPublish:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        with staging_folder(tmp_path, "tiny") as staging:
+            (staging / "script.pt").write_bytes(b"model")
+            return publish(staging, MANIFEST)
+
+    def test_it_is_named_by_its_version_and_holds_everything(
+        self, tmp_path: Path, folder: Path
+    ) -> None:
+        assert folder == tmp_path / "tiny/3"
+        assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["3"]
+        names = sorted(path.name for path in folder.iterdir())
+        assert names == ["manifest.json", "manifest.sha256", "script.pt"]
+        text = (folder / "manifest.json").read_bytes()
+        assert Manifest.model_validate_json(text) == MANIFEST
+
+    @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum")
+    def test_sha256sum_can_check_the_digest(self, folder: Path) -> None:
+        command = ["sha256sum", "--check", "--strict", "manifest.sha256"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "manifest.json: OK\n")
+
+    def test_the_digest_is_that_of_the_manifest(self, folder: Path) -> None:
+        digest = digest_of(folder / "manifest.json").sha256
+        assert (folder / "manifest.sha256").read_bytes() == f"{digest}  manifest.json\n".encode()
+
+    def test_of_two_exports_at_once_the_second_gives_way(
+        self, tmp_path: Path, folder: Path
+    ) -> None:
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        with staging_folder(tmp_path, "tiny") as staging:
+            (staging / "script.pt").write_bytes(b"another")
+            with pytest.raises(ExportError, match="made by another export meanwhile"):
+                publish(staging, MANIFEST)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["3"]

@@ -1,0 +1,129 @@
+"""The digits model: its shape, its data, and what the exported artifact achieved on unseen ones."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.definitions.digits import DEFINITION, PREPROCESS, Digits, pictures, png, split
+from models.manifest import Manifest
+from models.preprocess import preprocess
+
+
+@pytest.fixture(scope="module")
+def manifest(repository: Path) -> Manifest:
+    return Manifest.model_validate_json((repository / "digits/1/manifest.json").read_bytes())
+
+
+def test_layers() -> None:
+    shapes = {name: tuple(each.shape) for name, each in Digits().named_parameters()}
+    assert shapes == {
+        "conv1.weight": (6, 1, 3, 3),
+        "conv1.bias": (6,),
+        "conv2.weight": (16, 6, 3, 3),
+        "conv2.bias": (16,),
+        "fc1.weight": (120, 576),
+        "fc1.bias": (120,),
+        "fc2.weight": (84, 120),
+        "fc2.bias": (84,),
+        "fc3.weight": (10, 84),
+        "fc3.bias": (10,),
+    }
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_pictures_to_logits(batch: int) -> None:
+    module = DEFINITION.build()
+    assert not module.training
+    with torch.inference_mode():
+        logits = module(torch.zeros(batch, 1, 32, 32))
+    assert logits.shape == (batch, 10)
+
+
+def test_the_split_is_disjoint_complete_and_stratified() -> None:
+    labels = pictures()[1]
+    train, held_out = split()
+    assert set(train).isdisjoint(held_out)
+    assert len(train) + len(held_out) == len(labels) == 1797
+    assert len(held_out) == pytest.approx(len(labels) / 5, abs=1)
+    for digit in range(10):
+        count = np.sum(labels == digit)
+        assert np.sum(labels[held_out] == digit) == pytest.approx(count / 5, abs=1)
+
+
+def test_held_out_pictures_go_through_the_one_preprocess_from_their_files() -> None:
+    assert DEFINITION.held_out is not None
+    held_out = DEFINITION.held_out()
+    indices = split()[1]
+    np.testing.assert_array_equal(held_out.labels, pictures()[1][indices])
+    for row in (0, 100, len(indices) - 1):
+        from_file = preprocess(png(pictures()[0][indices[row]]), PREPROCESS)
+        np.testing.assert_array_equal(held_out.inputs["image"][row], from_file)
+
+
+def test_the_golden_pictures_are_one_unseen_picture_of_each_digit() -> None:
+    assert DEFINITION.held_out is not None
+    held_out = DEFINITION.held_out()
+    unseen = {
+        array.tobytes(): int(label)
+        for array, label in zip(held_out.inputs["image"], held_out.labels, strict=True)
+    }
+    golden = [item["image"].tobytes() for item in DEFINITION.golden_inputs()]
+    assert [unseen[each] for each in golden] == list(range(10))
+
+
+def test_the_example_is_a_file_of_a_seven() -> None:
+    example = DEFINITION.example()
+    assert isinstance(example, str)
+    array = preprocess(base64.b64decode(example, validate=True), PREPROCESS)
+    np.testing.assert_array_equal(array, DEFINITION.golden_inputs()[7]["image"])
+
+
+def test_random_inputs_are_like_preprocessed_pictures() -> None:
+    images = DEFINITION.random_inputs(np.random.default_rng(0), 5)["image"]
+    assert images.shape == (5, 1, 32, 32)
+    assert images.dtype == np.float32
+    darkest, lightest = (level - np.float32(0.3) for level in (0, 1))
+    assert images.min() >= darkest / 0.35 - 1e-6
+    assert images.max() <= lightest / 0.35 + 1e-6
+
+
+def test_accuracy_on_unseen_pictures(manifest: Manifest) -> None:
+    assert manifest.accuracy is not None
+    assert manifest.accuracy >= 0.97
+    assert manifest.variants["script"].accuracy == pytest.approx(manifest.accuracy, abs=0.003)
+
+
+def test_most_golden_answers_name_their_digit(manifest: Manifest) -> None:
+    answers = [int(each.outputs["logits"].array().argmax()) for each in manifest.golden]
+    assert sum(answer == digit for digit, answer in enumerate(answers)) >= 9
+    assert len(answers) == 10
+
+
+class Enough(Exception):
+    """Ends a training after a few steps, from its progress."""
+
+
+def test_the_training_tells_its_progress_and_is_reproducible() -> None:
+    runs = []
+    for _ in range(2):
+        told: list[tuple[int, int, str]] = []
+
+        def progress(
+            done: int, total: int, note: str, told: list[tuple[int, int, str]] = told
+        ) -> None:
+            told.append((done, total, note))
+            if done == 3:
+                raise Enough
+
+        module = DEFINITION.build()
+        assert DEFINITION.train is not None
+        with pytest.raises(Enough):
+            DEFINITION.train(module, progress)
+        assert [done for done, _, _ in told] == [1, 2, 3]
+        runs.append((told, [each.tolist() for each in module.parameters()]))
+    assert runs[0] == runs[1]

@@ -1,0 +1,59 @@
+"""Pairwise distances against the plainest loop there is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from models.definitions.pairwise import DEFINITION
+from models.manifest import Array
+
+
+def loop(a: Array, b: Array) -> Array:
+    """Points [n, p, 2] and [n, q, 2] to distances [n, p, q], in float64."""
+    n, p, q = len(a), a.shape[1], b.shape[1]
+    out = np.zeros((n, p, q))
+    for item in range(n):
+        for i in range(p):
+            for j in range(q):
+                out[item, i, j] = sum(
+                    (float(a[item, i, k]) - float(b[item, j, k])) ** 2 for k in range(2)
+                )
+    return out
+
+
+def distances(a: Array, b: Array) -> Array:
+    made: Array = DEFINITION.build()(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    return made
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_against_a_loop(batch: int) -> None:
+    for seed in range(5):
+        inputs = DEFINITION.random_inputs(np.random.default_rng(seed), batch)
+        got = distances(inputs["a"], inputs["b"])
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, loop(inputs["a"], inputs["b"]), rtol=1e-5, atol=1e-6)
+
+
+def test_points_that_nearly_coincide_keep_their_distance() -> None:
+    a = np.array([[[1000.0, 1000.0]]], np.float32)
+    b = np.nextafter(a, np.float32(np.inf))
+    np.testing.assert_allclose(distances(a, b), loop(a, b), rtol=1e-6)
+    assert distances(a, b)[0, 0, 0] > 0
+
+
+def test_random_inputs_fit_the_contract_and_vary_in_size() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [DEFINITION.random_inputs(rng, 2) for _ in range(20)]
+    for inputs in drawn:
+        for spec in DEFINITION.inputs:
+            assert spec.accepts(inputs[spec.name].shape[1:])
+            assert inputs[spec.name].dtype == np.dtype(spec.dtype)
+    assert len({inputs["a"].shape for inputs in drawn}) > 3
+
+
+def test_golden_items_have_several_shapes() -> None:
+    shapes = [(item["a"].shape, item["b"].shape) for item in DEFINITION.golden_inputs()]
+    assert len(set(shapes)) == len(shapes) >= 2

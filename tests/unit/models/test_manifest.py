@@ -1,0 +1,269 @@
+"""The manifest: exact on the way through JSON, and strict about what it may say."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from pydantic import ValidationError
+
+from models.manifest import (
+    Array,
+    CodecSpec,
+    EncodedArray,
+    ImageCodecSpec,
+    Manifest,
+    PicturePreprocess,
+    TensorCodecSpec,
+    TensorSpec,
+    Tolerance,
+)
+from tests.unit.models.manifests import example, make_manifest, spec
+
+PICTURE = ImageCodecSpec(
+    preprocess=PicturePreprocess(width=4, height=3, channels=1, mean=(0.1,), std=(0.3,))
+)
+DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+ANY_ARRAY = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: npst.arrays(np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=3))
+)
+
+
+def same_bytes(one: Array, other: Array) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize(
+        ("inputs", "codec"),
+        [
+            ([spec("x", shape=(-1, 2, -1))], TensorCodecSpec(scores="sigmoid")),
+            ([spec("a", "int64"), spec("b", "bool", (-1,))], None),
+            ([spec("x", shape=(-1, 1, 3, 4))], PICTURE),
+        ],
+    )
+    def test_a_manifest_comes_back_equal_from_json(
+        self, inputs: list[TensorSpec], codec: CodecSpec | None
+    ) -> None:
+        manifest = make_manifest(inputs, codec=codec)
+        text = manifest.model_dump_json()
+        again = Manifest.model_validate_json(text)
+        assert again == manifest
+        assert again.model_dump_json() == text
+
+    @given(ANY_ARRAY)
+    def test_an_array_comes_back_bit_for_bit(self, array: Array) -> None:
+        encoded = EncodedArray.model_validate_json(EncodedArray.of(array).model_dump_json())
+        assert same_bytes(encoded.array(), array)
+
+    def test_nan_infinities_and_signed_zero_survive(self) -> None:
+        array = np.array([np.nan, np.inf, -np.inf, -0.0, 5e-324])
+        assert same_bytes(EncodedArray.of(array).array(), array)
+
+    @pytest.mark.parametrize(
+        "array",
+        [
+            np.arange(6, dtype=">f4").reshape(2, 3),
+            np.arange(6, dtype="<f4").reshape(3, 2).T,
+            np.arange(12, dtype=np.int32)[::2],
+        ],
+    )
+    def test_order_and_endianness_in_memory_do_not_matter(self, array: Array) -> None:
+        back = EncodedArray.of(array).array()
+        assert back.dtype.isnative
+        np.testing.assert_array_equal(back, array)
+
+    def test_a_decoded_array_is_read_only(self) -> None:
+        assert not EncodedArray.of(np.zeros(3)).array().flags.writeable
+
+
+class TestStrictness:
+    @pytest.mark.parametrize("field", ["version", "golden", "unheard_of"])
+    def test_nothing_can_be_assigned(self, field: str) -> None:
+        with pytest.raises(ValidationError):
+            setattr(make_manifest(), field, 2)
+
+    @pytest.mark.parametrize(
+        ("path", "value", "message"),
+        [
+            (("surprise",), 1, "Extra inputs"),
+            (("inputs", 0, "surprise"), 1, "Extra inputs"),
+            (("codec", "surprise"), 1, "Extra inputs"),
+            (("schema_version",), 2, "Input should be 1"),
+            (("version",), 0, "greater than or equal to 1"),
+            (("model",), "a/b", "match pattern"),
+            (("model",), "..", "match pattern"),
+            (("model",), "", "match pattern"),
+            (("model",), "x" * 65, "match pattern"),
+            (("inputs", 0, "name"), "x.y", "match pattern"),
+            (("inputs", 0, "shape"), [], "axis 0 is the batch"),
+            (("inputs", 0, "shape"), [2, 1], "axis 0 is the batch"),
+            (("inputs", 0, "shape"), [-1, 0], "sizes are positive"),
+            (("inputs", 0, "shape"), [-1, -2], "sizes are positive"),
+            (("inputs", 0, "dtype"), "complex64", "Input should be 'float16'"),
+            (("inputs",), [], "at least 1"),
+            (("outputs",), [], "at least 1"),
+            (("golden",), [], "at least 1"),
+            (("variants",), {}, "at least 1"),
+            (("files",), {}, "names 'script.pt', which has no digest"),
+            (("files", "../evil"), {"sha256": "ab" * 32, "bytes": 1}, "match pattern"),
+            (("files", "a/b"), {"sha256": "ab" * 32, "bytes": 1}, "match pattern"),
+            (("files", "script.pt", "sha256"), "AB" * 32, "match pattern"),
+            (("files", "script.pt", "bytes"), -1, "greater than or equal to 0"),
+            (("variants", "script", "file"), "../script.pt", "match pattern"),
+            (("variants", "script", "accuracy"), 1.5, "less than or equal to 1"),
+            (("variants", "script", "tolerance", "absolute"), -1, "greater than or equal to 0"),
+            (("variants", "script", "tolerance", "absolute"), float("inf"), "finite"),
+            (("accuracy",), -0.5, "greater than or equal to 0"),
+            (("codec", "kind"), "text", "does not match any of the expected tags"),
+            (("codec", "labels"), ["a", "b"], "2 labels need a first output of shape [-1, 2]"),
+            (("golden", 0, "inputs"), {}, "golden[0].inputs must hold ['x']"),
+            (("golden", 0, "inputs", "x", "dtype"), "int32", "golden[0].inputs['x'] is int32[1]"),
+            (("golden", 0, "outputs", "value", "shape"), [1, 1], "is float32[1, 1]"),
+            (("golden", 0, "inputs", "x", "data"), "AAAA", "has 3 bytes, its shape needs 4"),
+            (("golden", 0, "inputs", "x", "data"), "?", "not base64"),
+            (("created_at",), "yesterday", "datetime"),
+        ],
+    )
+    def test_a_wrong_field_is_refused(
+        self, path: tuple[str | int, ...], value: object, message: str
+    ) -> None:
+        content = copy.deepcopy(make_manifest().model_dump(mode="json"))
+        place: Any = content
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        with pytest.raises(ValidationError) as caught:
+            Manifest.model_validate(content)
+        assert message in str(caught.value)
+
+    @pytest.mark.parametrize("which", ["inputs", "outputs"])
+    def test_names_must_differ(self, which: str) -> None:
+        content = make_manifest().model_dump(mode="json")
+        content[which] = content[which] * 2
+        with pytest.raises(ValidationError, match=f"{which[:-1]} names must differ"):
+            Manifest.model_validate(content)
+
+    @pytest.mark.parametrize(
+        "inputs",
+        [
+            [spec("x", shape=(-1, 1, 4, 3))],
+            [spec("x", shape=(-1, 12))],
+            [spec("x", "uint8", (-1, 1, 3, 4))],
+            [spec("x", shape=(-1, 1, 3, 4)), spec("y")],
+        ],
+    )
+    def test_pictures_need_one_input_that_takes_them(self, inputs: list[TensorSpec]) -> None:
+        with pytest.raises(ValidationError, match=r"one input, float32 of shape \[-1, 1, 3, 4\]"):
+            make_manifest(inputs, codec=PICTURE)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"mean": (0.0,)}, "mean and std need 3 numbers"),
+            ({"std": (1.0, 1.0)}, "mean and std need 3 numbers"),
+            ({"std": (1.0, 0.0, 1.0)}, "std must be positive"),
+            ({"std": (1.0, float("nan"), 1.0)}, "finite"),
+            ({"width": 0}, "greater than or equal to 1"),
+            ({"height": 5000}, "less than or equal to 4096"),
+            ({"channels": 2}, "Input should be 1 or 3"),
+            ({"polarity": "inverted"}, "Input should be 'light-on-dark'"),
+        ],
+    )
+    def test_a_wrong_preprocess_is_refused(self, change: dict[str, Any], message: str) -> None:
+        right = {"width": 2, "height": 2, "channels": 3, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+        PicturePreprocess.model_validate(right)
+        with pytest.raises(ValidationError, match=message):
+            PicturePreprocess.model_validate(right | change)
+
+
+def test_labels_fit_the_first_output() -> None:
+    codec = TensorCodecSpec(labels=("cat", "dog"))
+    assert make_manifest(outputs=[spec("y", shape=(-1, 2))], codec=codec).codec.labels is not None
+
+
+def test_the_public_part_leaves_out_golden_data_and_digests() -> None:
+    public = make_manifest().public()
+    assert set(Manifest.model_fields) - set(public) == {"golden", "files"}
+    assert "ab" * 32 not in str(public)
+
+
+class TestTensorSpec:
+    @pytest.mark.parametrize(
+        ("shape", "item", "fits"),
+        [
+            ((-1,), (), True),
+            ((-1,), (1,), False),
+            ((-1, 2, 3), (2, 3), True),
+            ((-1, 2, 3), (3, 2), False),
+            ((-1, 2, 3), (2,), False),
+            ((-1, -1, 3), (7, 3), True),
+            ((-1, -1, 3), (7, 4), False),
+        ],
+    )
+    def test_accepts_compares_without_the_batch_axis(
+        self, shape: tuple[int, ...], item: tuple[int, ...], fits: bool
+    ) -> None:
+        assert spec(shape=shape).accepts(item) is fits
+
+    def test_bytes_of_an_item(self) -> None:
+        assert spec(dtype="int16", shape=(-1, 3, 5)).item_bytes == 30
+        assert spec(dtype="float64", shape=(-1,)).item_bytes == 8
+        with pytest.raises(ValueError, match="free dimensions"):
+            _ = spec(shape=(-1, -1)).item_bytes
+
+
+class TestTolerance:
+    tolerance = Tolerance(absolute=0.1, relative=0.01)
+
+    @pytest.mark.parametrize(
+        ("expected", "got"),
+        [
+            ([0.0, 100.0], [0.099, 101.09]),
+            ([0.0, -100.0], [-0.099, -101.09]),
+            ([np.nan, np.inf, -np.inf], [np.nan, np.inf, -np.inf]),
+            ([], []),
+        ],
+    )
+    def test_within(self, expected: list[float], got: list[float]) -> None:
+        assert self.tolerance.excess(np.array(expected), np.array(got)) is None
+
+    @pytest.mark.parametrize(
+        ("expected", "got", "says"),
+        [
+            ([0.0], [0.2], "differs by up to 0.2 (allowed: 0.1 + 0.01 * |value|)"),
+            ([100.0, 0.0], [101.2, 0.0], "differs by up to 1.2"),
+            ([1.0], [np.nan], "differs by up to nan"),
+            ([np.inf, 1.0], [np.inf, 2.0], "differs"),
+            ([np.inf], [-np.inf], "differs by up to inf"),
+            ([1.0], [1.0, 1.0], "shape [2] instead of [1]"),
+            ([[1.0]], [1.0], "shape [1] instead of [1, 1]"),
+        ],
+    )
+    def test_beyond(self, expected: list[float], got: list[float], says: str) -> None:
+        excess = self.tolerance.excess(np.array(expected), np.array(got))
+        assert excess is not None
+        assert excess.startswith(says)
+
+    def test_small_unsigned_numbers_do_not_wrap_around(self) -> None:
+        expected, got = np.array([255], np.uint8), np.array([0], np.uint8)
+        excess = self.tolerance.excess(expected, got)
+        assert excess is not None
+        assert excess.startswith("differs by up to 255")
+
+    def test_booleans_are_equal_or_not(self) -> None:
+        one, other = np.array([True, False]), np.array([True, True])
+        assert self.tolerance.excess(one, one) is None
+        assert self.tolerance.excess(one, other) == "values differ"
+
+
+def test_golden_arrays_are_checked_in_every_example() -> None:
+    good = example({"x": np.zeros(1, np.float32)}, {"value": np.zeros(1, np.float32)})
+    bad = example({"x": np.zeros(1, np.float32)}, {"value": np.zeros(2, np.float32)})
+    with pytest.raises(ValidationError, match=r"golden\[1\]\.outputs"):
+        make_manifest(golden=[good, bad])

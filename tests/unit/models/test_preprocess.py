@@ -1,0 +1,261 @@
+"""Pictures of every kind become one kind of array; what is no picture is a PictureError."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.manifest import Array, PicturePreprocess, Polarity
+from models.preprocess import MAX_PIXELS, PictureError, preprocess
+from tests.unit.models.pictures import claiming, encoded, grey, noise, plus
+
+
+def how(
+    width: int = 12, height: int = 12, channels: int = 1, polarity: Polarity = "light-on-dark"
+) -> PicturePreprocess:
+    return PicturePreprocess.model_validate(
+        {
+            "width": width,
+            "height": height,
+            "channels": channels,
+            "mean": (0.0,) * channels,
+            "std": (1.0,) * channels,
+            "polarity": polarity,
+        }
+    )
+
+
+def levels(array: Array) -> Array:
+    """Back to 0 .. 255."""
+    return np.round(array * 255).astype(int)
+
+
+class TestArray:
+    @pytest.mark.parametrize("channels", [1, 3])
+    @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+    def test_png_of_every_mode(self, mode: str, channels: int) -> None:
+        data = encoded(Image.fromarray(noise(9, 7)).convert(mode))
+        array = preprocess(data, how(6, 5, channels))
+        assert array.shape == (channels, 5, 6)
+        assert array.dtype == np.float32
+        assert array.flags.c_contiguous
+        assert 0 <= array.min() < array.max() <= 1
+
+    @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+    def test_jpeg_of_every_mode(self, mode: str) -> None:
+        data = encoded(Image.fromarray(noise(8, 8)).convert(mode), "JPEG")
+        assert preprocess(data, how(8, 8, 3)).shape == (3, 8, 8)
+
+    def test_values_are_those_of_the_pixels(self) -> None:
+        pixels = noise(4, 5)
+        array = preprocess(encoded(Image.fromarray(pixels)), how(5, 4, 3))
+        np.testing.assert_array_equal(levels(array), pixels.transpose(2, 0, 1))
+
+    def test_normalised_per_channel(self) -> None:
+        pixels = np.full((2, 2, 3), (255, 0, 51), np.uint8)
+        spec = PicturePreprocess(
+            width=2, height=2, channels=3, mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0)
+        )
+        array = preprocess(encoded(Image.fromarray(pixels)), spec)
+        np.testing.assert_allclose(array[:, 0, 0], [1, -1, 0.1], rtol=1e-6)
+
+    def test_an_opened_picture_gives_what_its_bytes_give(self) -> None:
+        pixels = plus()
+        np.testing.assert_array_equal(
+            preprocess(Image.fromarray(pixels), how()), preprocess(grey(pixels), how())
+        )
+
+    @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 40), (40, 1), (2, 900)])
+    def test_extreme_sizes_are_fitted(self, height: int, width: int) -> None:
+        pixels = np.full((height, width), 100, np.uint8)
+        assert set(levels(preprocess(grey(pixels), how())).flat) == {100}
+
+
+class TestModes:
+    def test_sixteen_bits_are_scaled_and_not_clipped(self) -> None:
+        wide = np.array([[0, 257, 32896, 65535]], np.uint16)
+        array = preprocess(encoded(Image.fromarray(wide)), how(4, 1))
+        assert levels(array).tolist() == [[[0, 1, 128, 255]]]
+
+    def test_one_bit_is_black_and_white(self) -> None:
+        data = encoded(Image.fromarray(np.array([[True, False]])))
+        assert levels(preprocess(data, how(2, 1))).tolist() == [[[255, 0]]]
+
+    def test_a_palette_gives_its_colours(self) -> None:
+        picture = Image.new("P", (2, 1))
+        picture.putpalette([10, 20, 30, 40, 50, 60])
+        picture.putpixel((1, 0), 1)
+        array = levels(preprocess(encoded(picture), how(2, 1, 3)))
+        assert array.transpose(1, 2, 0).tolist() == [[[10, 20, 30], [40, 50, 60]]]
+
+    @pytest.mark.parametrize(("alpha", "seen"), [(0, 255), (255, 10), (128, 132)])
+    @pytest.mark.parametrize("mode", ["RGBA", "LA"])
+    def test_transparency_is_laid_on_white(self, mode: str, alpha: int, seen: int) -> None:
+        colour = (10, 10, 10, alpha) if mode == "RGBA" else (10, alpha)
+        data = encoded(Image.new(mode, (3, 3), colour))
+        assert levels(preprocess(data, how(3, 3)))[0, 1, 1] == pytest.approx(seen, abs=1)
+
+    def test_a_transparent_palette_entry_is_white(self) -> None:
+        picture = Image.new("P", (2, 2))
+        picture.putpalette([10, 20, 30])
+        picture.info["transparency"] = 0
+        assert set(levels(preprocess(encoded(picture), how(2, 2, 3))).flat) == {255}
+
+
+class TestGeometry:
+    def test_aspect_is_kept_and_the_rest_filled_with_the_border(self) -> None:
+        pixels = np.full((4, 8), 40, np.uint8)
+        pixels[1:3, 2:6] = 250
+        array = levels(preprocess(grey(pixels), how(64, 64)))[0]
+        assert set(array[:16].flat) == set(array[48:].flat) == {40}
+        rows, columns = np.nonzero(array > 145)  # half way between ground and block
+        assert (rows.min(), rows.max()) == (24, 39)
+        assert (columns.min(), columns.max()) == (16, 47)
+
+    def test_the_border_is_its_median_so_that_a_stroke_at_the_edge_does_not_count(self) -> None:
+        pixels = np.zeros((4, 8), np.uint8)
+        pixels[:, 4] = 255
+        assert set(levels(preprocess(grey(pixels), how(8, 8)))[0][:2].flat) == {0}
+
+    def test_colour_padding_has_the_colour_of_the_border(self) -> None:
+        pixels = np.full((2, 6, 3), (200, 100, 50), np.uint8)
+        array = levels(preprocess(encoded(Image.fromarray(pixels)), how(6, 6, 3)))
+        assert array[:, 0, 0].tolist() == [200, 100, 50]
+
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    @pytest.mark.parametrize("form", ["PNG", "JPEG"])
+    def test_exif_orientation_is_applied(self, form: str, orientation: int) -> None:
+        upright = Image.fromarray(np.kron(plus(), np.ones((8, 8), np.uint8)))
+        stored = {  # how a camera held that way stores it: the inverse of what a viewer does
+            2: [Image.Transpose.FLIP_LEFT_RIGHT],
+            3: [Image.Transpose.ROTATE_180],
+            4: [Image.Transpose.FLIP_TOP_BOTTOM],
+            5: [Image.Transpose.TRANSPOSE],
+            6: [Image.Transpose.ROTATE_90],
+            7: [Image.Transpose.TRANSVERSE],
+            8: [Image.Transpose.ROTATE_270],
+        }
+        turned = upright
+        for step in stored.get(orientation, []):
+            turned = turned.transpose(step)
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        got = preprocess(encoded(turned, form, exif.tobytes()), how())
+        want = preprocess(encoded(upright, form), how())
+        np.testing.assert_allclose(got, want, atol=0.02)
+
+
+class TestPolarity:
+    @pytest.mark.parametrize("noisy", [False, True])
+    def test_auto_sees_light_and_dark_grounds_alike(self, noisy: bool) -> None:
+        light_on_dark = np.kron(plus(), np.ones((4, 4), np.uint8))
+        if noisy:
+            light_on_dark = np.clip(light_on_dark, 0, 235) + noise(48, 48, 1)[:, :, 0] // 13
+        one = preprocess(grey(light_on_dark), how(polarity="auto"))
+        other = preprocess(grey(255 - light_on_dark), how(polarity="auto"))
+        np.testing.assert_allclose(one, other, atol=0.01)
+        assert one[0, 0].mean() < 0.1 < one.max()
+
+    def test_a_fixed_polarity_is_believed(self) -> None:
+        ground = np.full((2, 2), 200, np.uint8)
+        assert levels(preprocess(grey(ground), how(2, 2))).max() == 200
+        assert levels(preprocess(grey(ground), how(2, 2, polarity="dark-on-light"))).max() == 55
+
+    @pytest.mark.parametrize(("level", "seen"), [(127, 127), (128, 127), (129, 126)])
+    def test_a_ground_is_light_from_the_middle_on(self, level: int, seen: int) -> None:
+        ground = np.full((2, 2), level, np.uint8)
+        assert set(levels(preprocess(grey(ground), how(2, 2, polarity="auto"))).flat) == {seen}
+
+    def test_auto_looks_at_the_border_and_not_at_the_middle(self) -> None:
+        pixels = np.full((8, 8), 250, np.uint8)
+        pixels[0] = pixels[-1] = pixels[:, 0] = pixels[:, -1] = 0
+        array = levels(preprocess(grey(pixels), how(8, 8, polarity="auto")))[0]
+        assert (array[0, 0], array[4, 4]) == (0, 250)
+
+    def test_padding_is_inverted_with_the_picture(self) -> None:
+        ground = np.full((1, 4), 250, np.uint8)
+        assert set(levels(preprocess(grey(ground), how(4, 4, polarity="auto"))).flat) == {5}
+
+
+PNG = encoded(Image.fromarray(noise(12, 9)))
+JPEG = encoded(Image.fromarray(noise(12, 9)), "JPEG")
+EXIF = Image.Exif()
+EXIF[0x0112] = 6
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"hello",
+            b"GIF89a" + bytes(40),
+            b"BM" + bytes(60),
+            encoded(Image.new("L", (2, 2)), "TIFF"),
+            encoded(Image.new("L", (2, 2)), "WEBP"),
+        ],
+        ids=["empty", "text", "gif", "bmp", "tiff", "webp"],
+    )
+    def test_what_is_neither_png_nor_jpeg(self, data: bytes) -> None:
+        with pytest.raises(PictureError, match="neither a PNG nor a JPEG"):
+            preprocess(data, how())
+
+    @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+    @pytest.mark.parametrize("whole", [PNG, JPEG], ids=["png", "jpeg"])
+    def test_truncated(self, whole: bytes, share: float) -> None:
+        with pytest.raises(PictureError):
+            preprocess(whole[: int(len(whole) * share)], how())
+
+    def test_damaged_pixels(self) -> None:
+        at = PNG.index(b"IDAT") + 10
+        with pytest.raises(PictureError, match="damaged"):
+            preprocess(PNG[:at] + bytes([PNG[at] ^ 0xFF]) + PNG[at + 1 :], how())
+
+    @pytest.mark.parametrize("exif", [b"Exif\0\0II*\0", b"Exif\0\0MM\0*\0\0"])
+    def test_damaged_exif_is_the_senders_fault(self, exif: bytes) -> None:
+        data = encoded(Image.fromarray(noise(4, 4)), "PNG", exif)
+        with pytest.raises(PictureError, match="damaged"):
+            preprocess(data, how())
+
+    @pytest.mark.parametrize(
+        ("width", "height"),
+        [(MAX_PIXELS + 1, 1), (10_000, 10_000), (1, 150_000_000), (60_000, 60_000)],
+    )
+    def test_too_many_pixels_are_refused_by_the_header(self, width: int, height: int) -> None:
+        with pytest.raises(PictureError, match="pixels"):
+            preprocess(claiming(width, height), how())
+
+    def test_the_most_pixels_allowed_are_not_too_many(self) -> None:
+        with pytest.raises(PictureError, match="damaged"):  # it claims more than it has
+            preprocess(claiming(MAX_PIXELS, 1), how())
+
+    def test_an_empty_picture(self) -> None:
+        with pytest.raises(PictureError):
+            preprocess(claiming(0, 5), how())
+
+    @pytest.mark.parametrize(
+        "whole",
+        [
+            encoded(Image.fromarray(noise(5, 4)), exif=EXIF.tobytes()),
+            encoded(Image.fromarray(noise(5, 4)).convert("P")),
+            encoded(Image.fromarray(noise(5, 4)), "JPEG", EXIF.tobytes()),
+        ],
+        ids=["png", "palette", "jpeg"],
+    )
+    def test_no_damage_raises_anything_else(self, whole: bytes) -> None:
+        draw = random.Random(3)
+        refused = 0
+        for _ in range(1500):
+            data = bytearray(whole)
+            for _ in range(draw.choice((1, 1, 3))):
+                data[draw.randrange(len(data))] = draw.randrange(256)
+            try:
+                array = preprocess(bytes(data), how())
+            except PictureError:
+                refused += 1
+            else:
+                assert array.shape == (1, 12, 12)
+        assert refused > 0
