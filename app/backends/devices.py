@@ -42,9 +42,8 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
 def cpu_threads(devices: tuple[Device, ...]) -> int:
     """Intra-op threads per CPU replica: all usable cores but one, shared evenly; at least one.
 
-    The one that is left out is the event loop's. On two cores under load a batch of 33 digits took
-    0.8 ms with one thread and 9.4 ms with two: each parallel section waited for the core that was
-    busy parsing requests.
+    The one that is left out is the event loop's: where both want it, every parallel section of a
+    forward waits for a core that parses requests. docs/adr/0001-replicas-are-threads.md has figures.
     """
     replicas = sum(device.kind == "cpu" for device in devices)
     return max(1, (usable_cores() - 1) // max(1, replicas))
