@@ -61,7 +61,7 @@ class UnsupportedMediaType(CallerError):
 
 
 class NotAcceptable(CallerError):
-    """The Accept header names no form that this answer can be written in."""
+    """The answer cannot be written in the form that the Accept header names."""
 
     code = "not_acceptable"
 

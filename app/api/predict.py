@@ -23,7 +23,7 @@ from app.api.payloads import (
     read_items,
 )
 from app.api.service import Service
-from app.engine.engine import Prediction
+from app.engine.engine import Submission
 from app.errors import Abandoned, InvalidInput, TorchlaneError
 from app.types import Answer, CacheCounts
 
@@ -128,28 +128,28 @@ async def _read_body(head: Head, receive: Receive, limit: int) -> bytes:
             return bytes(body)
 
 
-async def _while_connected(receive: Receive, prediction: Prediction) -> Answer:
+async def _while_connected(receive: Receive, submission: Submission) -> Answer:
     """Await the answer; give it up when the client goes."""
-    if prediction.is_settled:
-        return await prediction.answer()
+    if submission.is_settled:
+        return await submission.answer()
     watchers: list[asyncio.Task[None]] = []
 
     def watch() -> None:
-        watchers.append(asyncio.create_task(_abandon_on_disconnect(receive, prediction)))
+        watchers.append(asyncio.create_task(_abandon_on_disconnect(receive, submission)))
 
     timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, watch)
     try:
-        return await prediction.answer()
+        return await submission.answer()
     finally:
         timer.cancel()
         for watcher in watchers:
             watcher.cancel()
 
 
-async def _abandon_on_disconnect(receive: Receive, prediction: Prediction) -> None:
+async def _abandon_on_disconnect(receive: Receive, submission: Submission) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    prediction.abandon()
+    submission.abandon()
 
 
 def _timeout_s(given: bytes, most_s: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -48,19 +49,31 @@ class Ticket:
 
 @dataclass(slots=True)
 class _Lane:
-    """Tickets that can share a batch, oldest first unless `in_order` says that deadlines differ."""
+    """Tickets that can share a batch.
+
+    As long as deadlines come in order, which one timeout for all makes them, the tickets stand in
+    order of age and of deadline at once. Where they do not, the lane is sorted by deadline when it is
+    cut, and its oldest ticket has to be looked for.
+    """
 
     tickets: deque[Ticket] = field(default_factory=deque)
     waiting: int = 0
-    in_order: bool = True
+    by_age: bool = True
+    by_due: bool = True
 
     def oldest_at(self) -> float:
         while self.tickets and self.tickets[0].state is not TicketState.WAITING:
             self.tickets.popleft()
-        if self.in_order:
+        if self.by_age:
             return self.tickets[0].enqueued_at
-        waiting = (t.enqueued_at for t in self.tickets if t.state is TicketState.WAITING)
-        return min(waiting)
+        return min(t.enqueued_at for t in self.tickets if t.state is TicketState.WAITING)
+
+    def sort(self) -> None:
+        live = [ticket for ticket in self.tickets if ticket.state is TicketState.WAITING]
+        self.tickets = deque(
+            sorted(live, key=attrgetter("due_at"))
+        )  # stable: ties keep their order
+        self.by_due, self.by_age = True, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +113,21 @@ class Batcher:
         """Queue a ticket; the caller has looked at `room`."""
         lane = self._lanes.setdefault(ticket.signature, _Lane())
         if lane.tickets and ticket.due_at < lane.tickets[-1].due_at:
-            lane.in_order = False
+            lane.by_due = False
         lane.tickets.append(ticket)
         self._count(lane, +1)
 
-    def put_back(self, ticket: Ticket) -> None:
-        """Queue an accepted ticket again, ahead of the others and whatever the limit."""
-        ticket.state = TicketState.WAITING
-        lane = self._lanes.setdefault(ticket.signature, _Lane())
-        lane.tickets.appendleft(ticket)
-        self._count(lane, +1)
+    def put_back(self, tickets: Sequence[Ticket]) -> None:
+        """Queue accepted tickets again, once, ahead of the others and whatever the limit."""
+        for ticket in reversed(tickets):
+            ticket.state, ticket.moved = TicketState.WAITING, True
+            lane = self._lanes.setdefault(ticket.signature, _Lane())
+            if lane.tickets and lane.tickets[0].due_at < ticket.due_at:
+                lane.by_due = False
+            if lane.tickets and lane.tickets[0].enqueued_at < ticket.enqueued_at:
+                lane.by_age = False
+            lane.tickets.appendleft(ticket)
+            self._count(lane, +1)
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take a waiting ticket out: nobody waits for it any more."""
@@ -127,7 +145,7 @@ class Batcher:
         if deadline < ticket.due_at:
             ticket.due_at = deadline
             if ticket.state is TicketState.WAITING:
-                self._lanes[ticket.signature].in_order = False
+                self._lanes[ticket.signature].by_due = False
 
     def lanes(self) -> list[LaneView]:
         """What waits, per signature."""
@@ -144,9 +162,8 @@ class Batcher:
             is dropped here too: neither costs any compute.
         """
         lane = self._lanes[signature]
-        if not lane.in_order:
-            live = [t for t in lane.tickets if t.state is TicketState.WAITING]
-            lane.tickets = deque(sorted(live, key=attrgetter("due_at")))  # stable: ties keep order
+        if not lane.by_due:
+            lane.sort()
         batch: list[Ticket] = []
         expired: list[Ticket] = []
         while lane.tickets and len(batch) < size:

@@ -34,6 +34,7 @@ class Line:
     model: ModelId
     batcher: Batcher
     limits: BatchLimits
+    outputs: tuple[str, ...]
     probe: Probe
     metrics: ModelMetrics
     seconds_per_item: float = field(default=0.0)
@@ -83,10 +84,6 @@ class Dispatcher:
     def add(self, line: Line) -> None:
         """Serve a line from now on."""
         self._lines[line.model] = line
-
-    def remove(self, model: ModelId) -> None:
-        """Stop serving a line; its queue must be empty."""
-        del self._lines[model]
 
     def ready_replicas(self, model: ModelId) -> int:
         """How many replicas serve the model."""
@@ -152,18 +149,23 @@ class Dispatcher:
         items = [ticket.item for ticket in tickets]
 
         def work(backend: Backend) -> Report:
-            return run_batch(backend, items, line.probe)
+            return run_batch(backend, items, line.outputs, line.probe)
 
         def done(report: Report) -> None:
             self._record(line, replica, tickets, report, now)
 
-        replica.start(line.model, work, done)
+        def failed(error: BaseException) -> Report:
+            fault = ReplicaError(f"bug: {type(error).__name__}: {error}")
+            return Report([None] * len(items), fault, (), 0.0, 0)
+
+        replica.start(line.model, work, done, failed)
 
     def _record(
         self, line: Line, replica: Replica, tickets: list[Ticket], report: Report, started: float
     ) -> None:
-        line.took(report.compute_s, len(tickets))
-        line.metrics.compute_seconds.observe(report.compute_s)
+        if report.forwards:
+            line.took(report.compute_s, len(tickets))
+            line.metrics.compute_seconds.observe(report.compute_s)
         if report.forwards > 1:
             line.metrics.splits.inc()
         for error in report.errors:
@@ -171,6 +173,7 @@ class Dispatcher:
         if report.fault is not None:
             replica.state = ReplicaState.SICK
         computed = 0
+        moving: list[Ticket] = []
         for ticket, outcome in zip(tickets, report.outcomes, strict=True):
             queue_s = started - ticket.enqueued_at
             if outcome is not None:
@@ -180,14 +183,13 @@ class Dispatcher:
             elif ticket.abandoned:
                 self._settle(line, Settled(ticket, None, queue_s, report.compute_s))
             elif self._can_move(line, ticket, report.fault):
-                ticket.moved = True
-                line.metrics.moved.inc()
-                line.batcher.put_back(ticket)
+                moving.append(ticket)
             else:
                 failed = BackendFailed("the replica failed and no other could take this item over")
                 self._settle(line, Settled(ticket, failed, queue_s, report.compute_s))
-        if computed:
-            line.metrics.computed.inc(computed)
+        line.batcher.put_back(moving)
+        line.metrics.moved.inc(len(moving))
+        line.metrics.computed.inc(computed)
         if report.fault is not None and self.on_fault is not None:
             self.on_fault(replica, report.fault)
         self.poke()

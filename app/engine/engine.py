@@ -25,6 +25,7 @@ from app.errors import (
     ModelNotFound,
     ModelNotReady,
     Overloaded,
+    PayloadTooLarge,
     ReplicaError,
     ShuttingDown,
     TorchlaneError,
@@ -106,7 +107,7 @@ class Engine:
         """
         return await self.submit(model, items, deadline).answer()
 
-    def submit(self, model: ModelId, items: Sequence[Item], deadline: float) -> Prediction:
+    def submit(self, model: ModelId, items: Sequence[Item], deadline: float) -> Submission:
         """The first half of `predict`: accept the items or refuse them, at once and as a whole."""
         served = self._served(model)
         keys = [served.keys.key(item) for item in items]
@@ -129,21 +130,24 @@ class Engine:
         hit = sum(key in hits for key in keys)
         counts = CacheCounts(hit, miss=len(fresh), joined=len(keys) - hit - len(fresh))
         served.line.metrics.looked_up(counts)
-        return Prediction(self, served.line, waiter, keys, counts)
+        return Submission(self, served.line, waiter, keys, counts)
 
-    def publish(self, model: ModelId, identity: str, probe: Probe) -> None:
+    def publish(
+        self, model: ModelId, identity: str, outputs: tuple[str, ...], probe: Probe
+    ) -> None:
         """Serve a model that the replicas have installed.
 
         Args:
             model: its name and version.
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
+            outputs: the names that a backend must answer.
             probe: replays a golden example on a backend.
         """
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items)
         metrics.queue_depth.set_function(lambda: batcher.waiting)  # asked when it is scraped
-        line = Line(model, batcher, self._config.batches, probe, metrics)
+        line = Line(model, batcher, self._config.batches, outputs, probe, metrics)
         self._models[model] = _Served(line, KeyMaker(identity))
         self._dispatcher.add(line)
 
@@ -203,6 +207,11 @@ class Engine:
         """Refuse at once what cannot be queued as a whole, before anything has changed."""
         if deadline <= self._clock.now():
             raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
+        if fresh > self._config.queue_limit_items:
+            raise PayloadTooLarge(
+                f"{fresh} different items in one request, the queue holds "
+                f"{self._config.queue_limit_items}; split it"
+            )
         if fresh > line.batcher.room:
             raise Overloaded(
                 f"{line.batcher.waiting} items wait and {fresh} more do not fit "
@@ -253,7 +262,7 @@ class Engine:
             waiter.settle(ticket.key, outcome, settled.queue_s, settled.compute_s)
 
 
-class Prediction:
+class Submission:
     """A request that was accepted; its holder must await `answer`, once, or work would leak."""
 
     def __init__(

@@ -35,21 +35,27 @@ class Report:
     forwards: int
 
 
-def run_batch(backend: Backend, items: Sequence[Item], probe: Probe) -> Report:
+def run_batch(
+    backend: Backend, items: Sequence[Item], outputs: Sequence[str], probe: Probe
+) -> Report:
     """Run items of one signature as a batch; where it fails, split until the culprit is alone.
 
     Args:
         backend: the model on this replica's device.
         items: at least one, all of one signature.
+        outputs: the names that every run must answer.
         probe: replays a golden example; raises BackendError if the replica cannot answer even that.
     """
-    return _Run(backend, items, probe).report()
+    return _Run(backend, items, outputs, probe).report()
 
 
 class _Run:
-    def __init__(self, backend: Backend, items: Sequence[Item], probe: Probe) -> None:
+    def __init__(
+        self, backend: Backend, items: Sequence[Item], outputs: Sequence[str], probe: Probe
+    ) -> None:
         self._backend = backend
         self._items = items
+        self._outputs = outputs
         self._probe = probe
         self._probed = False
         self._outcomes: list[Outcome | None] = [None] * len(items)
@@ -74,7 +80,8 @@ class _Run:
         self._forwards += 1
         try:
             outputs = self._backend.run(stack(span))
-            _check_rows(outputs, len(span))
+            _check(outputs, self._outputs, len(span))
+            rows = _rows(outputs, len(span))
         except ReplicaError:
             raise
         except ModelError as error:
@@ -83,7 +90,7 @@ class _Run:
             Exception
         ) as error:  # a backend outside its contract; an item must not end the thread
             return ModelError(f"{type(error).__name__}: {error}")
-        self._outcomes[start:stop] = _rows(outputs, len(span))
+        self._outcomes[start:stop] = rows
         return None
 
     def _isolate(self, start: int, stop: int, error: ModelError) -> None:
@@ -121,7 +128,9 @@ def stack(items: Sequence[Item]) -> Arrays:
     return {name: np.stack([item.arrays[name] for item in items]) for name in items[0].arrays}
 
 
-def _check_rows(outputs: Arrays, wanted: int) -> None:
+def _check(outputs: Arrays, names: Sequence[str], wanted: int) -> None:
+    if set(outputs) != set(names):
+        raise ModelError(f"outputs {sorted(outputs)}, the manifest says {sorted(names)}")
     for name, array in outputs.items():
         got = array.shape[0] if array.ndim else 0
         if got != wanted:
@@ -131,7 +140,7 @@ def _check_rows(outputs: Arrays, wanted: int) -> None:
 def _rows(outputs: Arrays, count: int) -> list[Outcome]:
     finite = np.ones(count, dtype=bool)
     for array in outputs.values():
-        if array.dtype.kind == "f":
+        if array.dtype.kind in "fc":
             finite &= np.isfinite(array.reshape(count, -1)).all(axis=1)
     return [
         {name: frozen_copy(array[row]) for name, array in outputs.items()}

@@ -60,17 +60,25 @@ class Replica:
         return not self.busy and self.serves(model)
 
     def start(
-        self, model: ModelId, work: Callable[[Backend], T], done: Callable[[T], None]
+        self,
+        model: ModelId,
+        work: Callable[[Backend], T],
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], T],
     ) -> None:
         """Run `work` on the model's backend in the thread; `done` gets its result on the loop.
 
-        `work` must not raise: what can go wrong is part of its result.
+        Where `work` raises, `failed` makes the result of what it raised: the thread lives on, and `done`
+        is always called.
         """
         self.busy = True
         loop = asyncio.get_running_loop()
 
         def job() -> None:
-            result = work(self._backends[model])
+            try:
+                result = work(self._backends[model])
+            except BaseException as error:  # becomes a result: a dead thread would hang its callers
+                result = failed(error)
             _tell(loop, finish, result)
 
         def finish(result: T) -> None:
@@ -124,12 +132,17 @@ class Replica:
         return await future
 
     async def close(self, patience_s: float) -> bool:
-        """Close all backends and end the thread; False if it did not end in time."""
+        """Close all backends in the thread and end it; False if it did not get there in time."""
         self.state = ReplicaState.CLOSED
+
+        def job() -> None:  # the last one: whatever an install before it made is here by now
+            for backend in self._backends.values():
+                backend.close()
+            self._backends.clear()
+
         try:
             async with asyncio.timeout(patience_s):
-                for model in tuple(self._backends):
-                    await self.remove(model)
+                await self.call(job)
         except TimeoutError:
             return False
         self._jobs.put(None)

@@ -106,7 +106,7 @@ async def rig(
     for replica, backend in zip(replicas, backends, strict=True):
         replica.open()
         await replica.install(MODEL, _give(backend))
-    engine.publish(MODEL, "digest:fake", replay)
+    engine.publish(MODEL, "digest:fake", ("value",), replay)
     try:
         yield made
     finally:

@@ -18,6 +18,7 @@ from app.errors import (
     ModelError,
     ModelNotReady,
     Overloaded,
+    PayloadTooLarge,
     ReplicaError,
     ShuttingDown,
 )
@@ -96,6 +97,19 @@ async def test_law_3_replica_error_moves_the_items_once_to_another_replica() -> 
         assert await r.ask(4) == [8]  # and the sick one gets no more work
 
 
+async def test_law_3_moved_items_keep_their_order() -> None:
+    broken = _always(ReplicaError("broken"))
+    async with rig(scripts=(None, broken), max_batch_size=4) as r:
+        r.backends[0].gate.clear()
+        holding = r.start(0)
+        await until(lambda: r.backends[0].batches == [[0]])
+        moved = r.start(1, 2, 3, 4)
+        await until(lambda: len(r.faults) == 1)
+        r.backends[0].gate.set()
+        await asyncio.gather(holding, moved)
+        assert r.backends[0].batches == [[0], [1, 2, 3, 4]]
+
+
 async def test_law_3_items_do_not_move_a_second_time() -> None:
     broken = _always(ReplicaError("broken"))
     async with rig(scripts=(broken, broken, None)) as r:
@@ -156,6 +170,25 @@ async def test_law_4_another_number_of_rows_is_a_backend_error_not_a_shifted_ans
         assert await r.ask(1, 2, 3) == [2, 4, 6]  # split down to single items, which are right
     async with rig(scripts=(adds_a_row,)) as r:
         assert await r.ask(1, 2, 3) == ["backend_failed"] * 3
+
+
+async def test_law_4_other_outputs_than_the_manifests_are_a_backend_error() -> None:
+    async with rig(scripts=(lambda _: {},)) as r:
+        assert await r.ask(1) == ["backend_failed"]
+
+
+async def test_law_1_an_exception_that_nobody_foresaw_fails_items_and_hangs_nobody() -> None:
+    def odd(inputs: Arrays) -> Arrays | None:
+        raise MemoryError("in the model")
+
+    async with rig(scripts=(odd,)) as r:
+        assert await r.ask(1, 2) == ["backend_failed"] * 2
+
+
+async def test_law_5_a_request_that_no_queue_could_hold_is_not_told_to_retry() -> None:
+    async with rig(queue_limit=3) as r:
+        with pytest.raises(PayloadTooLarge, match="split"):
+            await r.ask(1, 2, 3, 4)
 
 
 async def test_law_5_a_full_queue_refuses_at_once_and_as_a_whole() -> None:
@@ -429,7 +462,7 @@ async def test_models_on_one_replica_take_turns() -> None:
         r.backend.script = lambda _: order.append("double")
         second = type(r.backend)(lambda _: order.append("other"))
         await r.replicas[0].install(other, lambda: second)
-        r.engine.publish(other, "other:fake", replay)
+        r.engine.publish(other, "other:fake", ("value",), replay)
         r.backend.gate.clear()
         flood = [r.start(float(number)) for number in range(6)]
         await until(lambda: len(r.backend.batches) == 1)

@@ -29,7 +29,7 @@ async def test_install_run_and_close_happen_in_one_thread_of_its_own() -> None:
 
     await replica.install(MODEL, make)
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    replica.start(MODEL, work, done.set_result)
+    replica.start(MODEL, work, done.set_result, _unexpected)
     assert not replica.is_free(MODEL)
     assert await done == 42
     assert replica.is_free(MODEL)
@@ -66,6 +66,46 @@ async def test_close_gives_up_on_a_thread_that_is_stuck() -> None:
     replica.open()
     await replica.install(MODEL, FakeBackend)
     stuck = threading.Event()
-    replica.start(MODEL, lambda _: stuck.wait(), lambda _: None)
+    replica.start(MODEL, lambda _: stuck.wait(), lambda _: None, lambda _: False)
     assert not await replica.close(0.05)
     stuck.set()
+
+
+async def test_work_that_raises_becomes_a_result_and_the_thread_lives_on() -> None:
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    await replica.install(MODEL, FakeBackend)
+    for error in (MemoryError("no room"), SystemExit(1)):
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def work(_: object, error: BaseException = error) -> str:
+            raise error
+
+        replica.start(MODEL, work, done.set_result, repr)
+        assert await done == repr(error)
+        assert replica.is_free(MODEL)
+    assert await replica.close(1.0)
+
+
+async def test_closing_while_a_backend_is_made_closes_that_too() -> None:
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    backend, begun, go_on = FakeBackend(), threading.Event(), threading.Event()
+
+    def make() -> FakeBackend:
+        begun.set()
+        go_on.wait()
+        return backend
+
+    installing = asyncio.create_task(replica.install(MODEL, make))
+    await asyncio.to_thread(begun.wait)
+    closing = asyncio.create_task(replica.close(5.0))
+    await asyncio.sleep(0)
+    installing.cancel()
+    go_on.set()
+    assert await closing
+    assert backend.calls == ["close"]
+
+
+def _unexpected(error: BaseException) -> int:
+    raise error
