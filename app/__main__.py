@@ -31,7 +31,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the last answer, open connections get this long to bring their next request and be told 503:
 # closing at once would cut off clients that are just sending.
 LINGER_S = 1.0
-WRITE_S = 2  # for the last answers to be written
+RESERVE = 0.2  # of the budget
 USAGE_EXIT_CODE = 2
 LISTEN_EXIT_CODE = 1
 
@@ -63,17 +63,21 @@ class Server(uvicorn.Server):
             os._exit(128 + number)
         self._stopping = True
         LOG.info("draining", signal=signal.Signals(number).name, budget_s=self._drain_s)
-        self._lifecycle.begin_drain()
+        self._lifecycle.begin_drain(self._drain_s)
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what was accepted, then let uvicorn close what is left."""
+        self._lifecycle.begin_drain(self._drain_s)
         for server in self.servers:
             server.close()
-        await self._lifecycle.drain(self._drain_s)
+        reserve_s = RESERVE * self._drain_s  # for answers to be written and backends to be closed
+        await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
         # Every outcome is settled; answers are being written, and clients told to go elsewhere.
-        await _until_empty(self.server_state.connections, time.monotonic() + LINGER_S)
-        self.config.timeout_graceful_shutdown = WRITE_S
+        linger_s = min(LINGER_S, self._lifecycle.stop_left_s() / 2)
+        await _until_empty(self.server_state.connections, time.monotonic() + linger_s)
+        # What is still there is reading a body or not reading its answer: uvicorn cancels it.
+        self.config.timeout_graceful_shutdown = 0
         await super().shutdown(sockets)
         LOG.info("stopped")
 

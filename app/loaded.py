@@ -64,6 +64,7 @@ class LoadedModels:
         self._loaded: dict[str, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
         self._discovered = False
+        self._unreadable = False
 
     @property
     def default_model(self) -> str:
@@ -82,6 +83,10 @@ class LoadedModels:
         for model in newest:
             self.record(VersionStatus(model, ModelState.LOADING))
         self._discovered = True
+
+    def unreadable(self) -> None:
+        """The repository could not be read at all."""
+        self._unreadable = True
 
     def record(self, status: VersionStatus) -> None:
         """How far a version has come, or why it failed."""
@@ -124,6 +129,8 @@ class LoadedModels:
     def why_not(self, name: str) -> TorchlaneError:
         """What to tell somebody who asks for a model that is not loaded."""
         statuses = self.statuses(name)
+        if self._unreadable:
+            return ModelNotReady("no model is loaded: the repository cannot be read")
         if not self._discovered or any(s.state is ModelState.LOADING for s in statuses):
             return ModelNotReady(f"model {name!r} is loading; try again shortly")
         if not statuses:
@@ -133,6 +140,8 @@ class LoadedModels:
 
     def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
         """Ready: every model in the repository has a good version that some replica serves."""
+        if self._unreadable:
+            return Readiness(False, ("the repository cannot be read; the log has the reason",))
         if not self._discovered:
             return Readiness(False, ("the repository has not been read yet",))
         reasons = [str(self.why_not(name)) for name in self.names if name not in self._loaded]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import secrets
@@ -11,7 +12,8 @@ import structlog
 from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
+from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_answer, error_body
+from app.errors import ShuttingDown
 from app.metrics import Metrics
 
 LOG = structlog.get_logger(__name__)
@@ -50,6 +52,13 @@ class RequestMiddleware:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # a stop ends what is unfinished, such as an upload
+            if status:
+                raise
+            stopped = ShuttingDown("the server stopped before the request was complete")
+            code, headers, content = error_answer(scope, stopped)
+            response = Response(content, code, {k.decode(): v.decode() for k, v in headers})
+            await response(scope, receive, send_with_id)
         except Exception:  # the last resort: answered, logged once with its id, and not raised on
             LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
             if status:

@@ -43,7 +43,8 @@ def cpu_threads(devices: tuple[Device, ...]) -> int:
     """Intra-op threads per CPU replica: all usable cores but one, shared evenly; at least one.
 
     The one that is left out is the event loop's: where both want it, every parallel section of a
-    forward waits for a core that parses requests. docs/adr/0001-replicas-are-threads.md has figures.
+    forward waits for a core that parses requests. docs/adr/0001-replicas-are-threads.md has
+    figures.
     """
     replicas = sum(device.kind == "cpu" for device in devices)
     return max(1, (usable_cores() - 1) // max(1, replicas))

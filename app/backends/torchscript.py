@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import statistics
 import time
 import warnings
@@ -34,7 +36,7 @@ class TorchScriptBackend:
     times both and picks one per bucket; they agree to about 1e-7, well within the golden tolerance.
 
     Args:
-        file: the variant's file; its digest has been checked.
+        file: the variant's file; what is loaded is checked against its digest.
         manifest: names, dtypes and order of inputs and outputs.
         device: where to run.
         cpu_threads: intra-op threads when the device is the CPU.
@@ -53,9 +55,10 @@ class TorchScriptBackend:
         """See `Backend`."""
         if self._device.type == "cpu":
             torch.set_num_threads(self._cpu_threads)  # per thread: this is the replica's
-        self._plain = self._read()
+        data = self._verified_bytes()
+        self._plain = self._read(data)
         if self._device.type == "cpu":
-            self._optimized = self._optimize()
+            self._optimized = self._optimize(data)
 
     def warm_up(self, batches: Sequence[Arrays]) -> None:
         """See `Backend`; also times the forms and keeps the faster one per batch size."""
@@ -98,27 +101,40 @@ class TorchScriptBackend:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _read(self) -> Any:
+    def _verified_bytes(self) -> bytes:
+        """The file, checked once more: it may have changed since, as when a replica is rebuilt."""
+        try:
+            data = self._file.read_bytes()
+        except OSError as error:
+            raise ArtifactInvalid(f"{self._file.name} cannot be read: {error.strerror}") from error
+        got, wanted = hashlib.sha256(data).hexdigest(), self._manifest.files[self._file.name].sha256
+        if got != wanted:
+            raise ArtifactInvalid(
+                f"{self._file.name} has SHA-256 {got}, the manifest says {wanted}"
+            )
+        return data
+
+    def _read(self, data: bytes) -> Any:
         try:
             load: Callable[..., Any] = torch.jit.load  # untyped in torch
-            module = load(str(self._file), map_location=self._device)
+            module = load(io.BytesIO(data), map_location=self._device)
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error
         except torch.OutOfMemoryError as error:
             raise ReplicaError(f"the model does not fit on {self._device}: {error}") from error
         except (RuntimeError, ValueError, OSError) as error:
-            first = str(error).strip().splitlines()[0]
+            LOG.error("file_not_loaded", file=self._file.name, error=str(error))
             raise ArtifactInvalid(
-                f"{self._file.name} is not a TorchScript file: {first}"
+                f"{self._file.name} is not a TorchScript file that this torch reads"
             ) from error
         module.eval()
         return module
 
-    def _optimize(self) -> Forward | None:
+    def _optimize(self, data: bytes) -> Forward | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it tells of each pass that does not apply
-                optimized: Forward = torch.jit.optimize_for_inference(self._read())
+                optimized: Forward = torch.jit.optimize_for_inference(self._read(data))
                 return optimized
         except RuntimeError as error:
             LOG.info("optimize_for_inference_refused", file=self._file.name, error=str(error))

@@ -52,8 +52,8 @@ class _Lane:
     """Tickets that can share a batch.
 
     As long as deadlines come in order, which one timeout for all makes them, the tickets stand in
-    order of age and of deadline at once. Where they do not, the lane is sorted by deadline when it is
-    cut, and its oldest ticket has to be looked for.
+    order of age and of deadline at once. Where they do not, the lane is sorted by deadline when it
+    is cut, and its oldest ticket has to be looked for.
     """
 
     tickets: deque[Ticket] = field(default_factory=deque)

@@ -68,8 +68,8 @@ class Replica:
     ) -> None:
         """Run `work` on the model's backend in the thread; `done` gets its result on the loop.
 
-        Where `work` raises, `failed` makes the result of what it raised: the thread lives on, and `done`
-        is always called.
+        Where `work` raises, `failed` makes the result of what it raised: the thread lives on, and
+        `done` is always called.
         """
         self.busy = True
         loop = asyncio.get_running_loop()
