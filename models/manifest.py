@@ -51,6 +51,7 @@ class TensorSpec(Part):
     name: Name
     dtype: Dtype
     shape: tuple[int, ...]
+    free_max: int = Field(default=1024, ge=1, description="largest free dimension of an input")
 
     @field_validator("shape")
     @classmethod
@@ -87,6 +88,13 @@ class TensorSpec(Part):
         wanted = self.item_shape
         return len(shape) == len(wanted) and all(
             want in (-1, got) for want, got in zip(wanted, shape, strict=True)
+        )
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether an item of this shape fits and no free dimension is larger than it may be."""
+        return self.accepts(shape) and all(
+            want != -1 or got <= self.free_max
+            for want, got in zip(self.item_shape, shape, strict=True)
         )
 
 

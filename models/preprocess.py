@@ -12,7 +12,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from models.manifest import PicturePreprocess
 
-MAX_PIXELS = 32_000_000  # 32 megapixels: read from the header, before any pixel is decoded
+# Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
+# of their size, so photographs are taken as cameras make them.
+MAX_PIXELS = 4_000_000  # to decode: 4 megapixels take a few tenths of a second at the worst
+MAX_JPEG_PIXELS = 50_000_000  # in the file
 FORMATS = ("PNG", "JPEG")
 # What Pillow's parsers of headers, EXIF and pixels raise at bytes that are not what they should be.
 DAMAGE = (
@@ -44,7 +47,7 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of large or damaged pictures: the sender's fault
-        picture = _upright(_open(picture) if isinstance(picture, bytes) else picture)
+        picture = _upright(open_picture(picture, how) if isinstance(picture, bytes) else picture)
     picture = _flatten(picture, "L" if how.channels == 1 else "RGB")
     pixels = np.asarray(picture)
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
@@ -58,16 +61,29 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     return np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32)
 
 
-def _open(data: bytes) -> Image.Image:
+def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
+    """Read the header only; `width * height` of what comes back is what decoding it will cost.
+
+    A JPEG file is set to be decoded at the smallest fraction of its size that is still twice as
+    large as what the model takes.
+
+    Raises:
+        PictureError: if the bytes are not a PNG or JPEG, or hold too many pixels.
+    """
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise PictureError("neither a PNG nor a JPEG picture") from error
     except DAMAGE as error:
         raise PictureError(f"the picture cannot be read: {error}") from error
-    pixels = picture.width * picture.height
-    if pixels > MAX_PIXELS:
-        raise PictureError(f"the picture has {pixels} pixels, at most {MAX_PIXELS} are taken")
+    whole = picture.width * picture.height
+    if whole <= MAX_JPEG_PIXELS:
+        picture.draft(None, (2 * how.width, 2 * how.height))  # does nothing to a PNG
+    if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
+        raise PictureError(
+            f"the picture has {whole} pixels; at most {MAX_PIXELS} are taken, in a JPEG file "
+            f"{MAX_JPEG_PIXELS} where the model takes small ones; scale it down"
+        )
     return picture
 
 
@@ -81,8 +97,8 @@ def _upright(picture: Image.Image) -> Image.Image:
 
 def _flatten(picture: Image.Image, mode: str) -> Image.Image:
     if picture.mode in ("I;16", "I", "F"):  # 16-bit greyscale: Pillow would clip, not scale
-        top = np.asarray(picture, dtype=np.float64)
-        picture = Image.fromarray(np.clip(top / 257, 0, 255).astype(np.uint8))
+        levels = np.asarray(picture)
+        picture = Image.fromarray(np.clip(levels // 257, 0, 255).astype(np.uint8))
     if picture.has_transparency_data:
         colours = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), colours)

@@ -74,7 +74,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
     ]
     if "{name}" in path:
         parameters.append(_path_parameter("name", "string"))
-    if "{version" in path:
+    if "{version}" in path:
         parameters.append(_path_parameter("version", "integer"))
     return {
         "responses": responses,

@@ -7,7 +7,7 @@ from typing import cast
 
 import orjson
 
-from app.codecs.base import NPY, OCTET_STREAM, Codec, check_count
+from app.codecs.base import NPY, OCTET_STREAM, Codec, PixelBudget, check_count
 from app.errors import Detail, InvalidInput, ItemFailed, PayloadTooLarge
 from app.loaded import LoadedModel
 from app.types import Arrays, Item, Outcome
@@ -45,7 +45,8 @@ def read_items(
     check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0])]
-    return [_decode_at(codec, index, value) for index, value in enumerate(values)]
+    budget = PixelBudget()
+    return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
 
 
 def answer_media_type(accept: str) -> str:
@@ -120,9 +121,9 @@ def _values(body: bytes, *, many: bool) -> list[object]:
     return value
 
 
-def _decode_at(codec: Codec, index: int, value: object) -> Item:
+def _decode_at(codec: Codec, index: int, value: object, budget: PixelBudget) -> Item:
     try:
-        return codec.decode(value)
+        return codec.decode(value, budget)
     except InvalidInput as error:
         raise InvalidInput(
             f"inputs[{index}]: {error}", [{"index": index, "problem": str(error)}]

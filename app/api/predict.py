@@ -24,12 +24,19 @@ from app.api.payloads import (
 )
 from app.api.service import Service
 from app.engine.engine import Submission
-from app.errors import Abandoned, InvalidInput, TorchlaneError
+from app.errors import (
+    Abandoned,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelNotFound,
+    TorchlaneError,
+)
 from app.types import Answer, CacheCounts
 
 # A caller that leaves is noticed only while it waits, and only after this: watching costs about ten
 # microseconds, and work that is over sooner is not worth calling off.
 WATCH_AFTER_S = 0.01
+MAX_DIGITS = 18  # of a number in a header or path: more is larger than any limit
 
 
 @dataclass(slots=True)
@@ -75,8 +82,12 @@ class PredictionApp:
         head = _read_head(scope)
         deadline = service.engine.now() + _timeout_s(head.timeout_ms, service.limits.timeout_s)
         wanted = scope.get("path_params") or {}
-        model = service.loaded.resolve(wanted.get("name"), wanted.get("version"))
-        body = await _read_body(head, receive, service.limits.max_body_bytes)
+        model = service.loaded.resolve(wanted.get("name"), _version(wanted.get("version")))
+        try:
+            async with asyncio.timeout(deadline - service.engine.now()):
+                body = await _read_body(head, receive, service.limits.max_body_bytes)
+        except TimeoutError as error:
+            raise DeadlineExceeded("the body did not arrive in time; allow more") from error
         content_type = head.content_type.decode("latin-1")
         items = read_items(
             model.codec, content_type, body, many=many, max_items=service.limits.max_items
@@ -115,17 +126,18 @@ def _read_head(scope: Scope) -> Head:
 async def _read_body(head: Head, receive: Receive, limit: int) -> bytes:
     """The whole body; refused as soon as it is known to be larger than the limit."""
     if head.content_length.isdigit():
-        check_length(int(head.content_length), limit)
-    body = b""
+        check_length(int(head.content_length[:MAX_DIGITS]), limit)
+    chunks: list[bytes] = []
+    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Abandoned("the caller went away while sending the body")
-        chunk = message.get("body", b"")
-        body = body + chunk if body else chunk
-        check_length(len(body), limit)
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        check_length(size, limit)
         if not message.get("more_body", False):
-            return bytes(body)
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 async def _while_connected(receive: Receive, submission: Submission) -> Answer:
@@ -163,6 +175,14 @@ def _timeout_s(given: bytes, most_s: float) -> float:
         shown = given.decode("latin-1")
         raise InvalidInput(f"X-Torchlane-Timeout-Ms must be a positive number, got {shown!r}")
     return min(timeout_ms / 1000, most_s)
+
+
+def _version(given: str | None) -> int | None:
+    if given is None:
+        return None
+    if not given.isascii() or not given.isdigit() or len(given) > MAX_DIGITS:
+        raise ModelNotFound("a version is a whole number; GET /models lists what is loaded")
+    return int(given)
 
 
 def _cache_header(counts: CacheCounts, *, many: bool) -> str:

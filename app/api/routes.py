@@ -40,7 +40,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     for prefix, suffix in (
         ("", ""),
         ("/models/{name}", "_by_model"),
-        ("/models/{name}/versions/{version:int}", "_by_version"),
+        ("/models/{name}/versions/{version}", "_by_version"),
     ):
         _add_prediction(app, f"{prefix}/predict", _predict, suffix, single)
         _add_prediction(app, f"{prefix}/batch-predict", _batch_predict, suffix, batch)

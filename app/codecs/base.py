@@ -11,6 +11,27 @@ from models.manifest import Manifest
 
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
+MAX_REQUEST_PIXELS = 16_000_000
+
+
+class PixelBudget:
+    """How many pixels the pictures of one request may have together: decoding holds up the loop."""
+
+    def __init__(self) -> None:
+        self._left = MAX_REQUEST_PIXELS
+
+    def spend(self, pixels: int) -> None:
+        """Take from the budget, before the work is done.
+
+        Raises:
+            PayloadTooLarge: if it is spent.
+        """
+        self._left -= pixels
+        if self._left < 0:
+            raise PayloadTooLarge(
+                f"the pictures of one request may have {MAX_REQUEST_PIXELS} pixels together; "
+                "split it or scale them down"
+            )
 
 
 class Codec(Protocol):
@@ -19,10 +40,11 @@ class Codec(Protocol):
     manifest: Manifest
     media_types: tuple[str, ...]
 
-    def decode(self, value: object) -> Item:
-        """One item from its JSON value.
+    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
+        """One item from its JSON value; pictures take from the request's budget.
 
         Raises:
+            PayloadTooLarge: if the budget is spent.
             InvalidInput: saying what was expected and what came.
         """
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 
+from app.codecs.base import PixelBudget
 from app.codecs.tensor import TensorCodec, check_media_type
 from app.errors import InvalidInput
 from app.types import Item
 from models.manifest import ImageCodecSpec, Manifest
-from models.preprocess import PictureError, preprocess
+from models.preprocess import PictureError, open_picture, preprocess
 
 PICTURES = ("image/png", "image/jpeg")
 
@@ -35,10 +36,10 @@ class ImageCodec:
         self.encode = self._tensor.encode
         self.encode_raw = self._tensor.encode_raw
 
-    def decode(self, value: object) -> Item:
+    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
         """A base64 string (a data: URL too), or numbers that are preprocessed already."""
         if not isinstance(value, str):
-            return self._tensor.decode(value)
+            return self._tensor.decode(value, budget)
         if value.startswith("data:"):
             value = value.partition(",")[2]
         try:
@@ -48,17 +49,20 @@ class ImageCodec:
                 f"{self._input.name!r}: a string must be a PNG or JPEG file in base64; "
                 "this one is not base64"
             ) from error
-        return self._picture(data)
+        return self._picture(data, budget)
 
     def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
         """One picture, or tensors."""
         if media_type in PICTURES:
-            return [self._picture(body)]
+            return [self._picture(body, None)]
         check_media_type(media_type, self.media_types)
         return self._tensor.decode_raw(media_type, body, max_items=max_items)
 
-    def _picture(self, data: bytes) -> Item:
+    def _picture(self, data: bytes, budget: PixelBudget | None) -> Item:
         try:
-            return Item({self._input.name: preprocess(data, self._how)})
+            picture = open_picture(data, self._how)
+            if budget is not None:
+                budget.spend(picture.width * picture.height)
+            return Item({self._input.name: preprocess(picture, self._how)})
         except PictureError as error:
             raise InvalidInput(f"{self._input.name!r}: {error}") from error

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, OCTET_STREAM, check_count
+from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Item
 from models.manifest import Manifest, TensorSpec
 
 MAX_NPY_HEADER_BYTES = 4096
+MAX_SHOWN = 8  # of a client's names, in an error
+MAX_SHOWN_CHARACTERS = 60
 # What numpy's reader of the header, a Python literal, raises at what is none.
 NPY_DAMAGE = (
     *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
@@ -41,7 +43,7 @@ class TensorCodec:
             octets = (OCTET_STREAM,) if self._inputs[0].is_fixed else ()
             self.media_types = (*octets, NPY)
 
-    def decode(self, value: object) -> Item:
+    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
         """Numbers for a model with one input, else an object by input name."""
         if len(self._inputs) == 1:
             spec = self._inputs[0]
@@ -75,7 +77,7 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
     """
     if media_type not in raw:
         takes = ", ".join(("application/json", *raw))
-        raise UnsupportedMediaType(f"this model takes {takes}, not {media_type!r}")
+        raise UnsupportedMediaType(f"this model takes {takes}, not {_short(media_type)}")
 
 
 def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
@@ -93,7 +95,7 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
         array = array.astype(spec.dtype)
     if flat and array.ndim == 1 and array.size == math.prod(spec.item_shape):
         array = array.reshape(spec.item_shape)
-    if not spec.accepts(array.shape):
+    if not spec.takes(array.shape):
         raise InvalidInput(
             f"{spec.name!r}: expected {_wanted(spec)}, got shape {list(array.shape)}"
         )
@@ -168,14 +170,15 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
         raise InvalidInput(f"the .npy header tells of shape {list(shape)}") from error
     rows = array if many else array[np.newaxis]
     # Items of no bytes would cost nothing to claim by the billion.
-    if rows.ndim == 0 or not spec.accepts(rows.shape[1:]) or (many and rows.size == 0):
+    if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or (many and rows.size == 0):
         wanted = f"{_wanted(spec)}, with a leading axis for the items" if many else _wanted(spec)
         raise InvalidInput(f"{spec.name!r}: expected {wanted}, got shape {list(shape)}")
     return _convert(spec, rows)
 
 
 def _wanted(spec: TensorSpec) -> str:
-    sizes = ", ".join("any" if size == -1 else str(size) for size in spec.item_shape)
+    free = f"0..{spec.free_max}"
+    sizes = ", ".join(free if size == -1 else str(size) for size in spec.item_shape)
     return f"{spec.dtype} of shape [{sizes}]"
 
 
@@ -185,4 +188,10 @@ def _kind(value: object) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names) or "nothing"
+    shown = [_short(name) for name in names[:MAX_SHOWN]]
+    return ", ".join(shown + ["..."] * (len(names) > MAX_SHOWN)) or "nothing"
+
+
+def _short(text: str) -> str:
+    """A client's own words, quoted, no longer than is of use to it."""
+    return repr(text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "...")

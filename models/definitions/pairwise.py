@@ -47,8 +47,8 @@ def _example() -> JsonValue:
 DEFINITION = Definition(
     description="Squared pairwise distances of two sets of points in the plane.",
     inputs=(
-        TensorSpec(name="a", dtype="float32", shape=(-1, -1, 2)),
-        TensorSpec(name="b", dtype="float32", shape=(-1, -1, 2)),
+        TensorSpec(name="a", dtype="float32", shape=(-1, -1, 2), free_max=256),
+        TensorSpec(name="b", dtype="float32", shape=(-1, -1, 2), free_max=256),
     ),
     outputs=(TensorSpec(name="distances", dtype="float32", shape=(-1, -1, -1)),),
     codec=TensorCodecSpec(),

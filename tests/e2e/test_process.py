@@ -158,6 +158,53 @@ def test_the_budget_ends_a_drain_that_takes_too_long(models: Path, log: Path) ->
         assert [a for a in answers if b"200 OK" not in a and b"shutting_down" not in a] == []
 
 
+def test_an_upload_that_stalls_is_told_the_deadline(models: Path, log: Path) -> None:
+    with running(models, log) as server, _half_sent(server.port, b"300") as connection:
+        answer = connection.makefile("rb").readline()
+        assert b"504" in answer
+
+
+def test_a_stop_ends_an_upload_that_stalls_in_the_one_error_shape(models: Path, log: Path) -> None:
+    with (
+        running(models, log, drain_s="1") as server,
+        _half_sent(server.port, b"20000") as connection,
+    ):
+        time.sleep(0.3)
+        server.signal()
+        answer = connection.makefile("rb").read()
+        assert b"503" in answer.splitlines()[0]
+        assert b"shutting_down" in answer
+        assert server.exit_code() == 0
+        assert "Traceback" not in server.log
+
+
+def test_a_backend_that_never_returns_cannot_hold_up_the_stop(
+    models: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW_S", "60")
+    with (
+        running(models, log, SLOW, drain_s="2") as server,
+        _waiting(server.port, [10]) as connections,
+    ):
+        server.wait_for_metric("torchlane_batch_size_count", lambda n: n >= 1)
+        began = time.monotonic()
+        server.signal()
+        assert b"shutting_down" in connections[0].makefile("rb").read()
+        assert server.exit_code() == 0
+        assert time.monotonic() - began < 4  # two seconds, and the interpreter's own end
+
+
+@contextlib.contextmanager
+def _half_sent(port: int, timeout_ms: bytes) -> Iterator[socket.socket]:
+    """A request whose body never comes whole."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: loopback\r\nContent-Type: application/json\r\n"
+            b"X-Torchlane-Timeout-Ms: " + timeout_ms + b"\r\nContent-Length: 18\r\n\r\n{"
+        )
+        yield connection
+
+
 @contextlib.contextmanager
 def _waiting(port: int, numbers: Iterable[int]) -> Iterator[list[socket.socket]]:
     """Requests that wait for their answers, one connection each."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from structlog.testing import capture_logs
+from torch import nn
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
-from app.errors import ReplicaError
-from app.repository.store import Artifact
-from app.types import Arrays, Device
+from app.backends.torchscript import TorchScriptBackend
+from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
+from app.lifecycle import BackendFactory
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, ModelId
 from models.manifest import Variant
 from tests.artifacts import write_artifact
 from tests.integration.harness import serving, settled
@@ -135,6 +140,98 @@ async def test_a_sick_replica_is_loaded_anew_and_readiness_tells_the_truth(tmp_p
         assert answer.json()["prediction"]["outputs"]["y"] == [132, 0]
         assert "close" in backends[0].calls
         assert await api.metric("torchlane_replica_ready") == 1
+
+
+class FailsInBatches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 1:
+            raise ValueError("a secret in /a/path")
+        return x * 2
+
+
+async def test_what_torch_says_of_a_model_never_reaches_a_client(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double", module=FailsInBatches())
+    async with serving(tmp_path, wait_ready=False) as api:
+        await settled(api)
+        predicted = await api.client.post("/predict", json={"input": [1, 2]})
+        answers = [predicted] + [await api.client.get(p) for p in ("/models", "/health/ready")]
+        for answer in answers:
+            assert "the log has the reason" in answer.text
+            assert not any(word in answer.text for word in ("Traceback", "File", "secret", "/a/"))
+
+
+def scripted(
+    faults: Sequence[Exception | None],
+) -> tuple[BackendFactory, list[FakeBackend]]:
+    """Backends of which the n-th fails at every run as the n-th fault says; later ones are well."""
+    made: list[FakeBackend] = []
+
+    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+        fault = faults[len(made)] if len(made) < len(faults) else None
+
+        def script(inputs: Arrays) -> Arrays | None:
+            if fault is not None:
+                raise fault
+            return {"y": inputs["x"] * 2}
+
+        made.append(FakeBackend(script))
+        return made[-1]
+
+    return make, made
+
+
+async def test_a_replica_that_cannot_load_is_rebuilt_and_condemns_no_version(
+    tmp_path: Path,
+) -> None:
+    write_artifact(tmp_path, "double", version=1)
+    write_artifact(tmp_path, "double", version=2)
+    make, _ = scripted([ReplicaError("out of memory"), None])
+    async with serving(tmp_path, make_backend=make, devices="cpu*2") as api:
+        info = (await api.client.get("/models/double")).json()
+        assert info["version"] == 2  # not the older one
+        assert sorted(replica["state"] for replica in info["replicas"]) == ["ready", "sick"]
+        async with asyncio.timeout(10):
+            while await api.metric("torchlane_replica_ready") < 2:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_device_that_is_lost_while_loading_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    monkeypatch.setattr("app.main.DEVICE_LOST_GRACE_S", 0.0)
+    write_artifact(tmp_path, "double")
+    make, _ = scripted([DeviceLost("sticky")])
+    async with serving(tmp_path, make_backend=make, wait_ready=False) as api:
+        async with asyncio.timeout(10):
+            while not ended:
+                await asyncio.sleep(0.01)
+        assert (await api.client.get("/health/ready")).status_code == 503
+    assert ended == [70]
+
+
+async def test_a_file_that_was_altered_after_the_start_is_not_loaded_into_a_rebuilt_replica(
+    tmp_path: Path,
+) -> None:
+    folder = write_artifact(tmp_path, "double")
+    artifact = Repository(tmp_path).open(ModelId("double", 1))
+    (folder / "script.pt").write_bytes((folder / "script.pt").read_bytes() + b" ")
+    variant = artifact.manifest.variants["script"]
+    backend = TorchScriptBackend(folder / variant.file, artifact.manifest, Device("cpu"), 1)
+    with pytest.raises(ArtifactInvalid, match=r"script\.pt has SHA-256"):
+        backend.load()
+
+
+async def test_a_repository_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    class Unreadable(type(tmp_path)):  # type: ignore[misc]
+        def iterdir(self) -> Iterator[Path]:
+            raise PermissionError(13, "Permission denied")
+
+    async with serving(Unreadable(tmp_path), wait_ready=False) as api:
+        async with asyncio.timeout(10):
+            while "cannot be read" not in (await api.client.get("/health/ready")).text:
+                await asyncio.sleep(0.01)
 
 
 async def test_unknown_errors_answer_a_fixed_text_and_are_logged_once(

@@ -225,6 +225,26 @@ async def test_bad_headers(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
+@pytest.mark.parametrize("version", ["9" * 5000, "latest", "-1", "\u0663"])
+async def test_a_version_that_is_none_is_not_found(api: Api, version: str) -> None:
+    answer = await post(api, f"/models/double/versions/{version}/predict", {"input": [1, 2]})
+    assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+
+
+async def test_free_dimensions_have_a_limit(api: Api) -> None:
+    many = [[0, 0]] * 257
+    answer = await post(api, "/models/pairwise/predict", {"input": {"a": many, "b": [[1, 1]]}})
+    assert answer.status_code == 422
+    assert "0..256" in answer.json()["error"]
+
+
+async def test_errors_do_not_echo_what_was_sent(api: Api) -> None:
+    item = {"n" * 50_000: 1}
+    answer = await post(api, "/models/pairwise/batch-predict", {"inputs": [item]})
+    assert answer.status_code == 422
+    assert len(answer.content) < 1000
+
+
 async def test_too_many_items(api: Api) -> None:
     answer = await post(api, "/batch-predict", {"inputs": [[1, 2]] * 9})
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")

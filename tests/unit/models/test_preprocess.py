@@ -259,3 +259,12 @@ class TestRefusals:
             else:
                 assert array.shape == (1, 12, 12)
         assert refused > 0
+
+
+def test_a_photograph_is_decoded_at_a_fraction_of_its_size() -> None:
+    picture = Image.linear_gradient("L").resize((4000, 3000))
+    small = preprocess(encoded(picture.resize((400, 300)), "JPEG"), how())
+    began = preprocess(encoded(picture, "JPEG"), how())
+    np.testing.assert_allclose(began, small, atol=0.05)
+    with pytest.raises(PictureError, match="12000000 pixels"):
+        preprocess(encoded(picture, "PNG"), how())

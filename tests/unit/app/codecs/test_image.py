@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import NPY, OCTET_STREAM, PixelBudget
 from app.codecs.image import ImageCodec
-from app.errors import InvalidInput, UnsupportedMediaType
+from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Array
 from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.preprocess import preprocess
@@ -89,3 +89,12 @@ class TestRefused:
     def test_a_manifest_of_another_kind_is_a_bug(self) -> None:
         with pytest.raises(TypeError, match="bug"):
             ImageCodec(make_manifest())
+
+
+def test_the_pictures_of_one_request_share_a_budget() -> None:
+    picture = grey(np.zeros((2000, 1900), np.uint8))
+    budget = PixelBudget()
+    for _ in range(4):
+        CODEC.decode(base64.b64encode(picture).decode(), budget)
+    with pytest.raises(PayloadTooLarge, match="16000000 pixels together"):
+        CODEC.decode(base64.b64encode(picture).decode(), budget)
