@@ -20,7 +20,7 @@ REQUESTS = 20_000
 CONCURRENCY = 64
 MAX_BODY_BYTES = 100_000
 MAX_ITEMS = 16
-GROWTH_LIMIT_BYTES = 64 * 1024 * 1024  # allocator slack; the cache is off
+GROWTH_LIMIT_BYTES = 64 * 1024 * 1024  # allocator slack; the cache is off or tiny
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,23 @@ async def storm(server: Server, requests: int) -> collections.Counter[str]:
     return counts
 
 
-@pytest.mark.timeout(300)
-def test_every_answer_is_right_and_nothing_is_left_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("requests", "cache_bytes"),
+    [
+        pytest.param(REQUESTS, 0, id="no cache"),
+        pytest.param(REQUESTS, 50_000, id="a cache that always makes room"),
+        pytest.param(10 * REQUESTS, 50_000, id="soak", marks=pytest.mark.soak),
+    ],
+)
+@pytest.mark.timeout(1800)
+def test_every_answer_is_right_and_nothing_is_left_behind(
+    tmp_path: Path, requests: int, cache_bytes: int
+) -> None:
     write_artifact(tmp_path / "models", "double")
     settings = {
         "max_body_bytes": str(MAX_BODY_BYTES),
         "max_items": str(MAX_ITEMS),
-        "cache_bytes": "0",
+        "cache_bytes": str(cache_bytes),
         "log_level": "warning",
     }
     with running(tmp_path / "models", tmp_path / "log", **settings) as server:
@@ -169,12 +179,13 @@ def test_every_answer_is_right_and_nothing_is_left_behind(tmp_path: Path) -> Non
         asyncio.run(storm(server, 2000))  # the allocator's first growth is not a leak
         before, threads = process.memory_info().rss, process.num_threads()
         tasks = server.metric(TASKS)
-        counts = asyncio.run(storm(server, REQUESTS))
+        counts = asyncio.run(storm(server, requests))
         assert set(counts) == {"right", "gone"}, counts
-        assert counts["right"] + counts["gone"] == REQUESTS
-        assert counts["gone"] > REQUESTS // 20
+        assert counts["right"] + counts["gone"] == requests
+        assert counts["gone"] > requests // 20
         server.wait_for_metric(TASKS, lambda now: now <= tasks)
         assert server.metric("torchlane_queue_depth_items") == 0
+        assert server.metric("torchlane_cache_bytes") <= cache_bytes
         assert process.memory_info().rss - before < GROWTH_LIMIT_BYTES
         assert process.num_threads() == threads
         assert "unhandled_error" not in server.log
