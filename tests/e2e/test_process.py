@@ -19,6 +19,7 @@ from tests.e2e.server import Server, post_on_the_wire, running, start_process
 
 SLOW = "tests.e2e.slow_app"
 DEPTH = "torchlane_queue_depth_items"
+ACCEPTED = "torchlane_cache_lookups_total"  # every accepted item is looked up once
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(models: Path, lo
                 asyncio.create_task(client.post("/predict", json={"input": [n, 2]}))
                 for n in range(2, 12)
             ]
-            await asyncio.to_thread(server.wait_for_metric, DEPTH, lambda n: n >= 6)
+            await asyncio.to_thread(server.wait_for_metric, ACCEPTED, lambda n: n >= 10)
             server.signal()
             await asyncio.sleep(0.1)
             late = await client.post("/predict", json={"input": [99, 2]})
