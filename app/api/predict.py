@@ -23,7 +23,7 @@ from app.api.payloads import (
     read_items,
 )
 from app.api.service import Service
-from app.engine.engine import Submission
+from app.engine.submission import Submission
 from app.errors import (
     Abandoned,
     DeadlineExceeded,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from app.engine.batching import Batcher, Ticket, TicketState
 from app.engine.cache import PredictionCache
@@ -18,8 +19,8 @@ from app.engine.keys import KeyMaker
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.engine.singleflight import Flight, SingleFlight, Waiter
+from app.engine.submission import Submission
 from app.errors import (
-    Abandoned,
     DeadlineExceeded,
     ItemFailed,
     ModelNotFound,
@@ -28,7 +29,6 @@ from app.errors import (
     PayloadTooLarge,
     ReplicaError,
     ShuttingDown,
-    TorchlaneError,
 )
 from app.metrics import Metrics
 from app.types import Answer, CacheCounts, Item, ModelId
@@ -130,7 +130,8 @@ class Engine:
         hit = sum(key in hits for key in keys)
         counts = CacheCounts(hit, miss=len(fresh), joined=len(keys) - hit - len(fresh))
         served.line.metrics.looked_up(counts)
-        return Submission(self, served.line, waiter, keys, counts)
+        wait = partial(self._await_outcomes, served.line, waiter)
+        return Submission(waiter, keys, counts, served.line.metrics, wait)
 
     def publish(
         self, model: ModelId, identity: str, outputs: tuple[str, ...], probe: Probe
@@ -179,7 +180,7 @@ class Engine:
         """A replica has become ready."""
         self._dispatcher.poke()
 
-    async def await_outcomes(self, line: Line, waiter: Waiter) -> None:
+    async def _await_outcomes(self, line: Line, waiter: Waiter) -> None:
         """Wait until a request has all its outcomes, or its deadline passes."""
         timer = self._clock.call_at(waiter.deadline, waiter.expire)
         self._open.add(waiter)
@@ -260,50 +261,3 @@ class Engine:
             self._cache.put(ticket.key, outcome)
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, settled.queue_s, settled.compute_s)
-
-
-class Submission:
-    """A request that was accepted; its holder must await `answer`, once, or work would leak."""
-
-    def __init__(
-        self, engine: Engine, line: Line, waiter: Waiter, keys: list[bytes], cache: CacheCounts
-    ) -> None:
-        self._engine = engine
-        self._line = line
-        self._waiter = waiter
-        self._keys = keys
-        self._cache = cache
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether `answer` will return without waiting."""
-        return self._waiter.is_settled
-
-    def abandon(self) -> None:
-        """The caller has gone: `answer` raises `Abandoned`, others keep what they wait for."""
-        self._waiter.abandon()
-
-    async def answer(self) -> Answer:
-        """The outcomes, once they are all there.
-
-        Cancelling it gives the request up as `abandon` does.
-
-        Raises:
-            DeadlineExceeded, ShuttingDown, Abandoned: no answer came in time.
-        """
-        waiter, count = self._waiter, self._line.metrics.outcome
-        try:
-            if not waiter.is_settled:
-                await self._engine.await_outcomes(self._line, waiter)
-        except TorchlaneError as error:
-            count(error.code, len(self._keys))
-            raise
-        except asyncio.CancelledError:
-            count(Abandoned.code, len(self._keys))
-            raise
-        outcomes = [waiter.outcomes[key] for key in self._keys]
-        failures = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
-        for failure in failures:
-            count(failure.code)
-        count("ok", len(outcomes) - len(failures))
-        return Answer(outcomes, self._cache, waiter.queue_s, waiter.compute_s)

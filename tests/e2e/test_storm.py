@@ -160,7 +160,7 @@ async def storm(server: Server, requests: int) -> collections.Counter[str]:
     [
         pytest.param(REQUESTS, 0, id="no cache"),
         pytest.param(REQUESTS, 50_000, id="a cache that always makes room"),
-        pytest.param(10 * REQUESTS, 50_000, id="soak", marks=pytest.mark.soak),
+        pytest.param(50 * REQUESTS, 50_000, id="soak", marks=pytest.mark.soak),
     ],
 )
 @pytest.mark.timeout(1800)
