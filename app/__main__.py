@@ -23,7 +23,7 @@ from fastapi import FastAPI
 
 from app.lifecycle import Lifecycle
 from app.logs import configure_logs
-from app.main import create_app
+from app.main import DEVICE_LOST_EXIT_CODE, create_app
 from app.settings import Settings, SettingsError, load_settings
 
 LOG = structlog.get_logger(__name__)
@@ -74,10 +74,15 @@ class Server(uvicorn.Server):
         reserve_s = RESERVE * self._drain_s  # for answers to be written and backends to be closed
         await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
         # Every outcome is settled; answers are being written, and clients told to go elsewhere.
+        connections = self.server_state.connections
         linger_s = min(LINGER_S, self._lifecycle.stop_left_s() / 2)
-        await _until_empty(self.server_state.connections, time.monotonic() + linger_s)
-        # What is still there is reading a body or not reading its answer: uvicorn cancels it.
-        self.config.timeout_graceful_shutdown = 0
+        await _until_empty(connections, time.monotonic() + linger_s)
+        for connection in list(connections):
+            connection.shutdown()  # idle ones close, the others when their answer has been read
+        writing_s = max(0.0, self._lifecycle.stop_left_s() - reserve_s / 2)
+        await _until_empty(connections, time.monotonic() + writing_s)
+        # What is there even now does not send its body, or not read its answer: uvicorn cancels it.
+        self.config.timeout_graceful_shutdown = 0 if connections else 1
         await super().shutdown(sockets)
         LOG.info("stopped")
 
@@ -113,16 +118,18 @@ def main(create: Callable[[Settings], FastAPI] = create_app) -> int:
         proxy_headers=False,  # nothing here looks at the client's address
     )
     lifecycle: Lifecycle = app.state.lifecycle
-    return _serve(Server(config, lifecycle, settings.drain_s), settings)
+    return _serve(Server(config, lifecycle, settings.drain_s), lifecycle, settings)
 
 
-def _serve(server: Server, settings: Settings) -> int:
+def _serve(server: Server, lifecycle: Lifecycle, settings: Settings) -> int:
     try:
         server.run()
     except SystemExit:  # uvicorn's way to say that the port is taken; it has logged why
         hint = f"is port {settings.port} in use? TORCHLANE_PORT chooses another"
         sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
         return LISTEN_EXIT_CODE
+    if lifecycle.device_lost:
+        return DEVICE_LOST_EXIT_CODE
     return 0 if server.started else 1
 
 

@@ -86,7 +86,8 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
     install_error_handlers(app)
     add_routes(app, service)
-    app.add_middleware(RequestMiddleware, metrics=metrics)  # the last one added is the outermost
+    # The last one added is the outermost.
+    app.add_middleware(RequestMiddleware, metrics=metrics, stopping=lambda: lifecycle.stopping)
     install_openapi(app, service)
     return app
 

@@ -6,14 +6,14 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_answer, error_body
-from app.errors import ShuttingDown
+from app.errors import Abandoned, ShuttingDown
 from app.metrics import Metrics
 
 LOG = structlog.get_logger(__name__)
@@ -26,11 +26,13 @@ class RequestMiddleware:
     Args:
         app: what it surrounds.
         metrics: where to count.
+        stopping: whether the server is about to end.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool]) -> None:
         self._app = app
         self._metrics = metrics
+        self._stopping = stopping
         self._prefix = secrets.token_hex(4).encode()  # of this process; a number follows it
         self._numbers = itertools.count()
 
@@ -53,7 +55,7 @@ class RequestMiddleware:
         try:
             await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:  # a stop ends what is unfinished, such as an upload
-            if status:
+            if status or not self._stopping():
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
             code, headers, content = error_answer(scope, stopped)
@@ -66,8 +68,10 @@ class RequestMiddleware:
             content = error_body(scope, "internal", INTERNAL_MESSAGE)
             response = Response(content, 500, media_type="application/json")
             await response(scope, receive, send_with_id)
-        if ROUTE in scope:
-            self._metrics.request(scope[ROUTE], status or 499, scope.get(OUTCOME, "ok")).inc()
+        finally:
+            if ROUTE in scope:
+                outcome = scope.get(OUTCOME, "ok" if status else Abandoned.code)
+                self._metrics.request(scope[ROUTE], status or 499, outcome).inc()
 
     def _request_id(self, scope: Scope) -> bytes:
         for name, value in scope["headers"]:

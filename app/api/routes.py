@@ -142,8 +142,10 @@ def _model_info(service: Service, name: str) -> schemas.ModelInfo:
             for s in statuses
         ],
         replicas=[
-            schemas.ReplicaInfo(name=replica, device=str(device), state=replica_state.value)
-            for replica, (device, replica_state) in service.lifecycle.replica_states().items()
+            schemas.ReplicaInfo(name=replica, device=str(device), state=each)
+            for replica, (device, each) in service.lifecycle.replica_states(
+                loaded.id if loaded else None
+            ).items()
         ],
         manifest=loaded.manifest.public() if loaded else None,
     )

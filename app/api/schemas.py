@@ -77,7 +77,7 @@ class ReplicaInfo(BaseModel):
 
     name: str
     device: str
-    state: Literal["ready", "sick", "closed"]
+    state: str = Field(description="ready, loading (it lacks this model), sick or closed")
 
 
 class ModelInfo(BaseModel):

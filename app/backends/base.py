@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import structlog
+
 from app.types import Arrays
+
+LOG = structlog.get_logger(__name__)
 
 
 class Backend(Protocol):
@@ -45,3 +49,11 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give the memory back; may be called twice and after a failed load."""
+
+
+def close_safely(backend: Backend) -> None:
+    """Close a backend that is given up; what goes wrong is logged and hides nothing else."""
+    try:
+        backend.close()
+    except Exception:  # on a lost device even giving memory back may fail
+        LOG.exception("backend_not_closed")

@@ -170,7 +170,7 @@ class Dispatcher:
             line.metrics.splits.inc()
         for error in report.errors:
             LOG.error("model_failed_on_item", model=str(line.model), error=str(error))
-        if report.fault is not None:
+        if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
         computed = 0
         moving: list[Ticket] = []

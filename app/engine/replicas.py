@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from app.backends.base import Backend
+from app.backends.base import Backend, close_safely
 from app.types import Device, ModelId
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Replica:
             old = self._backends.get(model)
             self._backends[model] = made
             if old is not None:
-                old.close()
+                close_safely(old)
 
         await self.call(job)
         self.models.add(model)
@@ -111,7 +111,7 @@ class Replica:
         def job() -> None:
             backend = self._backends.pop(model, None)
             if backend is not None:
-                backend.close()
+                close_safely(backend)
 
         await self.call(job)
 
@@ -137,7 +137,7 @@ class Replica:
 
         def job() -> None:  # the last one: whatever an install before it made is here by now
             for backend in self._backends.values():
-                backend.close()
+                close_safely(backend)
             self._backends.clear()
 
         try:
