@@ -8,7 +8,7 @@ TorchlaneError
 |   |-- InvalidInput           (2) the payload is not what the manifest takes
 |   |-- UnsupportedMediaType   (1) no codec of this model reads this Content-Type
 |   |-- NotAcceptable          (1) the answer cannot be written as the Accept header asks
-|   |-- PayloadTooLarge        (1) more bytes or items than one request may have
+|   |-- PayloadTooLarge        (1) more than one request, or its answer, may hold
 |   `-- ModelNotFound          (2) no such model or version is loaded
 |-- Abandoned                  (1) the caller went away; nobody reads the answer
 |-- Unavailable                not now; worth a retry
@@ -67,7 +67,7 @@ class NotAcceptable(CallerError):
 
 
 class PayloadTooLarge(CallerError):
-    """More bytes or items than one request may have."""
+    """More bytes, items or pixels than one request may have, or bytes than its answer."""
 
     code = "payload_too_large"
 

@@ -22,7 +22,7 @@ from app.errors import ArtifactInvalid, DeviceLost
 from app.loaded import LoadedModel, LoadedModels, ModelState, Readiness, VersionStatus
 from app.repository.store import Artifact, Repository
 from app.types import Device, ModelId
-from app.upkeep import Maker, Upkeep
+from app.upkeep import Maker, Upkeep, log_failure
 from models.manifest import Variant
 
 LOG = structlog.get_logger(__name__)
@@ -88,6 +88,7 @@ class Lifecycle:
         for replica in self._replicas:
             replica.open()
         self._loading = asyncio.create_task(self._load_all())
+        self._loading.add_done_callback(log_failure)
 
     def begin_drain(self, budget_s: float) -> None:
         """Not ready and no new work from now on; the budget of the whole stop starts to run.

@@ -66,7 +66,10 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
         LifecycleConfig(settings.max_batch_size, _end_process, _calm_gc),
     )
     limits = RequestLimits(
-        settings.max_body_bytes, settings.max_items, settings.request_timeout_ms / 1000
+        max_body_bytes=settings.max_body_bytes,
+        max_items=settings.max_items,
+        max_answer_bytes=settings.max_answer_bytes,
+        timeout_s=settings.request_timeout_ms / 1000,
     )
     service = Service(engine, lifecycle, loaded, limits, metrics)
 

@@ -65,6 +65,8 @@ class Settings(BaseSettings):
     """Bytes of one request body at most; `16MiB` and the like are read as well."""
     max_items: int = Field(1024, ge=1)
     """Items of one request at most."""
+    max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
+    """Bytes of the arrays in one answer at most; JSON is some times as long."""
     cache_bytes: ByteSize = Field(ByteSize(256 * MIB), ge=0)
     """Real bytes of the prediction cache; 0 turns it off."""
     cache_ttl_s: float | None = Field(None, gt=0, allow_inf_nan=False)

@@ -172,12 +172,14 @@ class Upkeep:
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(log_failure)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            LOG.error("background_task_failed", exc_info=task.exception())
+
+def log_failure(task: asyncio.Task[None]) -> None:
+    """For tasks that nobody awaits: what ended them is at least seen."""
+    if not task.cancelled() and task.exception() is not None:
+        LOG.error("background_task_failed", exc_info=task.exception())
 
 
 async def _backoff() -> AsyncIterator[None]:

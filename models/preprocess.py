@@ -14,8 +14,10 @@ from models.manifest import PicturePreprocess
 
 # Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
 # of their size, so photographs are taken as cameras make them.
-MAX_PIXELS = 4_000_000  # to decode: 4 megapixels take a few tenths of a second at the worst
-MAX_JPEG_PIXELS = 50_000_000  # in the file
+MAX_PIXELS = 4_000_000  # to decode
+MAX_JPEG_PIXELS = 50_000_000  # in the file, where it is not progressive: that saves no work
+MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixels
+START_OF_SCAN = b"\xff\xda"  # cannot stand in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
 # What Pillow's parsers of headers, EXIF and pixels raise at bytes that are not what they should be.
 DAMAGE = (
@@ -77,12 +79,14 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
     except DAMAGE as error:
         raise PictureError(f"the picture cannot be read: {error}") from error
     whole = picture.width * picture.height
-    if whole <= MAX_JPEG_PIXELS:
+    if picture.format == "JPEG" and data.count(START_OF_SCAN) > MAX_JPEG_SCANS:
+        raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it anew")
+    if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
         picture.draft(None, (2 * how.width, 2 * how.height))  # does nothing to a PNG
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
         raise PictureError(
-            f"the picture has {whole} pixels; at most {MAX_PIXELS} are taken, in a JPEG file "
-            f"{MAX_JPEG_PIXELS} where the model takes small ones; scale it down"
+            f"the picture has {whole} pixels; at most {MAX_PIXELS} are taken, and of a JPEG file "
+            f"that is not progressive {MAX_JPEG_PIXELS} for a model of small ones; scale it down"
         )
     return picture
 

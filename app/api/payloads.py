@@ -69,6 +69,25 @@ def _quality(text: str) -> float:
         return 0.0
 
 
+def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
+    """Refuse to write an answer that would hold up everybody else.
+
+    Raises:
+        PayloadTooLarge: with both numbers.
+    """
+    size = sum(
+        array.nbytes
+        for outcome in outcomes
+        if not isinstance(outcome, ItemFailed)
+        for array in outcome.values()
+    )
+    if size > limit:
+        raise PayloadTooLarge(
+            f"the answer would have {size} bytes of numbers, at most {limit} are sent; "
+            "ask for fewer items at once"
+        )
+
+
 def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) -> bytes:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item has its place.
 

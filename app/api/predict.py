@@ -18,6 +18,7 @@ from app.api.payloads import (
     JSON,
     answer_media_type,
     binary_answer,
+    check_answer,
     check_length,
     json_answer,
     read_items,
@@ -95,6 +96,7 @@ class PredictionApp:
         decoded = time.perf_counter()
         answer = await _while_connected(receive, service.engine.submit(model.id, items, deadline))
         answered = time.perf_counter()
+        check_answer(answer.outcomes, service.limits.max_answer_bytes)
         media_type = answer_media_type(head.accept.decode("latin-1"))
         if media_type == JSON:
             content = json_answer(model, answer.outcomes, many=many)

@@ -20,6 +20,7 @@ class RequestLimits:
 
     max_body_bytes: int
     max_items: int
+    max_answer_bytes: int
     timeout_s: float
 
 

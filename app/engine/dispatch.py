@@ -168,8 +168,9 @@ class Dispatcher:
             line.metrics.compute_seconds.observe(report.compute_s)
         if report.forwards > 1:
             line.metrics.splits.inc()
-        for error in report.errors:
-            LOG.error("model_failed_on_item", model=str(line.model), error=str(error))
+        if report.errors:  # once a batch: a flood of bad items must not become a flood of logs
+            first = str(report.errors[0])
+            LOG.error("model_failed", model=str(line.model), items=len(report.errors), first=first)
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
         computed = 0

@@ -102,7 +102,8 @@ class Engine:
             deadline: on the engine's clock.
 
         Raises:
-            ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: refused; nothing was queued.
+            ModelNotFound, ModelNotReady, Overloaded, PayloadTooLarge, ShuttingDown: refused;
+                nothing was queued.
             DeadlineExceeded: the time is up.
         """
         return await self.submit(model, items, deadline).answer()

@@ -179,6 +179,26 @@ def test_a_stop_ends_an_upload_that_stalls_in_the_one_error_shape(models: Path, 
         assert "Traceback" not in server.log
 
 
+def test_a_stop_lets_a_slow_reader_have_its_answer(models: Path, log: Path) -> None:
+    rows = ", ".join(f"[{number / 1000}, 2]" for number in range(60_000))
+    body = b'{"inputs": [%s]}' % rows.encode()
+    limits = {"max_items": "100000", "queue_limit_items": "100000", "max_batch_size": "4096"}
+    with (
+        running(models, log, drain_s="20", **limits) as server,
+        post_on_the_wire(server.port, body, "/batch-predict") as connection,
+    ):
+        first = connection.recv(1000)  # it has begun to answer, and we are slow to read on
+        server.signal()
+        time.sleep(2)
+        answer = first + connection.makefile("rb").read()
+        head, _, content = answer.partition(b"\r\n\r\n")
+        assert b"200 OK" in head
+        assert len(json.loads(content)["predictions"]) == 60_000
+        assert server.exit_code() == 0
+        assert "Traceback" not in server.log
+        assert "error" not in server.log.replace("uvicorn.error", "")
+
+
 def test_a_backend_that_never_returns_cannot_hold_up_the_stop(
     models: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

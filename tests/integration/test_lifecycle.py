@@ -196,6 +196,60 @@ async def test_a_replica_that_cannot_load_is_rebuilt_and_condemns_no_version(
                 info = (await api.client.get("/models/double")).json()
 
 
+async def test_a_version_that_fits_nowhere_takes_no_other_model_down(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "alpha")
+    write_artifact(tmp_path, "big", version=1)
+    write_artifact(tmp_path, "big", version=2)
+
+    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+        def script(inputs: Arrays) -> Arrays | None:
+            if artifact.id == ModelId("big", 2):
+                raise ReplicaError("it does not fit")
+            return {"y": inputs["x"] * 2}
+
+        return FakeBackend(script)
+
+    async with serving(tmp_path, make_backend=make, default_model="alpha") as api:
+        assert (await api.client.get("/models/big")).json()["version"] == 1
+        answer = await api.client.post("/predict", json={"input": [1, 2]})
+        assert answer.status_code == 200
+
+
+async def test_a_backend_that_cannot_even_be_closed_hides_nothing(tmp_path: Path) -> None:
+    class Stubborn(FakeBackend):
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("the device is gone")
+
+    write_artifact(tmp_path, "alpha", expected=[{"y": np.array([0.0, 0.0], np.float32)}])
+    write_artifact(tmp_path, "beta")
+    made: list[FakeBackend] = []
+
+    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+        made.append(Stubborn(lambda inputs: {"y": inputs["x"] * 2}))
+        return made[-1]
+
+    async with serving(tmp_path, make_backend=make, wait_ready=False) as api:
+        await settled(api)
+        states = {m["name"]: m for m in (await api.client.get("/models")).json()["models"]}
+        assert "golden" in states["alpha"]["versions"][0]["problem"]
+        assert states["beta"]["state"] == "ready"
+    assert all("close" in backend.calls for backend in made)
+
+
+async def test_a_caller_in_process_that_gives_up_is_no_shutdown(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    make, made = scripted([])
+    async with serving(tmp_path, make_backend=make) as api:
+        made[0].gate.clear()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(api.client.post("/predict", json={"input": [5, 5]}), 0.2)
+        made[0].gate.set()
+        name = "torchlane_requests_total"
+        assert await api.metric(name, status="499", code="abandoned") == 1
+        assert await api.metric(name) == 1
+
+
 async def test_a_device_that_is_lost_while_loading_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,6 +238,15 @@ async def test_free_dimensions_have_a_limit(api: Api) -> None:
     assert "0..256" in answer.json()["error"]
 
 
+async def test_an_answer_has_a_limit(repository: Path) -> None:
+    async with serving(repository, default_model="pairwise", max_answer_bytes=1000) as api:
+        points = [[0, 0]] * 16
+        answer = await post(api, "/predict", {"input": {"a": points, "b": points}})
+        assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+        answer = await post(api, "/predict", {"input": {"a": points, "b": points[:2]}})
+        assert answer.status_code == 200
+
+
 async def test_errors_do_not_echo_what_was_sent(api: Api) -> None:
     item = {"n" * 50_000: 1}
     answer = await post(api, "/models/pairwise/batch-predict", {"inputs": [item]})

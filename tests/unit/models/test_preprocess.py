@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from models.manifest import Array, PicturePreprocess, Polarity
-from models.preprocess import MAX_PIXELS, PictureError, preprocess
+from models.preprocess import MAX_PIXELS, START_OF_SCAN, PictureError, preprocess
 from tests.unit.models.pictures import claiming, encoded, grey, noise, plus
 
 
@@ -268,3 +269,17 @@ def test_a_photograph_is_decoded_at_a_fraction_of_its_size() -> None:
     np.testing.assert_allclose(began, small, atol=0.05)
     with pytest.raises(PictureError, match="12000000 pixels"):
         preprocess(encoded(picture, "PNG"), how())
+
+
+def test_progressive_files_are_held_to_what_they_cost() -> None:
+    buffer = io.BytesIO()
+    Image.linear_gradient("L").resize((2100, 2000)).save(buffer, "JPEG", progressive=True)
+    with pytest.raises(PictureError, match="4200000 pixels"):
+        preprocess(buffer.getvalue(), how())
+    small = io.BytesIO()
+    Image.linear_gradient("L").save(small, "JPEG", progressive=True)
+    assert preprocess(small.getvalue(), how()).shape == (1, 12, 12)
+    scans = small.getvalue()
+    at = scans.rindex(START_OF_SCAN)
+    with pytest.raises(PictureError, match="more than 20 scans"):
+        preprocess(scans[:at] + scans[at:-2] * 20 + scans[-2:], how())
