@@ -25,7 +25,7 @@ from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica, ReplicaState
-from app.errors import DeviceLost
+from app.errors import ArtifactInvalid, DeviceLost
 from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import Metrics
@@ -112,6 +112,9 @@ def _torch_backends(devices: tuple[Device, ...]) -> BackendFactory:
     threads = cpu_threads(devices)
 
     def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+        if device.kind not in variant.device_kinds:
+            kinds = ", ".join(variant.device_kinds)
+            raise ArtifactInvalid(f"{artifact.id}: {variant.file} runs on {kinds}, not {device}")
         file = artifact.folder / variant.file
         return TorchScriptBackend(file, artifact.manifest, device, threads)
 

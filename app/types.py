@@ -28,11 +28,6 @@ class Item:
         """What must be equal for two items to share a batch."""
         return tuple((name, a.dtype.str, a.shape) for name, a in self.arrays.items())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
-
 
 # What became of one item: output name -> read-only array without the batch axis, or its failure.
 Outcome: TypeAlias = Arrays | ItemFailed

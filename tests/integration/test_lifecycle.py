@@ -21,7 +21,7 @@ from app.lifecycle import BackendFactory
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.manifest import Variant
-from tests.artifacts import write_artifact
+from tests.artifacts import write_artifact, write_manifest
 from tests.integration.harness import serving, settled
 
 
@@ -72,6 +72,17 @@ async def test_golden_examples_that_do_not_hold_keep_a_model_from_being_ready(
         await settled(api)
         body = (await api.client.get("/health/ready")).json()
         assert "golden example 0" in body["reasons"][0]
+
+
+async def test_a_variant_for_another_kind_of_device_is_not_run(tmp_path: Path) -> None:
+    folder = write_artifact(tmp_path, "double")
+    manifest = Repository(tmp_path).open(ModelId("double", 1)).manifest
+    elsewhere = manifest.variants["script"].model_copy(update={"device_kinds": ("cuda",)})
+    write_manifest(folder, manifest.model_copy(update={"variants": {"script": elsewhere}}))
+    async with serving(tmp_path, wait_ready=False, devices="cpu") as api:
+        await settled(api)
+        reasons = (await api.client.get("/health/ready")).json()["reasons"]
+        assert "script.pt runs on cuda, not cpu" in reasons[0]
 
 
 async def test_an_older_good_version_takes_the_place_of_a_bad_one(tmp_path: Path) -> None:
