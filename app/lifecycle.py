@@ -130,7 +130,7 @@ class Lifecycle:
 
     def readiness(self) -> Readiness:
         """Ready: not draining, and every model in the repository works on some replica."""
-        if self._stop_by is not None:
+        if self.stopping:
             return Readiness(False, ("the server is shutting down",))
         return self.loaded.readiness(
             lambda model: any(replica.serves(model) for replica in self._replicas)

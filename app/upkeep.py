@@ -75,13 +75,7 @@ class Upkeep:
                 raise failure
         for replica, result in zip(self._replicas, results, strict=True):
             if result is not None:
-                LOG.error(
-                    "replica_without_model",
-                    replica=replica.name,
-                    model=str(model),
-                    problem=str(result),
-                )
-                self._run(self._catch_up(replica, model))
+                self._lacks(replica, model, result)
 
     async def _install(self, replica: Replica, model: ModelId) -> None:
         """One at a time on each replica: loading and rebuilding must not undo each other."""
@@ -97,6 +91,14 @@ class Upkeep:
                 await replica.remove(model)
 
         await asyncio.gather(*(remove(replica) for replica in self._replicas))
+
+    def _lacks(self, replica: Replica, model: ModelId, problem: BaseException) -> None:
+        """A replica could not take a model: try again later, unless the artifact was altered."""
+        LOG.error(
+            "replica_without_model", replica=replica.name, model=str(model), problem=str(problem)
+        )
+        if not isinstance(problem, ArtifactInvalid):
+            self._run(self._catch_up(replica, model))
 
     async def _catch_up(self, replica: Replica, model: ModelId) -> None:
         """A replica works but lacks one model: try again, with backoff."""
@@ -158,14 +160,7 @@ class Upkeep:
                 raise
             except Exception as error:
                 failures.append(error)
-                LOG.error(
-                    "replica_without_model",
-                    replica=replica.name,
-                    model=str(model),
-                    problem=str(error),
-                )
-                if not isinstance(error, ArtifactInvalid):  # that stays out: it was altered
-                    self._run(self._catch_up(replica, model))
+                self._lacks(replica, model, error)
         if failures and not replica.models:
             raise failures[0]
 

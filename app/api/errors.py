@@ -82,11 +82,16 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation_error)
 
 
+def error_response(scope: Scope, error: errors.TorchlaneError) -> Response:
+    """One of our own errors, where a response is wanted instead of its parts."""
+    status, headers, content = error_answer(scope, error)
+    return Response(content, status, {k.decode(): v.decode() for k, v in headers})
+
+
 async def _torchlane_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, errors.TorchlaneError):
         raise error
-    status, headers, content = error_answer(request.scope, error)
-    return Response(content, status, {k.decode(): v.decode() for k, v in headers})
+    return error_response(request.scope, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ import structlog
 from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_answer, error_body
+from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body, error_response
 from app.errors import Abandoned, ShuttingDown
 from app.metrics import Metrics
 
@@ -58,9 +58,7 @@ class RequestMiddleware:
             if status or not self._stopping():
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
-            code, headers, content = error_answer(scope, stopped)
-            response = Response(content, code, {k.decode(): v.decode() for k, v in headers})
-            await response(scope, receive, send_with_id)
+            await error_response(scope, stopped)(scope, receive, send_with_id)
         except Exception:  # the last resort: answered, logged once with its id, and not raised on
             LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
             if status:

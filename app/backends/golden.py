@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,12 +30,14 @@ class Golden:
             )
             for example in manifest.golden
         ]
+        shapes = {_shapes(inputs): index for index, (inputs, _) in enumerate(self._examples)}
+        self._one_per_shape = tuple(shapes.values())
 
     def batches(self, sizes: Sequence[int]) -> list[Arrays]:
         """One batch per size and shape of example, to warm a backend with."""
         return [
             {name: np.stack([array] * size) for name, array in inputs.items()}
-            for inputs, _ in self._one_per_shape()
+            for inputs, _ in (self._examples[index] for index in self._one_per_shape)
             for size in sizes
         ]
 
@@ -57,8 +59,7 @@ class Golden:
         """
         for index in range(len(self._examples)):
             self._check(backend, index, size=1)
-        first_of_shape = {_shapes(inputs): i for i, (inputs, _) in enumerate(self._examples)}
-        for index in first_of_shape.values():
+        for index in self._one_per_shape:
             for size in sizes:
                 self._check(backend, index, size)
 
@@ -74,13 +75,6 @@ class Golden:
                         f"{self._model}: golden example {index} in a batch of {size}: "
                         f"output {name!r} {excess}"
                     )
-
-    def _one_per_shape(self) -> Iterator[tuple[Arrays, Arrays]]:
-        seen: set[tuple[tuple[int, ...], ...]] = set()
-        for inputs, outputs in self._examples:
-            if _shapes(inputs) not in seen:
-                seen.add(_shapes(inputs))
-                yield inputs, outputs
 
 
 def _shapes(arrays: Arrays) -> tuple[tuple[int, ...], ...]:

@@ -116,8 +116,7 @@ class Dispatcher:
             for line in tuple(self._lines.values()):
                 decision = self._serve(line)
                 served = served or decision.size > 0
-                if decision.again_in_s is not None:
-                    wake_s = min(wake_s or decision.again_in_s, decision.again_in_s)
+                wake_s = _sooner(wake_s, decision.again_in_s)
         if wake_s is not None:
             self._timer = self._clock.call_at(self._clock.now() + wake_s, self.poke)
 
@@ -134,8 +133,7 @@ class Dispatcher:
                 self._start(line, lane, decision.size, free[0])
                 self._lines[line.model] = self._lines.pop(line.model)
                 return decision
-            if decision.again_in_s is not None:
-                again = min(again or decision.again_in_s, decision.again_in_s)
+            again = _sooner(again, decision.again_in_s)
         return Decision(0, again)
 
     def _start(self, line: Line, lane: LaneView, size: int, replica: Replica) -> None:
@@ -198,6 +196,13 @@ class Dispatcher:
     def _can_move(self, line: Line, ticket: Ticket, fault: ReplicaError | None) -> bool:
         lost = isinstance(fault, DeviceLost)  # the whole process goes: nowhere to move to
         return not lost and not ticket.moved and self.ready_replicas(line.model) > 0
+
+
+def _sooner(one_s: float | None, other_s: float | None) -> float | None:
+    """The shorter of two waits; None is no wait at all."""
+    if one_s is None or other_s is None:
+        return other_s if one_s is None else one_s
+    return min(one_s, other_s)
 
 
 def _age(lane: LaneView) -> float:

@@ -75,7 +75,7 @@ class Repository:
                 "the folder was moved or renamed"
             )
         for name, file in manifest.files.items():
-            got = hashlib.sha256(_read(model, folder / name)).hexdigest()
+            got = _sha256(model, folder / name)
             if got != file.sha256:
                 raise ArtifactInvalid(
                     f"{model}: {name} has SHA-256 {got}, the manifest says {file.sha256}; "
@@ -88,7 +88,20 @@ def _read(model: ModelId, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ArtifactInvalid(f"{model}: {path.name} cannot be read: {error.strerror}") from error
+        raise _unreadable(model, path, error) from error
+
+
+def _sha256(model: ModelId, path: Path) -> str:
+    """In pieces: weights may be larger than what memory is left."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(model, path, error) from error
+
+
+def _unreadable(model: ModelId, path: Path, error: OSError) -> ArtifactInvalid:
+    return ArtifactInvalid(f"{model}: {path.name} cannot be read: {error.strerror}")
 
 
 def _parse(model: ModelId, text: bytes) -> Manifest:
