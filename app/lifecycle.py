@@ -16,7 +16,6 @@ from app.backends.base import Backend, close_safely
 from app.backends.golden import Golden
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
-from app.engine.policy import buckets
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost
 from app.loaded import LoadedModel, LoadedModels, ModelState, Readiness, VersionStatus
@@ -24,6 +23,7 @@ from app.repository.store import Artifact, Repository
 from app.types import Device, ModelId
 from app.upkeep import Maker, Upkeep, log_failure
 from models.manifest import Variant
+from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
 CLOSE_PATIENCE_S = 5.0  # at most, for a replica that is still in native code when the process ends
@@ -76,7 +76,7 @@ class Lifecycle:
         self.loaded = loaded
         self._make_backend = make_backend
         self._config = config
-        self._buckets = buckets(config.max_batch_size)
+        self._buckets = batch_sizes(config.max_batch_size)
         self.device_lost = False
         self._stop_by: float | None = None  # moment of time.monotonic
         self._upkeep = Upkeep(replicas, engine.wake, self._give_up)

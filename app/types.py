@@ -9,10 +9,10 @@ from typing import TypeAlias
 import numpy as np
 
 from app.errors import ItemFailed
-from models import manifest
+from models import tensors
 
-Array: TypeAlias = manifest.Array
-Arrays: TypeAlias = manifest.Arrays
+Array: TypeAlias = tensors.Array
+Arrays: TypeAlias = tensors.Arrays
 
 # (name, dtype, shape without the batch axis) per input: items with equal ones can be stacked.
 Signature: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]

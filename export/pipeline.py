@@ -18,7 +18,8 @@ from export import verify
 from export.artifact import choose_version, digest_of, publish, staging_folder
 from export.errors import ExportError, UsageError
 from models.definitions.definition import Definition, Progress
-from models.manifest import EncodedArray, GoldenExample, Manifest, Parity, Variant
+from models.manifest import GoldenExample, Manifest, Parity, Variant
+from models.tensors import EncodedArray
 
 Method = Literal["script", "trace"]
 

@@ -9,7 +9,8 @@ import torch
 
 from export.errors import ParityError
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.manifest import Array, Arrays, Parity, TensorSpec, Tolerance
+from models.manifest import Difference, Parity
+from models.tensors import Array, Arrays, TensorSpec, Tolerance
 
 BATCH_SIZES = tuple(range(1, 65))
 SEED = 1
@@ -61,25 +62,30 @@ def check_parity(
         ParityError: at the first answer outside the tolerance, or one that is not finite.
     """
     rng = np.random.default_rng(SEED)
-    absolute = relative = invariance = 0.0
+    absolute = {spec.name: 0.0 for spec in definition.outputs}
+    relative = dict(absolute)
+    invariance = 0.0
     batches = _batches(definition, rng)
     for done, (what, inputs) in enumerate(batches, start=1):
         expected, got = run(eager, definition, inputs), run(exported, definition, inputs)
         for spec in definition.outputs:
             _check(what, spec, expected[spec.name], got[spec.name])
             difference = _difference(expected[spec.name], got[spec.name])
-            absolute = max(absolute, float(difference.max(initial=0)))
+            absolute[spec.name] = max(absolute[spec.name], float(difference.max(initial=0)))
             scale = np.maximum(np.abs(expected[spec.name].astype(np.float64)), 1e-6)
-            relative = max(relative, float((difference / scale).max(initial=0)))
+            worst = float((difference / scale).max(initial=0))
+            relative[spec.name] = max(relative[spec.name], worst)
         first = {name: array[:1] for name, array in inputs.items()}
         alone = run(exported, definition, first)
         for spec in definition.outputs:
             moved = _difference(alone[spec.name], got[spec.name][:1])
             invariance = max(invariance, float(moved.max(initial=0)))
-        progress(done, len(batches), f"largest difference {absolute:.1e}")
+        progress(done, len(batches), f"largest difference {max(absolute.values()):.1e}")
     return Parity(
-        max_absolute=absolute,
-        max_relative=relative,
+        outputs={
+            name: Difference(max_absolute=absolute[name], max_relative=relative[name])
+            for name in absolute
+        },
         batch_sizes=BATCH_SIZES,
         batch_invariance=invariance,
     )

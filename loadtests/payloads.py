@@ -12,7 +12,8 @@ import orjson
 from PIL import Image
 from pydantic import TypeAdapter
 
-from models.manifest import Array, CodecSpec, ImageCodecSpec, TensorSpec
+from models.manifest import CodecSpec, ImageCodecSpec
+from models.tensors import Array, TensorSpec
 
 FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # what a free dimension is drawn from
 ZIPF_EXPONENT = 1.1  # the skew of popular inputs; web request popularity lies around 0.6 to 1.2

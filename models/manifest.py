@@ -6,96 +6,22 @@ it never imports the Python class that the model was made from.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import datetime as dt
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, model_validator
+
+from models.plan import Form, Plan, Precision
+from models.processor import DeviceKind
+from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[1] = 1
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 
-Array: TypeAlias = npt.NDArray[Any]
-Arrays: TypeAlias = Mapping[str, Array]
-Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
-FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
 Scores = Literal["softmax", "sigmoid", "none"]
-
-
-class Part(BaseModel):
-    """Base of every part: immutable, strict about names; JSON cannot carry NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class TensorSpec(Part):
-    """Name, dtype and shape of an input or output; axis 0 is the batch, -1 a free dimension."""
-
-    name: Name
-    dtype: Dtype
-    shape: tuple[int, ...]
-    free_max: int = Field(default=1024, ge=1, description="largest free dimension of an input")
-
-    @field_validator("shape")
-    @classmethod
-    def _batch_first(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if not shape or shape[0] != -1:
-            raise ValueError(f"axis 0 is the batch and must be -1, got shape {list(shape)}")
-        if any(size != -1 and size < 1 for size in shape):
-            raise ValueError(f"sizes are positive, or -1 where free, got shape {list(shape)}")
-        return shape
-
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """The shape of one item: without the batch axis."""
-        return self.shape[1:]
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether an item has no free dimension."""
-        return -1 not in self.item_shape
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one item of a fixed shape.
-
-        Raises:
-            ValueError: if the shape has a free dimension.
-        """
-        if not self.is_fixed:
-            raise ValueError(f"{self.name!r} has free dimensions: {list(self.shape)}")
-        return math.prod(self.item_shape) * np.dtype(self.dtype).itemsize
-
-    def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Whether an item of this shape (without the batch axis) fits."""
-        wanted = self.item_shape
-        return len(shape) == len(wanted) and all(
-            want in (-1, got) for want, got in zip(wanted, shape, strict=True)
-        )
-
-    def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether an item of this shape fits and no free dimension is larger than it may be."""
-        return self.accepts(shape) and all(
-            want != -1 or got <= self.free_max
-            for want, got in zip(self.item_shape, shape, strict=True)
-        )
 
 
 class PicturePreprocess(Part):
@@ -149,42 +75,6 @@ class ImageCodecSpec(CodecPart):
 CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec, Field(discriminator="kind")]
 
 
-class EncodedArray(Part):
-    """An array kept exactly: little-endian, row-major bytes in base64."""
-
-    dtype: Dtype
-    shape: tuple[int, ...]
-    data: str
-
-    @classmethod
-    def of(cls, array: Array) -> Self:
-        """Encode an array of any shape."""
-        little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-        return cls(
-            dtype=array.dtype.name,
-            shape=array.shape,
-            data=base64.b64encode(little.tobytes()).decode("ascii"),
-        )
-
-    def array(self) -> Array:
-        """Decode; the array is read-only.
-
-        Raises:
-            ValueError: if the bytes do not fill the shape.
-        """
-        dtype = np.dtype(self.dtype).newbyteorder("<")
-        try:
-            raw = base64.b64decode(self.data, validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"golden data is not base64: {error}") from error
-        wanted = math.prod(self.shape) * dtype.itemsize
-        if len(raw) != wanted:
-            raise ValueError(f"golden data has {len(raw)} bytes, its shape needs {wanted}")
-        array = np.frombuffer(raw, dtype=dtype).astype(np.dtype(self.dtype)).reshape(self.shape)
-        array.setflags(write=False)
-        return array
-
-
 class GoldenExample(Part):
     """One item and what the eager model answers to it, both without the batch axis."""
 
@@ -192,36 +82,26 @@ class GoldenExample(Part):
     outputs: dict[str, EncodedArray]
 
 
-class Tolerance(Part):
-    """Allowed distance: |got - expected| <= absolute + relative * |expected|."""
-
-    absolute: float = Field(ge=0)
-    relative: float = Field(ge=0)
-
-    def excess(self, expected: Array, got: Array) -> str | None:
-        """Say how `got` breaks the tolerance, or None where it keeps it. Shapes must be equal."""
-        if expected.shape != got.shape:
-            return f"shape {list(got.shape)} instead of {list(expected.shape)}"
-        if expected.dtype.kind not in "fiu":
-            return None if np.array_equal(expected, got) else "values differ"
-        wide_expected, wide_got = expected.astype(np.float64), got.astype(np.float64)
-        if np.allclose(wide_got, wide_expected, self.relative, self.absolute, equal_nan=True):
-            return None
-        with np.errstate(invalid="ignore"):  # infinity less infinity: the worst is then "nan"
-            worst = float(np.max(np.abs(wide_got - wide_expected)))
-        allowed = f"{self.absolute:g} + {self.relative:g} * |value|"
-        return f"differs by up to {worst:.3g} (allowed: {allowed})"
-
-
-class Parity(Part):
-    """The largest differences from eager that export measured, over all outputs and batch sizes."""
+class Difference(Part):
+    """The largest differences of one output, over everything that was compared."""
 
     max_absolute: float
     max_relative: float
-    batch_sizes: tuple[int, ...]
+
+
+class Parity(Part):
+    """How far a form is from eager float32, as export measured it, over batch sizes and shapes."""
+
+    outputs: dict[Name, Difference] = Field(min_length=1)
+    batch_sizes: tuple[int, ...] = Field(min_length=1)
     batch_invariance: float = Field(
         description="largest difference between an item's answer alone and inside a batch"
     )
+
+    @property
+    def max_absolute(self) -> float:
+        """Over all outputs."""
+        return max(each.max_absolute for each in self.outputs.values())
 
 
 class FileDigest(Part):
@@ -231,18 +111,51 @@ class FileDigest(Part):
     bytes: int = Field(ge=0)
 
 
+class NativeCode(Part):
+    """What a file of machine code needs; elsewhere it crashes, so it is not loaded there."""
+
+    architecture: str = Field(description="as `uname -m` says it, such as x86_64")
+    requires: tuple[str, ...] = Field(
+        description="CPU flags as /proc/cpuinfo names them; on CUDA the one architecture, as sm_90"
+    )
+
+
 class Variant(Part):
-    """One executable form of the model."""
+    """One executable form of the model in a file of its own.
+
+    `optimized` is the proof of what `torch.jit.optimize_for_inference` makes of it at load; None
+    where that is not to be used. `native` is there for machine code only.
+    """
 
     file: FileName
-    format: Literal["torchscript"]
-    precision: Literal["float32"]
+    format: Literal["torchscript", "aotinductor"]
+    precision: Precision
     made_by: str
     torch_version: str
-    device_kinds: tuple[Literal["cpu", "cuda"], ...]
+    device_kinds: tuple[DeviceKind, ...] = Field(min_length=1)
     tolerance: Tolerance
     parity: Parity
+    optimized: Parity | None = None
     accuracy: float | None = Field(default=None, ge=0, le=1)
+    native: NativeCode | None = None
+    reload_growth_bytes: int | None = Field(
+        default=None, description="memory that is not given back when the file is loaded again"
+    )
+
+    @model_validator(mode="after")
+    def _native_only_where_compiled(self) -> Self:
+        if (self.format == "aotinductor") != (self.native is not None):
+            raise ValueError(f"{self.file}: `native` belongs to the format aotinductor, only")
+        if self.format == "aotinductor" and self.optimized is not None:
+            raise ValueError(f"{self.file}: optimize_for_inference is for torchscript only")
+        return self
+
+
+class LeftOut(Part):
+    """A variant that is not in the artifact, and why."""
+
+    variant: Name
+    reason: str
 
 
 class Manifest(Part):
@@ -258,6 +171,8 @@ class Manifest(Part):
     golden: tuple[GoldenExample, ...] = Field(min_length=1)
     example: JsonValue = Field(description="one item as a client sends it in JSON")
     variants: dict[Name, Variant] = Field(min_length=1)
+    left_out: tuple[LeftOut, ...] = ()
+    plan: Plan | None = Field(default=None, description="None: the first variant, at every size")
     files: dict[FileName, FileDigest]
     accuracy: float | None = Field(default=None, ge=0, le=1)
     created_at: dt.datetime
@@ -272,6 +187,8 @@ class Manifest(Part):
         for name, variant in self.variants.items():
             if variant.file not in self.files:
                 raise ValueError(f"variant {name!r} names {variant.file!r}, which has no digest")
+        if self.plan is not None:
+            _check_plan(self.plan, self.variants)
         for index, example in enumerate(self.golden):
             _check_arrays(f"golden[{index}].inputs", self.inputs, example.inputs)
             _check_arrays(f"golden[{index}].outputs", self.outputs, example.outputs)
@@ -293,6 +210,25 @@ class Manifest(Part):
     def public(self) -> dict[str, JsonValue]:
         """The part that a client may see: without golden data and digests."""
         return self.model_dump(mode="json", exclude={"golden", "files"})
+
+
+def _check_plan(plan: Plan, variants: Mapping[str, Variant]) -> None:
+    if plan.precision not in {variant.precision for variant in variants.values()}:
+        raise ValueError(f"the plan asks for {plan.precision}, which no variant has")
+    for device in plan.devices:
+        for precision, steps in device.steps.items():
+            for form in (step.form for step in steps):
+                _check_form(form, precision, variants)
+
+
+def _check_form(form: Form, precision: Precision, variants: Mapping[str, Variant]) -> None:
+    variant = variants.get(form.variant)
+    if variant is None:
+        raise ValueError(f"the plan names {form.variant!r}, which is no variant")
+    if variant.precision != precision:
+        raise ValueError(f"the plan of {precision} names {form.variant!r}: {variant.precision}")
+    if form.optimized and variant.optimized is None:
+        raise ValueError(f"the plan optimizes {form.variant!r}, which was not proved so")
 
 
 def _check_arrays(

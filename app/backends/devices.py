@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import torch
 
 from app.types import Device
+from models.processor import usable_cores
 
 SPEC = re.compile(r"auto|cpu(\*[1-9][0-9]?)?|cuda:[0-9]+(,cuda:[0-9]+)*")
 SPEC_HELP = "auto, cpu, cpu*2 (two CPU replicas), or cuda:0,cuda:1"
@@ -48,10 +48,3 @@ def cpu_threads(devices: tuple[Device, ...]) -> int:
     """
     replicas = sum(device.kind == "cpu" for device in devices)
     return max(1, (usable_cores() - 1) // max(1, replicas))
-
-
-def usable_cores() -> int:
-    """Cores that this process is allowed to run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -9,7 +9,8 @@ import numpy as np
 from app.backends.base import Backend
 from app.errors import ArtifactInvalid
 from app.types import Array, Arrays
-from models.manifest import Manifest, Tolerance
+from models.manifest import Manifest
+from models.tensors import Tolerance
 
 
 class Golden:

@@ -13,7 +13,8 @@ from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Item
-from models.manifest import Manifest, TensorSpec
+from models.manifest import Manifest
+from models.tensors import TensorSpec
 
 MAX_NPY_HEADER_BYTES = 4096
 MAX_SHOWN = 8  # of a client's names, in an error

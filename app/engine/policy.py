@@ -46,11 +46,3 @@ def decide(waiting: int, oldest_wait_s: float, free_replicas: int, limits: Batch
         return Decision(0, again_in_s=left_s)
     share = -(-waiting // free_replicas)  # rounded up
     return Decision(min(share, limits.max_batch_size))
-
-
-def buckets(max_batch_size: int) -> tuple[int, ...]:
-    """The batch sizes that a backend is warmed for: powers of two, and the largest itself."""
-    sizes = [1]
-    while sizes[-1] * 2 < max_batch_size:
-        sizes.append(sizes[-1] * 2)
-    return tuple(sizes) if max_batch_size == 1 else (*sizes, max_batch_size)

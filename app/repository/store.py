@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from app.errors import ArtifactInvalid
 from app.types import ModelId
-from models.manifest import DIGEST_FILE, MANIFEST_FILE, SCHEMA_VERSION, Manifest
+from models.integrity import IntegrityError, read_artifact
+from models.manifest import MANIFEST_FILE, Manifest
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
@@ -60,59 +58,13 @@ class Repository:
             ArtifactInvalid: naming the file, and both digests where they differ.
         """
         folder = self.root / model.name / str(model.version)
-        text = _read(model, folder / MANIFEST_FILE)
-        digest = hashlib.sha256(text).hexdigest()
-        wanted = _read(model, folder / DIGEST_FILE).decode("ascii", "replace").rstrip("\n")
-        if wanted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
-            raise ArtifactInvalid(
-                f"{model}: {MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {wanted}; "
-                "the artifact was altered or damaged, export it again"
-            )
-        manifest = _parse(model, text)
+        try:
+            manifest, digest = read_artifact(folder)
+        except IntegrityError as error:
+            raise ArtifactInvalid(f"{model}: {error}") from error
         if (manifest.model, manifest.version) != (model.name, model.version):
             raise ArtifactInvalid(
                 f"{model}: {MANIFEST_FILE} is of {manifest.model}/{manifest.version}; "
                 "the folder was moved or renamed"
             )
-        for name, file in manifest.files.items():
-            got = _sha256(model, folder / name)
-            if got != file.sha256:
-                raise ArtifactInvalid(
-                    f"{model}: {name} has SHA-256 {got}, the manifest says {file.sha256}; "
-                    "the artifact was altered or damaged, export it again"
-                )
         return Artifact(model, folder, manifest, digest)
-
-
-def _read(model: ModelId, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(model, path, error) from error
-
-
-def _sha256(model: ModelId, path: Path) -> str:
-    """In pieces: weights may be larger than what memory is left."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise _unreadable(model, path, error) from error
-
-
-def _unreadable(model: ModelId, path: Path, error: OSError) -> ArtifactInvalid:
-    return ArtifactInvalid(f"{model}: {path.name} cannot be read: {error.strerror}")
-
-
-def _parse(model: ModelId, text: bytes) -> Manifest:
-    try:
-        return Manifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        if first["loc"] == ("schema_version",):
-            raise ArtifactInvalid(
-                f"{model}: {MANIFEST_FILE} has schema_version {first['input']!r}, this server "
-                f"reads {SCHEMA_VERSION}; export the model with the matching release"
-            ) from error
-        where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactInvalid(f"{model}: {MANIFEST_FILE}, {where}: {first['msg']}") from error

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import orjson
 
-from models.manifest import Array, Manifest
+from models.manifest import Manifest
+from models.tensors import Array
 
 BASES = 256  # different pictures, prepared beforehand
 NOISE = 0.3  # of a standard deviation: what is scribbled is still a digit

@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import JsonValue
 from torch import nn
 
-from models.manifest import Array, Arrays, CodecSpec, TensorSpec
+from models.manifest import CodecSpec
+from models.tensors import Array, Arrays, TensorSpec
 
 
 class Progress(Protocol):

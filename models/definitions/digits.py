@@ -21,8 +21,9 @@ from torch import nn
 from torch.nn import functional
 
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.manifest import Arrays, ImageCodecSpec, PicturePreprocess, TensorSpec
+from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.preprocess import preprocess
+from models.tensors import Arrays, TensorSpec
 
 SEED = 20
 EPOCHS = 24

@@ -8,7 +8,8 @@ from pydantic import JsonValue
 from torch import nn
 
 from models.definitions.definition import Definition
-from models.manifest import Arrays, TensorCodecSpec, TensorSpec
+from models.manifest import TensorCodecSpec
+from models.tensors import Arrays, TensorSpec
 
 
 class Pairwise(nn.Module):

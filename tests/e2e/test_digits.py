@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from models.definitions import digits
-from models.manifest import Array
 from models.preprocess import preprocess
+from models.tensors import Array
 from tests.e2e.server import Server, running
 
 CHUNK = 90

@@ -11,7 +11,8 @@ from torch import nn
 from torch._jit_internal import is_scripting
 
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.manifest import Arrays, TensorCodecSpec
+from models.manifest import TensorCodecSpec
+from models.tensors import Arrays
 from tests.unit.models.manifests import spec
 
 

@@ -26,16 +26,20 @@ def check(exported: Forward, model: Definition = CATALOG["tiny"], ours: Forward 
     return verify.check_parity(ours, exported, model, lambda done, total, note: None)
 
 
+def relative(parity: Parity) -> float:
+    return max(each.max_relative for each in parity.outputs.values())
+
+
 class TestParity:
     def test_the_same_answers(self) -> None:
         parity = check(eager)
         assert parity.batch_sizes == tuple(range(1, 65))
-        assert (parity.max_absolute, parity.max_relative, parity.batch_invariance) == (0, 0, 0)
+        assert (parity.max_absolute, relative(parity), parity.batch_invariance) == (0, 0, 0)
 
     def test_small_differences_are_measured(self) -> None:
         parity = check(lambda x: x * 2 * (1 + 1e-5))
         assert parity.max_absolute == pytest.approx(8e-5, rel=0.05)  # golden: 2 * 4
-        assert parity.max_relative == pytest.approx(1e-5, rel=0.05)
+        assert relative(parity) == pytest.approx(1e-5, rel=0.05)
 
     def test_the_difference_between_alone_and_in_a_batch_is_measured(self) -> None:
         parity = check(lambda x: x * 2 + (1e-5 if len(x) == 64 else 0))

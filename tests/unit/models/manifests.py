@@ -8,19 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.manifest import (
-    Arrays,
     CodecSpec,
-    Dtype,
-    EncodedArray,
+    Difference,
     FileDigest,
     GoldenExample,
     Manifest,
     Parity,
     TensorCodecSpec,
-    TensorSpec,
-    Tolerance,
     Variant,
 )
+from models.tensors import Arrays, Dtype, EncodedArray, TensorSpec, Tolerance
 
 EXACT = Tolerance(absolute=0, relative=0)
 
@@ -64,7 +61,9 @@ def make_manifest(
                 device_kinds=("cpu",),
                 tolerance=Tolerance(absolute=1e-5, relative=1e-4),
                 parity=Parity(
-                    max_absolute=1e-7, max_relative=1e-6, batch_sizes=(1, 2), batch_invariance=0
+                    outputs={"value": Difference(max_absolute=1e-7, max_relative=1e-6)},
+                    batch_sizes=(1, 2),
+                    batch_invariance=0,
                 ),
                 accuracy=0.75,
             )

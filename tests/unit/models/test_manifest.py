@@ -13,16 +13,13 @@ from hypothesis.extra import numpy as npst
 from pydantic import ValidationError
 
 from models.manifest import (
-    Array,
     CodecSpec,
-    EncodedArray,
     ImageCodecSpec,
     Manifest,
     PicturePreprocess,
     TensorCodecSpec,
-    TensorSpec,
-    Tolerance,
 )
+from models.tensors import Array, EncodedArray, TensorSpec, Tolerance
 from tests.unit.models.manifests import example, make_manifest, spec
 
 PICTURE = ImageCodecSpec(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.manifest import Array, PicturePreprocess, Polarity
+from models.manifest import PicturePreprocess, Polarity
 from models.preprocess import MAX_PIXELS, START_OF_SCAN, PictureError, preprocess
+from models.tensors import Array
 from tests.unit.models.pictures import claiming, encoded, grey, noise, plus
 
 

@@ -7,8 +7,9 @@ import re
 import pytest
 import torch
 
-from app.backends.devices import cpu_threads, find_devices, usable_cores
+from app.backends.devices import cpu_threads, find_devices
 from app.types import Device
+from models.processor import usable_cores
 
 CPU = Device("cpu")
 VISIBLE = torch.cuda.device_count() if torch.cuda.is_available() else 0

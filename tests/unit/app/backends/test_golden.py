@@ -12,7 +12,7 @@ from app.backends.fake import FakeBackend
 from app.backends.golden import Golden
 from app.errors import ArtifactInvalid, ModelError, ReplicaError
 from app.types import Array, Arrays
-from models.manifest import Tolerance
+from models.tensors import Tolerance
 from tests.unit.models.manifests import EXACT, example, make_manifest, spec
 
 

@@ -17,7 +17,7 @@ from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge
 from app.types import Array
-from models.manifest import Dtype
+from models.tensors import Dtype
 from tests.unit.models.manifests import make_manifest, spec
 
 PAIR = np.array([[1, 2, 3], [4, 5, 6]], np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.policy import BatchLimits, Decision, buckets, decide
+from app.engine.policy import BatchLimits, Decision, decide
 
 GREEDY = BatchLimits(max_batch_size=8, batch_wait_s=0.0)
 PATIENT = BatchLimits(max_batch_size=8, batch_wait_s=1.0)
@@ -29,17 +29,3 @@ def test_decide(
     waiting: int, oldest_s: float, free: int, limits: BatchLimits, wanted: Decision
 ) -> None:
     assert decide(waiting, oldest_s, free, limits) == wanted
-
-
-@pytest.mark.parametrize(
-    ("largest", "wanted"),
-    [
-        (1, (1,)),
-        (2, (1, 2)),
-        (8, (1, 2, 4, 8)),
-        (12, (1, 2, 4, 8, 12)),
-        (64, (1, 2, 4, 8, 16, 32, 64)),
-    ],
-)
-def test_buckets_are_powers_of_two_and_the_largest(largest: int, wanted: tuple[int, ...]) -> None:
-    assert buckets(largest) == wanted

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from loadtests.bench.requests import BASES, OWN_DIGITS, Requests
-from models.manifest import MANIFEST_FILE, Manifest, TensorSpec
+from models.manifest import MANIFEST_FILE, Manifest
+from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.definitions.pairwise import DEFINITION
-from models.manifest import Array
+from models.tensors import Array
 
 
 def loop(a: Array, b: Array) -> Array:

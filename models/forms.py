@@ -1,0 +1,189 @@
+"""How a variant's file becomes something to call: the same code proves it and serves it."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from models.archive import check_archive
+from models.manifest import NativeCode, Variant
+from models.processor import cpu_flags, machine
+from models.tensors import TensorSpec
+
+Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
+
+
+class WrongMachine(Exception):
+    """A file of machine code that this machine, or this torch, must not run."""
+
+
+def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = False) -> Forward:
+    """A TorchScript file as a callable on a device.
+
+    Args:
+        data: the file.
+        device: where its weights go.
+        optimized: apply `torch.jit.optimize_for_inference`; on the CPU only.
+
+    Raises:
+        ArchiveError: if the file must not be unpacked.
+        RuntimeError: if torch cannot read it, or refuses to optimize it.
+    """
+    check_archive(io.BytesIO(data), "the TorchScript file")
+    load: Callable[..., Any] = torch.jit.load  # untyped in torch
+    module = load(io.BytesIO(data), map_location=device)
+    module.eval()
+    if not optimized:
+        return module  # type: ignore[no-any-return]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it tells of each pass that does not apply
+        # It changes its argument in place, and what it makes cannot be saved: hence at load.
+        made: Forward = torch.jit.optimize_for_inference(module)
+        return made
+
+
+class Packages:
+    """The AOTInductor packages of a process: each is loaded once and stays.
+
+    Loading a package again leaks its mappings (about half a megabyte in torch 2.13), so a package
+    is kept even when nobody uses it any more. Loading needs a temporary folder that files may be
+    executed from: a package is machine code, which torch unpacks there.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+
+    def load(self, data: bytes, sha256: str, device: torch.device) -> Any:
+        """The loader of a package; call its `boxed_run` with a list of tensors.
+
+        Args:
+            data: the `.pt2` file.
+            sha256: its digest: what is the same file is loaded once.
+            device: where it runs.
+
+        Raises:
+            ArchiveError: if the file must not be unpacked.
+            RuntimeError: if torch cannot load it.
+        """
+        with self._lock:
+            key = (sha256, str(device))
+            if key not in self._loaded:
+                self._loaded[key] = load_package(data, device)
+            return self._loaded[key]
+
+
+def load_package(data: bytes, device: torch.device) -> Any:
+    """Load a package anew, whether or not it was loaded before.
+
+    torch._inductor.aoti_load_package ends in the same loader, but imports the whole compiler on the
+    way (2 s, 80 MB) and adds 18 us to each call.
+    """
+    check_archive(io.BytesIO(data), "the compiled package")
+    index = -1 if device.index is None else device.index
+    with tempfile.NamedTemporaryFile(suffix=".pt2") as file:
+        file.write(data)
+        file.flush()
+        # path, name inside the package, single-threaded, runners, device
+        return torch._C._aoti.AOTIModelPackageLoader(file.name, "model", False, 1, index)
+
+
+class Compiled:
+    """A loaded package that looks at what it is given: the package itself would not.
+
+    Args:
+        loader: from `Packages.load`.
+        inputs: what the package was compiled for.
+    """
+
+    def __init__(self, loader: Any, inputs: Sequence[TensorSpec]) -> None:
+        self._run = loader.boxed_run
+        self._inputs = [(spec, getattr(torch, spec.dtype)) for spec in inputs]
+
+    def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        """One forward.
+
+        Raises:
+            ValueError: if a tensor is not what the package was compiled for.
+        """
+        if len(tensors) != len(self._inputs):
+            raise ValueError(f"{len(tensors)} inputs given, {len(self._inputs)} are taken")
+        size = tensors[0].shape[0] if tensors[0].dim() else 0
+        for (spec, dtype), tensor in zip(self._inputs, tensors, strict=True):
+            shape = tuple(tensor.shape)
+            if (
+                tensor.dtype != dtype
+                or not spec.takes(shape[1:])
+                or shape[:1] != (size,)
+                or not size
+            ):
+                raise ValueError(
+                    f"input {spec.name!r} is {tensor.dtype}{list(shape)}, the package was compiled "
+                    f"for {spec.dtype}{list(spec.shape)} and a batch of {size}"
+                )
+        made: Sequence[torch.Tensor] = self._run([tensor.contiguous() for tensor in tensors])
+        return made
+
+
+def check_runs_here(variant: Variant, device: torch.device, torch_version: str) -> None:
+    """Whether this machine may run a variant; machine code is made for one family of processors.
+
+    Raises:
+        WrongMachine: saying what is needed and what is here.
+    """
+    if device.type not in variant.device_kinds:
+        kinds = ", ".join(variant.device_kinds)
+        raise WrongMachine(f"{variant.file} runs on {kinds}, not on {device}")
+    if variant.native is not None:
+        _check_native(variant.file, variant.native, device)
+        if base(variant.torch_version) != base(torch_version):
+            raise WrongMachine(
+                f"{variant.file} was compiled by torch {variant.torch_version} and runs with that "
+                f"only; here is {torch_version}"
+            )
+
+
+def base(version: str) -> str:
+    """A torch version without its build: 2.13.0 of 2.13.0+cpu."""
+    return version.partition("+")[0]
+
+
+def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray[Any, Any]]:
+    """What a forward gave, as host arrays by name.
+
+    Raises:
+        ValueError: if it is not what the specs say.
+    """
+    outputs = made if isinstance(made, tuple | list) else (made,)
+    if len(outputs) != len(specs):
+        raise ValueError(f"the model gave {len(outputs)} outputs, {len(specs)} are declared")
+    named = {}
+    for spec, output in zip(specs, outputs, strict=True):
+        if not isinstance(output, torch.Tensor):
+            raise ValueError(f"output {spec.name!r} is no tensor but {type(output).__name__}")
+        if output.dtype != getattr(torch, spec.dtype):
+            raise ValueError(f"output {spec.name!r} is {output.dtype}, not {spec.dtype}")
+        named[spec.name] = output.cpu().numpy()
+    return named
+
+
+def _check_native(file: str, native: NativeCode, device: torch.device) -> None:
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        here = frozenset([f"sm_{major}{minor}"])
+    else:
+        here = cpu_flags()
+    missing = [need for need in native.requires if need not in here]
+    if native.architecture != machine() or missing:
+        lacks = f", without {', '.join(missing)}" if missing else ""
+        raise WrongMachine(
+            f"{file} is machine code for {native.architecture} with {', '.join(native.requires)}; "
+            f"{device} here is {machine()}{lacks}"
+        )

@@ -1,0 +1,218 @@
+"""Which form of a model is the fastest at which batch size: measured, chosen, written down.
+
+A form is a variant as it lies in its file, or that variant after `optimize_for_inference`, which
+cannot be saved and is applied at load. Both export and a server on another processor measure, so
+both choose with the code that stands here.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from models.processor import DeviceKind, Processor
+from models.tensors import Name, Part
+
+Precision = Literal["float32", "bf16", "fp16", "int8"]
+
+MIN_GAIN = 0.03  # a form replaces another only where it takes at least this share of time less
+SAMPLE_S = 1e-3  # one sample repeats a forward until it takes about this long: clocks are coarse
+MAX_REPEATS = 50
+WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
+# A compiled package holds the GIL while it runs, and with it the event loop: no longer than this.
+GIL_LIMIT_S = 1e-3
+
+
+class Form(Part):
+    """One executable form of a model."""
+
+    variant: Name
+    optimized: bool = Field(default=False, description="optimize_for_inference applied at load")
+
+    def __str__(self) -> str:
+        return f"{self.variant}, optimized at load" if self.optimized else self.variant
+
+
+class FormTimes(Part):
+    """How long a forward of one form takes, per batch (not per item): quartiles over the rounds."""
+
+    form: Form
+    precision: Precision
+    batch_sizes: tuple[int, ...] = Field(min_length=1)
+    median_us: tuple[float, ...]
+    low_us: tuple[float, ...]
+    high_us: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _one_time_per_size(self) -> FormTimes:
+        for times in (self.median_us, self.low_us, self.high_us):
+            if len(times) != len(self.batch_sizes):
+                raise ValueError(f"{self.form}: one time per batch size is needed")
+        return self
+
+
+class Step(Part):
+    """Batches larger than the step before and of up to so many items run in this form."""
+
+    up_to: int = Field(ge=1)
+    form: Form
+
+
+class DevicePlan(Part):
+    """What was measured on one processor, and per precision the fastest form by batch size."""
+
+    processor: Processor
+    torch_version: str
+    times: tuple[FormTimes, ...]
+    steps: dict[Precision, tuple[Step, ...]]
+
+    @model_validator(mode="after")
+    def _ascending(self) -> DevicePlan:
+        for precision, steps in self.steps.items():
+            sizes = [step.up_to for step in steps]
+            if not sizes or sizes != sorted(set(sizes)):
+                raise ValueError(f"steps of {precision} must ascend, got up_to {sizes}")
+        return self
+
+
+class Plan(Part):
+    """Per device kind, which form runs a batch of which size.
+
+    A server follows one precision for all batch sizes, `precision` unless it is told another: an
+    answer does not depend on how busy the server is.
+    """
+
+    precision: Precision
+    devices: tuple[DevicePlan, ...]
+
+    def on(self, kind: DeviceKind) -> DevicePlan | None:
+        """What was measured on this kind of device."""
+        return next((each for each in self.devices if each.processor.kind == kind), None)
+
+
+# Batch size -> form -> seconds of one forward, one number per round, rounds in the same order.
+Rounds: TypeAlias = Mapping[int, Mapping[Form, Sequence[float]]]
+
+
+def form_at(steps: Sequence[Step], size: int) -> Form:
+    """The form that runs a batch of `size`; the last step's beyond what was measured."""
+    return next((step.form for step in steps if size <= step.up_to), steps[-1].form)
+
+
+def time_interleaved(
+    runs: Mapping[Form, Callable[[], object]], rounds: int, budget_s: float = math.inf
+) -> dict[Form, list[float]]:
+    """Time every form on the same batch, in turns, so that all share the noise.
+
+    Args:
+        runs: each does one forward and returns when its result is there.
+        rounds: how many at the most.
+        budget_s: no further round is begun after so many seconds; one always is.
+
+    Returns:
+        form -> seconds of one forward, one number per round.
+    """
+    repeats: dict[Form, int] = {}
+    for form, run in runs.items():
+        for _ in range(WARM_RUNS):
+            run()
+        repeats[form] = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(_time(run, 1), 1e-9))))
+    taken: dict[Form, list[float]] = {form: [] for form in runs}
+    started = time.perf_counter()
+    order = list(runs)
+    for _ in range(rounds):
+        for form in order:
+            taken[form].append(_time(runs[form], repeats[form]))
+        order.append(order.pop(0))  # nobody always follows the same neighbour
+        if time.perf_counter() - started > budget_s:
+            break
+    return taken
+
+
+def choose(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
+    """The fastest candidate by batch size; within the noise a form keeps its place.
+
+    Args:
+        rounds: what was measured; a form that may not run at a size is missing there.
+        candidates: in order of preference: the first one is replaced only by a faster one.
+
+    Returns:
+        ascending steps, as few as say it; none where no candidate was measured.
+    """
+    steps: list[Step] = []
+    current: Form | None = None
+    for size in sorted(rounds):
+        taken = {form: rounds[size][form] for form in candidates if form in rounds[size]}
+        if not taken:
+            continue
+        if current not in taken:
+            current = next(iter(taken))
+        best = min(taken, key=lambda form: statistics.median(taken[form]))
+        if is_faster(taken[best], taken[current]):
+            current = best
+        if steps and steps[-1].form == current:
+            steps.pop()
+        steps.append(Step(up_to=size, form=current))
+    return tuple(steps)
+
+
+def is_faster(times: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether it wins by more than the noise: round by round, in the median and mostly."""
+    ratios = sorted(own / other for own, other in zip(times, others, strict=True))
+    upper_quartile = ratios[(3 * len(ratios)) // 4 if len(ratios) > 1 else 0]
+    return statistics.median(ratios) < 1 - MIN_GAIN and upper_quartile < 1
+
+
+def within_limits(
+    rounds: Rounds, holds_gil: Collection[Form]
+) -> dict[int, dict[Form, list[float]]]:
+    """Leave out where a form that holds the GIL would hold it for longer than GIL_LIMIT_S."""
+    return {
+        size: {
+            form: list(times)
+            for form, times in taken.items()
+            if form not in holds_gil or statistics.median(times) <= GIL_LIMIT_S
+        }
+        for size, taken in rounds.items()
+    }
+
+
+def summary(rounds: Rounds, form: Form, precision: Precision) -> FormTimes:
+    """The times of one form, in microseconds, with the spread of the middle half of the rounds."""
+    measured = {
+        size: sorted(taken[form]) for size, taken in sorted(rounds.items()) if form in taken
+    }
+
+    def at(share: float) -> tuple[float, ...]:
+        return tuple(
+            round(times[round(share * (len(times) - 1))] * 1e6, 2) for times in measured.values()
+        )
+
+    return FormTimes(
+        form=form,
+        precision=precision,
+        batch_sizes=tuple(measured),
+        median_us=tuple(round(statistics.median(t) * 1e6, 2) for t in measured.values()),
+        low_us=at(0.25),
+        high_us=at(0.75),
+    )
+
+
+def batch_sizes(largest: int) -> tuple[int, ...]:
+    """1, 2, 4 ... and `largest`: the sizes that are measured, and that a server warms."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        sizes.append(min(2 * sizes[-1], largest))
+    return tuple(sizes)
+
+
+def _time(run: Callable[[], object], repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - begin) / repeats
