@@ -24,6 +24,7 @@ TorchlaneError
 |   `-- ReplicaError           (5) this replica does not work; others may
 |       `-- DeviceLost         (5) the device is lost to the whole process: it must be started again
 `-- ArtifactInvalid            at load only: a file is missing, altered or not understood
+    `-- VariantUnusable        this machine cannot or must not run that variant; others may do
 """
 
 from __future__ import annotations
@@ -152,3 +153,7 @@ class ArtifactInvalid(TorchlaneError):
     """An artifact is incomplete, altered, or of a form that this version does not read."""
 
     code = "artifact_invalid"
+
+
+class VariantUnusable(ArtifactInvalid):
+    """A variant that this machine must not run, such as another processor's machine code."""

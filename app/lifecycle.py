@@ -14,15 +14,22 @@ import structlog
 
 from app.backends.base import Backend, close_safely
 from app.backends.golden import Golden
+from app.backends.selection import Preference, Selection, select
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost
-from app.loaded import LoadedModel, LoadedModels, ModelState, Readiness, VersionStatus
+from app.loaded import (
+    LoadedModel,
+    LoadedModels,
+    ModelState,
+    Readiness,
+    ReplicaStatus,
+    VersionStatus,
+)
 from app.repository.store import Artifact, Repository
 from app.types import Device, ModelId
 from app.upkeep import Maker, Upkeep, log_failure
-from models.manifest import Variant
 from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
@@ -30,8 +37,8 @@ CLOSE_PATIENCE_S = 5.0  # at most, for a replica that is still in native code wh
 FAILED_TO_LOAD = "it could not be loaded or run; the log has the reason"
 MIN_CLOSE_S = 0.1  # at least, when the budget is spent
 
-# Makes the backend of one variant on one device; handed in by main, so that no torch is known here.
-BackendFactory = Callable[[Artifact, Variant, Device], Backend]
+# Makes a selection's backend on one device; handed in by main, so that no torch is known here.
+BackendFactory = Callable[[Artifact, Selection, Device], Backend]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,13 @@ class LifecycleConfig:
 
     Attributes:
         max_batch_size: the largest batch, hence which buckets are warmed.
+        preference: which variant or precision to serve.
         on_device_lost: told when a device is lost to the whole process, after its items are
             settled.
     """
 
     max_batch_size: int
+    preference: Preference
     on_device_lost: Callable[[DeviceLost], None]
     on_loaded: Callable[[], None]
 
@@ -57,7 +66,7 @@ class Lifecycle:
         engine: where loaded models are published.
         replicas: where they are installed.
         loaded: where it is recorded what is loaded.
-        make_backend: makes one variant's backend on one device.
+        make_backend: makes the backend of what was selected, on one device.
         config: how to load.
     """
 
@@ -136,11 +145,17 @@ class Lifecycle:
             lambda model: any(replica.serves(model) for replica in self._replicas)
         )
 
-    def replica_states(self, model: ModelId | None) -> dict[str, tuple[Device, str]]:
-        """Replica name -> its device and state: `loading` while it works but lacks the model."""
-        return {
-            replica.name: (replica.device, _state(replica, model)) for replica in self._replicas
-        }
+    def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
+        """Every replica: `loading` while it works but lacks the model; else what it runs of it."""
+        return tuple(
+            ReplicaStatus(
+                replica.name,
+                replica.device,
+                _state(replica, model),
+                replica.models.get(model) if model is not None else None,
+            )
+            for replica in self._replicas
+        )
 
     async def _load_all(self) -> None:
         try:
@@ -166,9 +181,9 @@ class Lifecycle:
         self.loaded.record(VersionStatus(model, ModelState.LOADING))
         try:
             artifact = await asyncio.to_thread(self._repository.open, model)
-            name, variant = next(iter(artifact.manifest.variants.items()))
-            golden = Golden(artifact.manifest, variant.tolerance)
-            maker = self._maker(artifact, variant, golden)
+            selection = select(artifact.manifest, self._config.preference)
+            golden = Golden(artifact.manifest, selection.tolerance)
+            maker = self._maker(artifact, selection, golden)
             await self._upkeep.install_everywhere(model, maker)
         except Exception as error:
             # Only ArtifactInvalid is written for clients; torch's own words hold paths and code.
@@ -180,17 +195,17 @@ class Lifecycle:
             return False
         manifest = artifact.manifest
         outputs = tuple(spec.name for spec in manifest.outputs)
-        self._engine.publish(model, f"{artifact.digest}:{name}", outputs, golden.probe)
-        self.loaded.publish(LoadedModel(model, manifest, codec_for(manifest), name))
+        self._engine.publish(model, f"{artifact.digest}:{selection.label}", outputs, golden.probe)
+        self.loaded.publish(LoadedModel(model, manifest, codec_for(manifest), selection))
         count = sum(replica.serves(model) for replica in self._replicas)
-        LOG.info("model_loaded", model=str(model), variant=name, replicas=count)
+        LOG.info("model_loaded", model=str(model), serves=selection.label, replicas=count)
         return True
 
-    def _maker(self, artifact: Artifact, variant: Variant, golden: Golden) -> Maker:
+    def _maker(self, artifact: Artifact, selection: Selection, golden: Golden) -> Maker:
         """What a replica's thread runs to get a backend that has proved itself."""
 
         def make(device: Device) -> Backend:
-            backend = self._make_backend(artifact, variant, device)
+            backend = self._make_backend(artifact, selection, device)
             try:
                 backend.load()
                 golden.replay(backend, sizes=())

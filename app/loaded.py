@@ -9,9 +9,10 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from app.backends.selection import Selection
 from app.codecs.base import Codec
 from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
-from app.types import ModelId
+from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
 FALLBACK_DEFAULT = "digits"
@@ -32,7 +33,17 @@ class LoadedModel:
     id: ModelId
     manifest: Manifest
     codec: Codec
-    variant: str
+    selection: Selection
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica as seen from one model; `serving` is None while it does not have it."""
+
+    name: str
+    device: Device
+    state: str
+    serving: Serving | None
 
 
 @dataclass(frozen=True, slots=True)

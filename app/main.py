@@ -19,20 +19,20 @@ from app.api.openapi import install_openapi
 from app.api.routes import add_routes
 from app.api.service import RequestLimits, Service
 from app.backends.base import Backend
-from app.backends.devices import cpu_threads, find_devices
-from app.backends.torchscript import TorchScriptBackend
+from app.backends.devices import find_devices
+from app.backends.factory import TorchBackends
+from app.backends.selection import Preference, Selection
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica, ReplicaState
-from app.errors import ArtifactInvalid, DeviceLost
+from app.errors import DeviceLost
 from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import Metrics
 from app.repository.store import Artifact, Repository
 from app.settings import Settings
 from app.types import Device
-from models.manifest import Variant
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -57,13 +57,14 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
         metrics.replica(replica.name, str(replica.device), partial(_is_ready, replica))
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings))
     loaded = LoadedModels(settings.default_model)
+    preference = Preference(settings.variant, settings.plan_precision)
     lifecycle = Lifecycle(
         Repository(settings.model_dir),
         engine,
         replicas,
         loaded,
-        make_backend or _torch_backends(devices),
-        LifecycleConfig(settings.max_batch_size, _end_process, _calm_gc),
+        make_backend or _torch_backends(devices, settings.max_batch_size),
+        LifecycleConfig(settings.max_batch_size, preference, _end_process, _calm_gc),
     )
     limits = RequestLimits(
         max_body_bytes=settings.max_body_bytes,
@@ -108,15 +109,11 @@ def _engine_config(settings: Settings) -> EngineConfig:
     )
 
 
-def _torch_backends(devices: tuple[Device, ...]) -> BackendFactory:
-    threads = cpu_threads(devices)
+def _torch_backends(devices: tuple[Device, ...], max_batch_size: int) -> BackendFactory:
+    backends = TorchBackends(devices, max_batch_size)
 
-    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
-        if device.kind not in variant.device_kinds:
-            kinds = ", ".join(variant.device_kinds)
-            raise ArtifactInvalid(f"{artifact.id}: {variant.file} runs on {kinds}, not {device}")
-        file = artifact.folder / variant.file
-        return TorchScriptBackend(file, artifact.manifest, device, threads)
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
+        return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)
 
     return make
 

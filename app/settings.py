@@ -14,6 +14,8 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, ByteSize, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.plan import Precision
+
 PREFIX = "TORCHLANE_"
 MIB = 1024 * 1024
 
@@ -53,6 +55,10 @@ class Settings(BaseSettings):
     """`auto` (every visible CUDA device, else the CPU), `cpu`, `cpu*2`, or `cuda:0,cuda:1`."""
     replicas_per_device: int = Field(1, ge=1, le=64)
     """Replicas on each device; each is a thread with its own copy of every model."""
+    variant: Annotated[str | None, AfterValidator(_name_or_none)] = None
+    """The only variant to serve, such as `script`; unset: the artifact's plan."""
+    plan_precision: Precision | None = None
+    """The precision to compute in, at every batch size; unset: the artifact's own choice."""
     max_batch_size: int = Field(64, ge=1, le=4096)
     """Items in one batch at most."""
     batch_wait_ms: float = Field(0, ge=0, le=10_000, allow_inf_nan=False)

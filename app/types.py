@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -48,11 +48,36 @@ class ModelId:
 class Device:
     """Where a replica computes: kind `cpu` or `cuda`, and the index among its kind."""
 
-    kind: str
+    kind: Literal["cpu", "cuda"]
     index: int = 0
 
     def __str__(self) -> str:
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStep:
+    """Batches of up to so many items (None: of any size) run in this form."""
+
+    up_to: int | None
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a backend runs at which batch size, and how that was decided.
+
+    Attributes:
+        steps: ascending by `up_to`.
+        measured_on: the processor; None where there was nothing to choose.
+        measured_by: `export`, or `server` where the artifact's plan does not hold here.
+        median_us: form -> batch size -> microseconds of one forward, as far as the server measured.
+    """
+
+    steps: tuple[ServedStep, ...]
+    measured_on: str | None = None
+    measured_by: Literal["export", "server"] | None = None
+    median_us: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

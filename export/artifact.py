@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from export.errors import ExportError, UsageError
+from export.errors import NO_SPACE, ExportError, UsageError
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, FileDigest, Manifest
 
 MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine digits
@@ -51,24 +51,43 @@ def digest_of(path: Path) -> FileDigest:
     return FileDigest(sha256=sha256, bytes=path.stat().st_size)
 
 
+def write_file(file: Path, data: bytes) -> None:
+    """Write a file whole. Torch's own writers abort the process where the disk is full.
+
+    Raises:
+        ExportError: if the disk refuses.
+    """
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise ExportError(f"cannot write {file.name}: {error.strerror}") from error
+
+
 @contextlib.contextmanager
 def staging_folder(out: Path, model: str) -> Iterator[Path]:
     """A temporary folder beside the versions of a model; removed, whatever happens.
 
     Raises:
         UsageError: if the folder cannot be made or written to.
+        ExportError: if the disk is full.
     """
+    target = out / model
+    new = [folder for folder in (target, *target.parents) if not folder.exists()]
     try:
-        (out / model).mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".export-", dir=out / model))
-    except OSError as error:
-        raise UsageError(f"cannot write to {out / model}: {error.strerror}") from error
-    try:
-        yield folder
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            staging = Path(tempfile.mkdtemp(prefix=".export-", dir=target))
+        except OSError as error:
+            kind = ExportError if error.errno in NO_SPACE else UsageError
+            raise kind(f"cannot write to {target}: {error.strerror}") from error
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # a failed first export leaves no empty folder behind
-            (out / model).rmdir()
+            for folder in new:
+                folder.rmdir()
 
 
 def publish(staging: Path, manifest: Manifest) -> Path:

@@ -1,34 +1,49 @@
-"""The command line: `python -m export MODEL --out artifacts`."""
+"""The command line: `python -m export MODEL`, and `tune`, `show`, `adopt`, `compare`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
+import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from export import adopt, compare
 from export.errors import ExportError, UsageError
-from export.pipeline import Job, Stage, export
-from export.report import table_of
+from export.pipeline import Job, Made, Stage, export, open_artifact, tune_again
+from export.prove import ProofOptions
+from export.report import print_report
+from export.tune import TuneOptions
+from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
+from models.plan import Precision
 
 EPILOG = """\
+commands beside the models' names (each explains itself with --help):
+  adopt FILE    wrap a TorchScript file or a TorchServe .mar that somebody else made
+  tune FOLDER   time an artifact's variants on this machine; the new plan is a new version
+  show FOLDER   print the report of an artifact
+  compare       time eager, batched, scripted and compiled forms of two small functions
+
 exit codes: 0 the artifact is there; 1 the export failed and left nothing; 2 the command is wrong.
 
 example: python -m export digits --out artifacts
 """
 
+Command = Callable[[Sequence[str], Console], None]
+
 
 def main(
     arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console | None = None
 ) -> int:
-    """Run the export that the arguments ask for.
+    """Run the command that the arguments ask for.
 
     Args:
         arguments: without the program's name.
@@ -40,15 +55,20 @@ def main(
     """
     console = console or Console()
     try:
-        job = _parse(arguments, catalog)
-        with _progress(console) as stage, warnings.catch_warnings():
+        with warnings.catch_warnings():
             # TorchScript is the format we make; torch 2.13 announces its deprecation at every call.
             warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
-            made = export(job, stage)
+            command = COMMANDS.get(arguments[0]) if arguments else None
+            if command is not None:
+                command(arguments[1:], console)
+            else:
+                _export(arguments, catalog, console)
     except ExportError as error:
         Console(stderr=True, soft_wrap=True).print(f"export: {escape(str(error))}", highlight=False)
         return 2 if isinstance(error, UsageError) else 1
-    console.print(table_of(made.manifest, made.folder))
+    except KeyboardInterrupt:
+        sys.stderr.write("export: interrupted; nothing was written\n")
+        return 130  # as a shell says of SIGINT
     return 0
 
 
@@ -57,7 +77,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (--help explains every option)")
 
 
-def _parse(arguments: Sequence[str], catalog: Mapping[str, Definition]) -> Job:
+def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> None:
     parser = _Parser(
         prog="python -m export",
         description="Make a verified, self-describing artifact of a model.",
@@ -66,6 +86,109 @@ def _parse(arguments: Sequence[str], catalog: Mapping[str, Definition]) -> Job:
     )
     known = "; ".join(f"{name}: {item.description}" for name, item in catalog.items())
     parser.add_argument("model", help=f"what to export. {known.replace('%', '%%')}")
+    _add_out(parser)
+    parser.add_argument(
+        "--variants",
+        type=_names,
+        metavar="A,B",
+        help=f"which forms to make, of {', '.join(MAKERS)} (default: all that the model and this "
+        "machine allow; trace only where script fails)",
+    )
+    parser.add_argument(
+        "--max-accuracy-drop",
+        type=_points,
+        default=0.5,
+        metavar="POINTS",
+        help="leave out what is less accurate than eager by more, in hundredths (default: 0.5)",
+    )
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="load a state_dict that torch.save wrote instead of training",
+    )
+    _add_tuning(parser)
+    parsed = parser.parse_args(arguments)
+    if parsed.model not in catalog:
+        raise UsageError(
+            f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}; "
+            f"or a command: {', '.join(COMMANDS)}"
+        )
+    job = Job(
+        model=parsed.model,
+        definition=catalog[parsed.model],
+        out=parsed.out,
+        version=parsed.version,
+        weights=parsed.weights,
+        proof=ProofOptions(parsed.variants, parsed.max_accuracy_drop, parsed.max_batch_size),
+        tuning=_tuning(parsed),
+        profile=parsed.profile,
+    )
+    _carry_out(lambda stage: export(job, stage), console)
+
+
+def _adopt(arguments: Sequence[str], console: Console) -> None:
+    parser = _Parser(prog="python -m export adopt", description=adopt.__doc__)
+    adopt.add_arguments(parser)
+    _add_out(parser)
+    _add_tuning(parser)
+    parsed = parser.parse_args(arguments)
+    found = adopt.adopt(parsed)
+    for warning in found.warnings:
+        console.print(f"warning: {escape(warning)}", highlight=False, soft_wrap=True)
+    job = Job(
+        model=found.name,
+        definition=found.definition,
+        out=parsed.out,
+        version=parsed.version,
+        proof=ProofOptions(("script",), max_batch=parsed.max_batch_size),
+        tuning=_tuning(parsed),
+        profile=parsed.profile,
+    )
+    _carry_out(lambda stage: export(job, stage), console)
+
+
+def _tune(arguments: Sequence[str], console: Console) -> None:
+    parser = _Parser(
+        prog="python -m export tune",
+        description="Time an artifact's variants on this machine; the plan is a new version.",
+    )
+    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    _add_tuning(parser, profile=False)
+    parsed = parser.parse_args(arguments)
+    _carry_out(lambda stage: tune_again(parsed.folder, _tuning(parsed), stage), console)
+
+
+def _show(arguments: Sequence[str], console: Console) -> None:
+    parser = _Parser(
+        prog="python -m export show", description="Print the report of an artifact, once more."
+    )
+    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parsed = parser.parse_args(arguments)
+    print_report(console, open_artifact(parsed.folder), parsed.folder)
+
+
+def _compare(arguments: Sequence[str], console: Console) -> None:
+    parser = _Parser(prog="python -m export compare", description=compare.__doc__)
+    compare.add_arguments(parser)
+    compare.run(parser.parse_args(arguments), console)
+
+
+COMMANDS: dict[str, Command] = {
+    "adopt": _adopt,
+    "tune": _tune,
+    "show": _show,
+    "compare": _compare,
+}
+
+
+def _carry_out(work: Callable[[Stage], Made], console: Console) -> None:
+    with _progress(console) as stage:
+        made = work(stage)
+    print_report(console, made.manifest, made.folder)
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
@@ -74,35 +197,64 @@ def _parse(arguments: Sequence[str], catalog: Mapping[str, Definition]) -> Job:
         help="the repository to write to: FOLDER/MODEL/VERSION (default: artifacts)",
     )
     parser.add_argument(
-        "--method",
-        choices=("script", "trace"),
-        default="script",
-        help="script keeps control flow; trace records one run, for models that cannot be scripted"
-        " (default: script)",
-    )
-    parser.add_argument(
         "--version",
         type=int,
         metavar="N",
         help="the version number to write (default: one more than the highest there is)",
     )
+
+
+def _add_tuning(parser: argparse.ArgumentParser, *, profile: bool = True) -> None:
     parser.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help="load a state_dict that torch.save wrote instead of training",
+        "--plan-precision",
+        choices=get_args(Precision),
+        help="what a server computes in where it is not told otherwise; one precision for all "
+        "batch sizes (default: float32 where a variant has it)",
     )
-    parsed = parser.parse_args(arguments)
-    if parsed.model not in catalog:
-        raise UsageError(f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}")
-    return Job(
-        model=parsed.model,
-        definition=catalog[parsed.model],
-        out=parsed.out,
-        method=parsed.method,
-        version=parsed.version,
-        weights=parsed.weights,
+    parser.add_argument(
+        "--max-batch-size",
+        type=_positive,
+        default=64,
+        metavar="N",
+        help="prove and time batches of up to N (default: 64)",
     )
+    parser.add_argument(
+        "--threads",
+        type=_positive,
+        metavar="N",
+        help="time with N threads on the CPU (default: as many as a server with one replica takes, "
+        "all usable cores but one)",
+    )
+    if profile:
+        parser.add_argument(
+            "--profile",
+            action="store_true",
+            help="write a Chrome trace and a table of operators for eager and every form",
+        )
+
+
+def _tuning(parsed: argparse.Namespace) -> TuneOptions:
+    return TuneOptions(parsed.max_batch_size, parsed.threads, parsed.plan_precision)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
+    return int(text)
+
+
+def _points(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"must be 0 to 100 points, got {text!r}")
+    return value
 
 
 @contextlib.contextmanager

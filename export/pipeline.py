@@ -1,39 +1,61 @@
-"""Build -> script or trace -> freeze -> save -> verify the saved file -> manifest -> publish."""
+"""Build -> learn -> make each variant -> prove it -> time it -> plan -> report -> publish."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import pickle
+import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
 from torch import nn
 
-from export import verify
+from export import profiling, report_html, tune, verify
 from export.artifact import choose_version, digest_of, publish, staging_folder
 from export.errors import ExportError, UsageError
+from export.prove import Proof, ProofOptions, prove_variants, wanted_variants
+from export.variants.base import Subject
+from export.variants.registry import MAKERS
 from models.definitions.definition import Definition, Progress
-from models.manifest import GoldenExample, Manifest, Parity, Variant
-from models.tensors import EncodedArray
+from models.integrity import IntegrityError, read_artifact
+from models.manifest import GoldenExample, LeftOut, Manifest
+from models.plan import Precision
+from models.tensors import EncodedArray, stack
 
-Method = Literal["script", "trace"]
+REPORT_FILE = "report.html"
+PROFILED_BATCH = 8
+
+Stage = Callable[[str], Progress]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to export and where to: the command line, checked."""
+    """What to export and where to: the command line, checked.
+
+    Attributes:
+        model: its name.
+        definition: what it is.
+        out: the repository to write to.
+        version: the number to write; None: the next one.
+        weights: a state_dict to load instead of training.
+        proof: which variants, and what they must hold.
+        tuning: how they are timed.
+        profile: write profiles of every form beside them.
+    """
 
     model: str
     definition: Definition
     out: Path
-    method: Method = "script"
     version: int | None = None
     weights: Path | None = None
+    proof: ProofOptions = field(default_factory=ProofOptions)
+    tuning: tune.TuneOptions = field(default_factory=tune.TuneOptions)
+    profile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +64,6 @@ class Made:
 
     folder: Path
     manifest: Manifest
-
-
-Stage = Callable[[str], Progress]
 
 
 def export(job: Job, stage: Stage) -> Made:
@@ -56,73 +75,164 @@ def export(job: Job, stage: Stage) -> Made:
 
     Raises:
         UsageError: if the job cannot be done as asked for.
-        ParityError: if the saved file does not answer as the eager model does; nothing is left.
+        ParityError: if a made file does not answer as the eager model does; nothing is left.
+        ExportError: if something else keeps the artifact from being made; nothing is left.
     """
-    definition = job.definition
+    _check(job)
     version = choose_version(job.out / job.model, job.version)
     with staging_folder(job.out, job.model) as staging:
-        eager = definition.build()
-        _learn(eager, job, stage)
-        compiled = _compile(eager, job)
-        file = staging / f"{job.method}.pt"
-        try:
-            compiled.save(str(file))
-        except (OSError, RuntimeError) as error:  # torch tells of a full disk as a RuntimeError
-            raise ExportError(f"cannot write {file.name}: {str(error).splitlines()[0]}") from error
-        load: Callable[[str], Any] = torch.jit.load  # untyped in torch
-        saved = load(str(file))  # what is proved is the file, not the object in memory
-        parity = verify.check_parity(eager, saved, definition, stage("verifying"))
-        try:
-            manifest = _manifest(job, version, file, (eager, saved), parity)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "manifest"
-            raise ExportError(
-                f"the definition of {job.model!r} contradicts itself: {where}: {first['msg']}"
-            ) from error
-        return Made(publish(staging, manifest), manifest)
+        subject = Subject(job.model, job.definition, _learned(job, stage))
+        proof = prove_variants(subject, job.proof, staging, stage)
+        _check_precision(job.tuning.precision, proof)
+        manifest = _manifest(job, version, subject, proof, staging)
+        plan = tune.measure(staging, manifest, job.tuning, stage("timing"))
+        if job.profile:
+            _profile(subject, manifest, staging, stage("profiling"))
+        manifest = _renewed(manifest, plan=plan)
+        return Made(*_finish(staging, manifest))
 
 
-def _manifest(
-    job: Job, version: int, file: Path, models: tuple[nn.Module, Any], parity: Parity
-) -> Manifest:
-    """Everything that was found out; `models` are the eager one and the saved one."""
-    definition, (eager, saved) = job.definition, models
-    held_out = definition.held_out() if definition.held_out else None
-    variant = Variant(
-        file=file.name,
-        format="torchscript",
-        precision="float32",
-        made_by=f"torch.jit.{job.method} + torch.jit.freeze",
-        torch_version=torch.__version__,
-        device_kinds=("cpu", "cuda"),
-        tolerance=verify.FLOAT32,
-        parity=parity,
-        accuracy=verify.accuracy(saved, definition, held_out) if held_out else None,
+def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
+    """Time an artifact's variants on this machine; the plan is written as a new version.
+
+    Raises:
+        UsageError: if there is no intact artifact, or no variant of the wanted precision.
+        ExportError: if the new version cannot be written.
+    """
+    old = open_artifact(folder)
+    folder = folder.resolve()  # "." has no parents to write to
+    if folder.parent.name != old.model:
+        raise UsageError(
+            f"{folder} holds the model {old.model!r}, its new version would not lie beside it; "
+            "keep artifacts in folders named MODEL/VERSION"
+        )
+    version = choose_version(folder.parent, None)
+    if options.precision is None and old.plan is not None:
+        options = dataclasses.replace(options, precision=old.plan.precision)
+    with staging_folder(folder.parent.parent, old.model) as staging:
+        _copy(folder, old, staging)
+        plan = tune.measure(staging, old, options, stage("timing"))
+        return Made(*_finish(staging, _renewed(old, plan=plan, version=version)))
+
+
+def open_artifact(folder: Path) -> Manifest:
+    """The manifest of an artifact whose every file is intact.
+
+    Raises:
+        UsageError: if it is not; the message names the file.
+    """
+    try:
+        return read_artifact(folder)[0]
+    except IntegrityError as error:
+        raise UsageError(f"{folder} is not an intact artifact: {error}") from error
+
+
+def _check(job: Job) -> None:
+    """What can be told to be wrong before anything was learned, which may take long."""
+    wanted, precision = wanted_variants(job.proof), job.tuning.precision
+    if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
+        raise UsageError(f"--plan-precision {precision}: of {', '.join(wanted)} none computes so")
+    if not job.definition.golden_inputs():
+        raise ExportError(
+            f"the definition of {job.model!r} has no golden examples; a server replays them before "
+            "it says that it is ready: let `golden_inputs` give one item at least"
+        )
+
+
+def _check_precision(precision: Precision | None, proof: Proof) -> None:
+    if precision is None or any(v.precision == precision for v in proof.variants.values()):
+        return
+    reasons = (
+        f"{name}: {why}"
+        for name, why in proof.left_out.items()
+        if name in MAKERS and MAKERS[name].precision == precision
     )
-    return Manifest(
-        model=job.model,
-        version=version,
-        description=definition.description,
-        inputs=definition.inputs,
-        outputs=definition.outputs,
-        codec=definition.codec,
-        golden=_golden(eager, definition),
-        example=definition.example(),
-        variants={job.method: variant},
-        files={file.name: digest_of(file)},
-        accuracy=verify.accuracy(eager, definition, held_out) if held_out else None,
-        created_at=dt.datetime.now(dt.UTC),
-        git_commit=_git_commit(),
-    )
+    raise ExportError(f"--plan-precision {precision}: no variant is left: {'; '.join(reasons)}")
 
 
-def _learn(module: nn.Module, job: Job, stage: Stage) -> None:
+def _copy(folder: Path, manifest: Manifest, staging: Path) -> None:
+    """Everything but the report, which tells of the plan."""
+    for name, digest in manifest.files.items():
+        if name == REPORT_FILE:
+            continue
+        try:
+            shutil.copyfile(folder / name, staging / name)
+            copied = digest_of(staging / name)
+        except OSError as error:
+            raise ExportError(f"cannot copy {folder / name}: {error.strerror}") from error
+        if copied != digest:
+            raise ExportError(f"{folder / name} changed while it was copied; run this again")
+
+
+def _finish(staging: Path, manifest: Manifest) -> tuple[Path, Manifest]:
+    """Report and digests; then the folder gets its name."""
+    try:
+        (staging / REPORT_FILE).write_text(report_html.render(manifest), encoding="utf-8")
+        files = {path.name: digest_of(path) for path in sorted(staging.iterdir())}
+    except OSError as error:
+        raise ExportError(f"cannot write {REPORT_FILE}: {error.strerror}") from error
+    manifest = _renewed(manifest, files=files)
+    return publish(staging, manifest), manifest
+
+
+def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: Path) -> Manifest:
+    """Everything that was found out, before anything was timed."""
+    definition = job.definition
+    try:
+        return Manifest(
+            model=job.model,
+            version=version,
+            description=definition.description,
+            inputs=definition.inputs,
+            outputs=definition.outputs,
+            codec=definition.codec,
+            golden=_golden(subject.eager, definition),
+            example=definition.example(),
+            variants=proof.variants,
+            left_out=tuple(
+                LeftOut(variant=name, reason=why) for name, why in proof.left_out.items()
+            ),
+            files={v.file: digest_of(staging / v.file) for v in proof.variants.values()},
+            accuracy=proof.accuracy,
+            created_at=dt.datetime.now(dt.UTC),
+            git_commit=_git_commit(),
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "manifest"
+        raise ExportError(
+            f"the definition of {job.model!r} contradicts itself: {where}: {first['msg']}"
+        ) from error
+
+
+def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Progress) -> None:
+    """Of eager and of every form, on the CPU, with a batch of eight."""
+    batch = tune.golden_batches(manifest, PROFILED_BATCH)[0]
+    device = torch.device("cpu")
+    runs = {"eager": tune.runner(subject.eager, [batch], device)}
+    for form, call in tune.load_forms(staging, manifest, device).items():
+        name = f"{form.variant}-optimized" if form.optimized else form.variant
+        runs[name] = tune.runner(call, [batch], device)
+    progress(0, 1, f"{len(runs)} forms")
+    profiling.profile(runs, staging)
+    progress(1, 1, "")
+
+
+def _renewed(manifest: Manifest, **changes: object) -> Manifest:
+    """Another manifest with some fields changed, checked as a whole."""
+    if "version" in changes:
+        changes["created_at"] = dt.datetime.now(dt.UTC)
+    fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
+    return Manifest.model_validate(fields | changes)
+
+
+def _learned(job: Job, stage: Stage) -> nn.Module:
+    module = job.definition.build()
     if job.weights is not None:
         _load_weights(module, job.weights)
     elif job.definition.train is not None:
         job.definition.train(module, stage("training"))
-    module.eval()
+    return module.eval()
 
 
 def _load_weights(module: nn.Module, file: Path) -> None:
@@ -138,26 +248,10 @@ def _load_weights(module: nn.Module, file: Path) -> None:
         raise UsageError(f"--weights {file}: {' '.join(str(error).split())}") from error
 
 
-def _compile(eager: nn.Module, job: Job) -> torch.jit.ScriptModule:
-    try:
-        if job.method == "script":
-            compiled = torch.jit.script(eager)
-        else:
-            golden = verify.one_batch(job.definition.golden_inputs()[:1])
-            example = tuple(torch.from_numpy(golden[spec.name]) for spec in job.definition.inputs)
-            trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
-            compiled = trace(eager, example)
-        frozen: torch.jit.ScriptModule = torch.jit.freeze(compiled)
-        return frozen
-    except (RuntimeError, TypeError, ValueError) as error:
-        hint = "; try --method trace" if job.method == "script" else ""
-        raise ExportError(f"torch.jit.{job.method} refused {job.model!r}{hint}: {error}") from error
-
-
 def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ...]:
     examples = []
     for item in definition.golden_inputs():
-        answer = verify.run(eager, definition, verify.one_batch([item]))
+        answer = verify.run(eager, definition, stack([item]))
         examples.append(
             GoldenExample(
                 inputs={name: EncodedArray.of(array) for name, array in item.items()},

@@ -1,35 +1,61 @@
-"""What was made and checked, as a table on the terminal."""
+"""The report on the terminal."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from export.content import content_of
+from export.sections import Section
 from models.manifest import Manifest
 
 
-def table_of(manifest: Manifest, folder: Path) -> Table:
-    """One row per fact: files, proof, accuracy, where it lies."""
-    table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
-    table.add_column("what")
-    table.add_column("found", overflow="fold")
-    for name, variant in manifest.variants.items():
-        parity = variant.parity
-        size = manifest.files[variant.file].bytes
-        table.add_row(f"{name}: file", f"{variant.file}, {size:,} bytes, {variant.precision}")
-        table.add_row(f"{name}: made by", f"{variant.made_by}, torch {variant.torch_version}")
-        sizes = f"batch {min(parity.batch_sizes)} to {max(parity.batch_sizes)}"
-        table.add_row(
-            f"{name}: parity with eager",
-            f"largest difference {parity.max_absolute:.1e}, {sizes} and golden (allowed: "
-            f"{variant.tolerance.absolute:g} + {variant.tolerance.relative:g} * |value|)",
+def print_report(console: Console, manifest: Manifest, folder: Path) -> None:
+    """Print all that a manifest tells: the plan, times, variants, proof; readable at 80 columns.
+
+    Args:
+        console: where to; tables fold to its width.
+        manifest: of the artifact.
+        folder: where the artifact lies.
+    """
+    content = content_of(manifest)
+    console.print(_plain(content.title), style="bold")
+    console.print(_plain(content.description))
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for word, what in (*content.facts, ("artifact", str(folder))):
+        facts.add_row(_plain(word), _plain(what))
+    console.print(facts)
+    for section in content.sections:
+        _print_section(console, section)
+
+
+def _print_section(console: Console, section: Section) -> None:
+    console.print()
+    console.print(_plain(section.title), style="bold")
+    for line in section.lines:
+        console.print(_plain(line))
+    if not section.columns:
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
+    for index, column in enumerate(section.columns):
+        widest = max(len(line) for row in section.rows for line in row[index].split("\n"))
+        table.add_column(
+            _plain(column.title),
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            min_width=widest if column.numeric else None,  # a number in two lines misleads
         )
-        table.add_row(f"{name}: alone or in a batch", f"differs by {parity.batch_invariance:.1e}")
-        if variant.accuracy is not None:
-            table.add_row(f"{name}: held-out accuracy", f"{variant.accuracy:.4f}")
-    if manifest.accuracy is not None:
-        table.add_row("eager: held-out accuracy", f"{manifest.accuracy:.4f}")
-    table.add_row("golden examples", str(len(manifest.golden)))
-    table.add_row("artifact", str(folder))
-    return table
+    for row in section.rows:
+        table.add_row(*(_plain(cell) for cell in row))
+    console.print(table)
+
+
+def _plain(text: str) -> Text:
+    """Text that is neither markup nor a command to the terminal, whoever wrote it."""
+    return Text("".join(each if each.isprintable() or each == "\n" else "?" for each in text))

@@ -1,59 +1,135 @@
-"""Proof that an exported file answers as the eager model does, at every batch size."""
+"""Proof that an exported form answers as the eager model does, at every batch size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from export.errors import ParityError
+from export.errors import ExportError, ParityError, reason
 from models.definitions.definition import Definition, HeldOut, Progress
+from models.forms import named_outputs
 from models.manifest import Difference, Parity
-from models.tensors import Array, Arrays, TensorSpec, Tolerance
+from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
 
-BATCH_SIZES = tuple(range(1, 65))
 SEED = 1
-# float32 against float32: other kernels add in another order, nothing more.
-FLOAT32 = Tolerance(absolute=1e-5, relative=1e-4)
+# Every size up to the largest batch is compared, unless eager takes longer than this for them all,
+# or they take more memory: then powers of two and their neighbours, where kernels change.
+EVERY_SIZE_BUDGET_S = 30.0
+EVERY_SIZE_BUDGET_BYTES = 1 << 30
+TINY = 1e-6  # relative differences are to at least this much
 
 Runnable = Callable[..., object]
+CPU = torch.device("cpu")
 
 
-def run(module: Runnable, definition: Definition, inputs: Arrays) -> dict[str, Array]:
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One batch, and what eager float32 answers to it.
+
+    Attributes:
+        what: where it comes from, for messages.
+        inputs: input name -> array with the batch axis.
+        expected: output name -> array with the batch axis.
+    """
+
+    what: str
+    inputs: Arrays
+    expected: Arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Everything that the forms of a model are compared with."""
+
+    definition: Definition
+    comparisons: tuple[Comparison, ...]
+    batch_sizes: tuple[int, ...]
+
+
+def run(
+    module: Runnable, definition: Definition, inputs: Arrays, device: torch.device = CPU
+) -> dict[str, Array]:
     """One forward: input name -> array with batch axis, to output name -> array with batch axis.
 
     Raises:
         ParityError: if the module fails, or its outputs are not the ones that the definition names.
     """
-    tensors = [torch.from_numpy(np.array(inputs[spec.name])) for spec in definition.inputs]
+    tensors = [
+        torch.from_numpy(np.array(inputs[spec.name])).to(device) for spec in definition.inputs
+    ]
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     try:
         with torch.inference_mode():
             made = module(*tensors)
-    except (torch.jit.Error, RuntimeError, ValueError, TypeError, IndexError) as error:
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
-        # TorchScript tells where first, in many lines, and what in the last one.
-        reason = (str(error).strip() or repr(error)).splitlines()[-1]
-        raise ParityError(f"the model fails on {shapes}: {reason}") from error
-    outputs = made if isinstance(made, tuple | list) else (made,)
-    if len(outputs) != len(definition.outputs):
-        raise ParityError(f"{len(outputs)} outputs made, {len(definition.outputs)} declared")
-    named = {}
-    for spec, tensor in zip(definition.outputs, outputs, strict=True):
-        array = tensor.numpy()
-        if array.dtype != np.dtype(spec.dtype) or not spec.accepts(array.shape[1:]):
+    except Exception as error:  # a model's own code raises what it likes
+        raise ParityError(f"the model fails on {shapes}: {reason(error)}") from error
+    if not isinstance(made, torch.Tensor | tuple | list):
+        raise ParityError(
+            f"the model gives a {type(made).__name__}; it must give a tensor, or a tuple of "
+            "tensors in the order of the declared outputs"
+        )
+    try:
+        named = named_outputs(made, definition.outputs)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ParityError(reason(error)) from error
+    size = len(next(iter(inputs.values())))
+    for spec in definition.outputs:
+        array = named[spec.name]
+        if array.shape[:1] != (size,) or not spec.accepts(array.shape[1:]):
             raise ParityError(
-                f"output {spec.name!r} is {array.dtype}{list(array.shape)}, "
+                f"output {spec.name!r} is {array.dtype}{list(array.shape)} for a batch of {size}, "
                 f"declared as {spec.dtype}{list(spec.shape)}"
             )
-        named[spec.name] = array
     return named
 
 
+def reference(
+    eager: Runnable, definition: Definition, max_batch: int, progress: Progress
+) -> Reference:
+    """What eager answers to random inputs of every batch size, and to the golden examples.
+
+    Raises:
+        ExportError: if the definition gives other inputs than it declares.
+        ParityError: if eager itself fails, or answers something that is not finite.
+    """
+    rng = np.random.default_rng(SEED)
+    comparisons: list[Comparison] = []
+
+    def compare(what: str, inputs: Arrays, size: int) -> None:
+        _check_inputs(what, definition, inputs, size)
+        expected = run(eager, definition, inputs)
+        for spec in definition.outputs:
+            if not _is_finite(expected[spec.name]):
+                raise ParityError(
+                    f"{what}: the eager model's output {spec.name!r} is not finite; "
+                    "nothing can be proved against it"
+                )
+        comparisons.append(Comparison(what, inputs, expected))
+
+    for index, item in enumerate(definition.golden_inputs()):
+        compare(f"golden example {index}", stack([item]), 1)
+    began = time.perf_counter()
+    compare("random inputs, batch 1", definition.random_inputs(rng, 1), 1)
+    took = time.perf_counter() - began
+    sizes = _sizes(max_batch, took, _bytes(comparisons[-1]))
+    for done, size in enumerate(sizes[1:], start=2):
+        compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
+        progress(done, len(sizes), f"batch {size}")
+    return Reference(definition, tuple(comparisons), sizes)
+
+
 def check_parity(
-    eager: Runnable, exported: Runnable, definition: Definition, progress: Progress
+    exported: Runnable,
+    against: Reference,
+    tolerance: Tolerance,
+    progress: Progress,
+    device: torch.device = CPU,
 ) -> Parity:
-    """Compare over every batch size from 1 to 64 on random inputs, and on the golden ones.
+    """Compare one form with the reference.
 
     Returns:
         the largest differences that were seen.
@@ -61,66 +137,124 @@ def check_parity(
     Raises:
         ParityError: at the first answer outside the tolerance, or one that is not finite.
     """
-    rng = np.random.default_rng(SEED)
-    absolute = {spec.name: 0.0 for spec in definition.outputs}
-    relative = dict(absolute)
+    definition = against.definition
+    worst = {spec.name: (0.0, 0.0) for spec in definition.outputs}
     invariance = 0.0
-    batches = _batches(definition, rng)
-    for done, (what, inputs) in enumerate(batches, start=1):
-        expected, got = run(eager, definition, inputs), run(exported, definition, inputs)
+    for done, each in enumerate(against.comparisons, start=1):
+        got = run(exported, definition, each.inputs, device)
         for spec in definition.outputs:
-            _check(what, spec, expected[spec.name], got[spec.name])
-            difference = _difference(expected[spec.name], got[spec.name])
-            absolute[spec.name] = max(absolute[spec.name], float(difference.max(initial=0)))
-            scale = np.maximum(np.abs(expected[spec.name].astype(np.float64)), 1e-6)
-            worst = float((difference / scale).max(initial=0))
-            relative[spec.name] = max(relative[spec.name], worst)
-        first = {name: array[:1] for name, array in inputs.items()}
-        alone = run(exported, definition, first)
-        for spec in definition.outputs:
-            moved = _difference(alone[spec.name], got[spec.name][:1])
-            invariance = max(invariance, float(moved.max(initial=0)))
-        progress(done, len(batches), f"largest difference {max(absolute.values()):.1e}")
+            expected, answer = each.expected[spec.name], got[spec.name]
+            _check(each.what, spec, tolerance, expected, answer)
+            difference = _difference(expected, answer)
+            scale = np.maximum(np.abs(expected.astype(np.float64)), TINY)
+            pair = (_largest(difference), _largest(difference / scale))
+            worst[spec.name] = (
+                max(worst[spec.name][0], pair[0]),
+                max(worst[spec.name][1], pair[1]),
+            )
+        last = {name: array[-1:] for name, array in each.inputs.items()}
+        alone = run(exported, definition, last, device)
+        invariance = max(invariance, _moved(each.what, alone, got))
+        largest = max(absolute for absolute, _ in worst.values())
+        progress(done, len(against.comparisons), f"largest difference {largest:.1e}")
     return Parity(
         outputs={
-            name: Difference(max_absolute=absolute[name], max_relative=relative[name])
-            for name in absolute
+            name: Difference(max_absolute=absolute, max_relative=relative)
+            for name, (absolute, relative) in worst.items()
         },
-        batch_sizes=BATCH_SIZES,
+        batch_sizes=against.batch_sizes,
         batch_invariance=invariance,
     )
 
 
-def accuracy(module: Runnable, definition: Definition, held_out: HeldOut) -> float:
-    """The share of the held-out set whose largest first output is the label."""
-    scores = run(module, definition, held_out.inputs)[definition.outputs[0].name]
-    return float(np.mean(scores.argmax(axis=-1) == held_out.labels))
+def accuracy(
+    module: Runnable, definition: Definition, held_out: HeldOut, device: torch.device = CPU
+) -> float:
+    """The share of the held-out set whose largest first output is the label.
+
+    Raises:
+        ExportError: if the set is empty.
+        ParityError: if the module fails, or an answer is not finite.
+    """
+    if not len(held_out.labels):
+        raise ExportError("the held-out set is empty; where there is none, held_out is None")
+    first = definition.outputs[0].name
+    right = 0
+    for start in range(0, len(held_out.labels), 64):
+        part = slice(start, start + 64)
+        inputs = {name: array[part] for name, array in held_out.inputs.items()}
+        scores = run(module, definition, inputs, device)[first]
+        if not _is_finite(scores):
+            raise ParityError(f"held-out set: output {first!r} is not finite")
+        right += int(np.sum(scores.argmax(axis=-1) == held_out.labels[part]))
+    return right / len(held_out.labels)
 
 
-def one_batch(items: Sequence[Arrays]) -> Arrays:
-    """Stack items of one shape along a new batch axis."""
-    return {name: np.stack([item[name] for item in items]) for name in items[0]}
+def _sizes(max_batch: int, one_s: float, one_bytes: int) -> tuple[int, ...]:
+    """Which batch sizes are compared, from what a batch of one takes."""
+    items = max_batch * (max_batch + 1) / 2
+    if items * one_s <= EVERY_SIZE_BUDGET_S and items * one_bytes <= EVERY_SIZE_BUDGET_BYTES:
+        return tuple(range(1, max_batch + 1))
+    return tuple(sorted(set(_near_powers_of_two(max_batch))))
 
 
-def _batches(definition: Definition, rng: np.random.Generator) -> list[tuple[str, Arrays]]:
-    random: Iterable[tuple[str, Arrays]] = (
-        (f"random inputs, batch {size}", definition.random_inputs(rng, size))
-        for size in BATCH_SIZES
-    )
-    golden = (
-        (f"golden example {index}", one_batch([item]))
-        for index, item in enumerate(definition.golden_inputs())
-    )
-    return [*random, *golden]
+def _bytes(batch: Comparison) -> int:
+    return sum(array.nbytes for array in (*batch.inputs.values(), *batch.expected.values()))
 
 
-def _check(what: str, spec: TensorSpec, expected: Array, got: Array) -> None:
-    if expected.dtype.kind == "f" and not np.isfinite(expected).all():
-        raise ParityError(f"{what}: the eager model's output {spec.name!r} is not finite")
-    excess = FLOAT32.excess(expected, got)
-    if excess is not None:
-        raise ParityError(f"{what}: output {spec.name!r} {excess}")
+def _near_powers_of_two(largest: int) -> Iterator[int]:
+    power = 1
+    while power <= largest:
+        yield from (size for size in (power - 1, power, power + 1) if 1 <= size <= largest)
+        power *= 2
+    yield largest
+
+
+def _check(what: str, spec: TensorSpec, tolerance: Tolerance, expected: Array, got: Array) -> None:
+    if not _is_finite(got):
+        raise ParityError(f"{what}: output {spec.name!r} is not finite, eager's is")
+    for want, answer in zip(expected, got, strict=True):
+        excess = tolerance.excess(want, answer)
+        if excess is not None:
+            raise ParityError(f"{what}: output {spec.name!r} {excess}")
+
+
+def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) -> None:
+    wanted = [spec.name for spec in definition.inputs]
+    if set(inputs) != set(wanted):
+        raise ExportError(f"{what}: the definition gives {sorted(inputs)}, it declares {wanted}")
+    for spec in definition.inputs:
+        array = inputs[spec.name]
+        fits = array.shape[:1] == (size,) and spec.takes(array.shape[1:])
+        if array.dtype.name != spec.dtype or not fits:
+            free = f" of up to {spec.free_max}" if not spec.is_fixed else ""
+            raise ExportError(
+                f"{what}: the definition gives {spec.name!r} as {array.dtype}{list(array.shape)} "
+                f"for a batch of {size}, it declares {spec.dtype}{list(spec.shape)}{free}"
+            )
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _moved(what: str, alone: Arrays, together: Arrays) -> float:
+    """The largest difference of the last item's answer, alone and in its batch."""
+    largest = 0.0
+    for name, one in alone.items():
+        inside = together[name][-1:]
+        if one.shape != inside.shape:
+            raise ParityError(
+                f"{what}: output {name!r} of the last item is {list(one.shape)} alone and "
+                f"{list(inside.shape)} in its batch; an answer must not depend on its neighbours"
+            )
+        largest = max(largest, _largest(_difference(one, inside)))
+    return largest
 
 
 def _difference(expected: Array, got: Array) -> Array:
     return np.abs(expected.astype(np.float64) - got.astype(np.float64))
+
+
+def _largest(difference: Array) -> float:
+    return float(difference.max(initial=0))

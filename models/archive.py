@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import struct
 import zipfile
 from pathlib import PurePosixPath
 from typing import IO
 
+BEGINNING = b"PK\x03\x04"
 MAX_ENTRIES = 100_000
 # torch stores what it writes uncompressed; a text that deflates better than this is no honest one.
 MAX_RATIO = 200
 FREE_BYTES = 16 * 1024 * 1024  # small files may shrink as they like
+ENCRYPTED = 0x1
+# What Python's zipfile raises at bytes that are not what they should be.
+DAMAGE = (
+    *(zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError),
+    *(OverflowError, LookupError, struct.error),
+)
 
 
 class ArchiveError(ValueError):
@@ -20,47 +29,68 @@ class ArchiveError(ValueError):
 def check_archive(file: IO[bytes], what: str) -> list[str]:
     """Look at the directory of a zip archive; nothing is unpacked, the file is read from its start.
 
-    Refused are paths that lead out of the folder they are unpacked in, links, names that occur
-    twice, and contents out of proportion to the file (zip bombs).
+    Refused are paths that lead out of the folder they are unpacked in, links and devices, names
+    that occur twice, encrypted entries, and contents out of proportion to the file (zip bombs). The
+    proportion is to the file's real size: what its directory says of packed sizes may be a lie.
 
     Args:
         file: open for reading, seekable; left at its start.
         what: the file's name, for messages.
 
     Returns:
-        the names of its entries.
+        the names of its entries, sorted.
 
     Raises:
         ArchiveError: as said above.
     """
+    entries, size = _directory(file, what)
+    if len(entries) > MAX_ENTRIES:
+        raise ArchiveError(f"{what} has {len(entries)} entries; at most {MAX_ENTRIES} are taken")
+    paths: set[PurePosixPath] = set()
+    for entry in entries:
+        path = _checked_path(entry, what)
+        if path in paths:
+            raise ArchiveError(f"{what} holds {entry.filename!r} twice")
+        paths.add(path)
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > FREE_BYTES + MAX_RATIO * size:
+        raise ArchiveError(
+            f"{what} would unpack to {unpacked:,} bytes from {size:,}; no honest archive does"
+        )
+    return sorted(entry.filename for entry in entries)
+
+
+def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
+    """The archive's entries, and the size of the file in bytes."""
     try:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        # With something in front of it, a file may be two things at once.
+        if file.read(len(BEGINNING)) != BEGINNING:
+            raise ArchiveError(f"{what} is not a zip archive: it does not begin as one")
         with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            packed = sum(entry.compress_size for entry in entries)
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
+            return archive.infolist(), size
+    except ArchiveError:
+        raise
+    except DAMAGE as error:
         raise ArchiveError(f"{what} is not a zip archive: {error}") from error
     finally:
         file.seek(0)
-    if len(entries) > MAX_ENTRIES:
-        raise ArchiveError(f"{what} has {len(entries)} entries; at most {MAX_ENTRIES} are taken")
-    names: set[str] = set()
-    for entry in entries:
-        _check_name(entry, what)
-        if entry.filename in names:
-            raise ArchiveError(f"{what} holds {entry.filename!r} twice")
-        names.add(entry.filename)
-    unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > FREE_BYTES + MAX_RATIO * packed:
-        raise ArchiveError(
-            f"{what} would unpack to {unpacked:,} bytes from {packed:,}; no honest archive does"
-        )
-    return sorted(names)
 
 
-def _check_name(entry: zipfile.ZipInfo, what: str) -> None:
-    name = entry.filename
+def _checked_path(entry: zipfile.ZipInfo, what: str) -> PurePosixPath:
+    name = entry.orig_filename  # `filename` ends before the first zero byte
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or not name:
+    leads_out = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name
+    if leads_out or not path.parts or not name.isprintable():
         raise ArchiveError(f"{what} holds {name!r}, a path that leads out of its folder")
-    if stat.S_ISLNK(entry.external_attr >> 16):
-        raise ArchiveError(f"{what} holds {name!r}, which is a link")
+    if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise ArchiveError(f"{what} holds {name!r}, which is a link or a device")
+    if entry.flag_bits & ENCRYPTED:
+        raise ArchiveError(f"{what} holds {name!r}, which is encrypted")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ArchiveError(
+            f"{what} holds {name!r}, packed by method {entry.compress_type}; torch unpacks none "
+            "but stored and deflated files"
+        )
+    return path

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
+import re
+import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from models.archive import check_archive
 from models.manifest import NativeCode, Variant
-from models.processor import cpu_flags, machine
+from models.processor import DeviceKind, cpu_flags, machine, mapped_files, resident_bytes
 from models.tensors import TensorSpec
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
+# Where torch unpacks a package, below TMPDIR: the folder, then what is in every package.
+UNPACKED = re.compile(r"(.+/aotinductor_\w{6})/[^/]+/data/aotinductor/model/[^/]+\.so")
+_LOADING = threading.Lock()
+_HUSH = threading.Lock()  # two threads that restore the filters of warnings could leave them off
 
 
 class WrongMachine(Exception):
     """A file of machine code that this machine, or this torch, must not run."""
+
+
+def kinds_here() -> tuple[DeviceKind, ...]:
+    """The kinds of device at hand."""
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = False) -> Forward:
@@ -42,11 +55,20 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
     module.eval()
     if not optimized:
         return module  # type: ignore[no-any-return]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it tells of each pass that does not apply
+    with _hushed():  # it tells of each pass that does not apply
         # It changes its argument in place, and what it makes cannot be saved: hence at load.
         made: Forward = torch.jit.optimize_for_inference(module)
         return made
+
+
+def hush_quantized_tensors() -> None:
+    """Say once, to nobody, that quantized tensors are deprecated.
+
+    Torch 2.13 tells so once a process, on stderr where an int8 file is loaded: amid structured
+    logs. Called from Python it is a warning, which can be caught.
+    """
+    with _hushed():
+        torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
 class Packages:
@@ -61,12 +83,11 @@ class Packages:
         self._loaded: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
-    def load(self, data: bytes, sha256: str, device: torch.device) -> Any:
+    def load(self, data: bytes, device: torch.device) -> Any:
         """The loader of a package; call its `boxed_run` with a list of tensors.
 
         Args:
-            data: the `.pt2` file.
-            sha256: its digest: what is the same file is loaded once.
+            data: the `.pt2` file; what has the same bytes is loaded once.
             device: where it runs.
 
         Raises:
@@ -74,7 +95,7 @@ class Packages:
             RuntimeError: if torch cannot load it.
         """
         with self._lock:
-            key = (sha256, str(device))
+            key = (hashlib.sha256(data).hexdigest(), str(device))
             if key not in self._loaded:
                 self._loaded[key] = load_package(data, device)
             return self._loaded[key]
@@ -88,11 +109,18 @@ def load_package(data: bytes, device: torch.device) -> Any:
     """
     check_archive(io.BytesIO(data), "the compiled package")
     index = -1 if device.index is None else device.index
-    with tempfile.NamedTemporaryFile(suffix=".pt2") as file:
+    with _LOADING, tempfile.NamedTemporaryFile(suffix=".pt2") as file:
         file.write(data)
         file.flush()
+        others = _unpacked()
         # path, name inside the package, single-threaded, runners, device
-        return torch._C._aoti.AOTIModelPackageLoader(file.name, "model", False, 1, index)
+        loader = torch._C._aoti.AOTIModelPackageLoader(file.name, "model", False, 1, index)
+        if device.type == "cpu":  # kernels for CUDA are read from there at their first launch
+            # Torch removes it together with the loader, so never where loaders live as long as the
+            # process: each start of a server would leave code and weights behind on the disk.
+            for folder in _unpacked() - others:
+                shutil.rmtree(folder, ignore_errors=True)
+    return loader
 
 
 class Compiled:
@@ -105,7 +133,10 @@ class Compiled:
 
     def __init__(self, loader: Any, inputs: Sequence[TensorSpec]) -> None:
         self._run = loader.boxed_run
-        self._inputs = [(spec, getattr(torch, spec.dtype)) for spec in inputs]
+        self._inputs = [
+            (spec, getattr(torch, spec.dtype), spec.item_shape if spec.is_fixed else None)
+            for spec in inputs
+        ]
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         """One forward.
@@ -115,21 +146,62 @@ class Compiled:
         """
         if len(tensors) != len(self._inputs):
             raise ValueError(f"{len(tensors)} inputs given, {len(self._inputs)} are taken")
-        size = tensors[0].shape[0] if tensors[0].dim() else 0
-        for (spec, dtype), tensor in zip(self._inputs, tensors, strict=True):
-            shape = tuple(tensor.shape)
-            if (
-                tensor.dtype != dtype
-                or not spec.takes(shape[1:])
-                or shape[:1] != (size,)
-                or not size
-            ):
+        size = tensors[0].shape[:1]
+        for (spec, dtype, fixed), tensor in zip(self._inputs, tensors, strict=True):
+            shape = tensor.shape
+            item = shape[1:]
+            fits = item == fixed if fixed is not None else spec.takes(tuple(item))
+            if not (fits and shape and shape[:1] == size and tensor.dtype == dtype) or 0 in shape:
                 raise ValueError(
                     f"input {spec.name!r} is {tensor.dtype}{list(shape)}, the package was compiled "
-                    f"for {spec.dtype}{list(spec.shape)} and a batch of {size}"
+                    f"for {spec.dtype}{list(spec.shape)} and a batch of {list(size)}"
                 )
         made: Sequence[torch.Tensor] = self._run([tensor.contiguous() for tensor in tensors])
         return made
+
+
+def _unpacked() -> set[str]:
+    """Folders of packages whose code is mapped into this process."""
+    return {found[1] for path in mapped_files() if (found := UNPACKED.fullmatch(path))}
+
+
+def load_form(
+    data: bytes,
+    file_format: Literal["torchscript", "aotinductor"],
+    inputs: Sequence[TensorSpec],
+    device: torch.device,
+    *,
+    optimized: bool = False,
+    packages: Packages | None = None,
+) -> Forward:
+    """Any variant's file as a callable on a device.
+
+    Args:
+        data: the file.
+        file_format: what it is.
+        inputs: what the model takes.
+        device: where it runs.
+        optimized: apply `optimize_for_inference` to a TorchScript file.
+        packages: where compiled packages are kept; None: load it anew.
+
+    Raises:
+        ArchiveError: if the file must not be unpacked.
+        RuntimeError: if torch cannot read it.
+    """
+    if file_format == "torchscript":
+        return load_torchscript(data, device, optimized=optimized)
+    loader = packages.load(data, device) if packages else load_package(data, device)
+    return Compiled(loader, inputs)
+
+
+def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int | None:
+    """Bytes of resident memory that each further load of a package keeps; None where unknown."""
+    load_package(data, device)
+    before = resident_bytes()
+    for _ in range(times):
+        load_package(data, device)
+    after = resident_bytes()
+    return None if before is None or after is None else max(0, after - before) // times
 
 
 def check_runs_here(variant: Variant, device: torch.device, torch_version: str) -> None:
@@ -172,6 +244,13 @@ def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.nda
             raise ValueError(f"output {spec.name!r} is {output.dtype}, not {spec.dtype}")
         named[spec.name] = output.cpu().numpy()
     return named
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    with _HUSH, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _check_native(file: str, native: NativeCode, device: torch.device) -> None:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SCHEMA_VERSION, Manifest
 
+SHOWN = 100  # characters of a digest file that may hold anything
 ADVICE = "the artifact was altered or damaged, export it again"
 
 
@@ -30,7 +31,7 @@ def read_artifact(folder: Path) -> tuple[Manifest, str]:
     wanted = _read(folder / DIGEST_FILE).decode("ascii", "replace").rstrip("\n")
     if wanted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
         raise IntegrityError(
-            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {wanted}; {ADVICE}"
+            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {wanted[:SHOWN]!r}; {ADVICE}"
         )
     manifest = _parse(text)
     for name, file in manifest.files.items():
@@ -76,5 +77,5 @@ def _parse(text: bytes) -> Manifest:
                 f"{MANIFEST_FILE} has schema_version {first['input']!r}, this release reads "
                 f"{SCHEMA_VERSION}; export the model with the matching release"
             ) from error
-        where = ".".join(str(part) for part in first["loc"])
-        raise IntegrityError(f"{MANIFEST_FILE}, {where}: {first['msg']}") from error
+        where = (MANIFEST_FILE, ".".join(str(part) for part in first["loc"]))  # none: the whole
+        raise IntegrityError(f"{', '.join(filter(None, where))}: {first['msg']}") from error

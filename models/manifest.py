@@ -30,6 +30,10 @@ class PicturePreprocess(Part):
     The array is (value / 255 - mean) / std, per channel. Polarity says what the model was trained
     on and what to expect: `auto` looks at the border of the picture and turns dark-on-light into
     light-on-dark; the two fixed ones state what comes in and `dark-on-light` pictures are inverted.
+
+    Fit says how a picture of another shape is made width x height: `pad` scales the whole of it to
+    lie inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and
+    takes the middle.
     """
 
     width: int = Field(ge=1, le=4096)
@@ -38,6 +42,8 @@ class PicturePreprocess(Part):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     polarity: Polarity = "light-on-dark"
+    fit: Literal["pad", "crop"] = "pad"
+    resize_shorter: int | None = Field(default=None, ge=1, le=4096)
 
     @model_validator(mode="after")
     def _one_number_per_channel(self) -> Self:
@@ -45,6 +51,18 @@ class PicturePreprocess(Part):
             raise ValueError(f"mean and std need {self.channels} numbers, one per channel")
         if any(value <= 0 for value in self.std):
             raise ValueError("std must be positive")
+        return self
+
+    @model_validator(mode="after")
+    def _the_crop_lies_inside(self) -> Self:
+        if self.fit == "pad" and self.resize_shorter is not None:
+            raise ValueError("resize_shorter belongs to fit 'crop', only")
+        largest = max(self.width, self.height)
+        if self.fit == "crop" and (self.resize_shorter or 0) < largest:
+            raise ValueError(
+                f"fit 'crop' needs resize_shorter, at least {largest} for {self.width} x "
+                f"{self.height} pixels"
+            )
         return self
 
 

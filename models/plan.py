@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
 from models.processor import DeviceKind, Processor
 from models.tensors import Name, Part
 
+Key = TypeVar("Key", bound=Hashable)
 Precision = Literal["float32", "bf16", "fp16", "int8"]
 
 MIN_GAIN = 0.03  # a form replaces another only where it takes at least this share of time less
@@ -105,8 +106,8 @@ def form_at(steps: Sequence[Step], size: int) -> Form:
 
 
 def time_interleaved(
-    runs: Mapping[Form, Callable[[], object]], rounds: int, budget_s: float = math.inf
-) -> dict[Form, list[float]]:
+    runs: Mapping[Key, Callable[[], object]], rounds: int, budget_s: float = math.inf
+) -> dict[Key, list[float]]:
     """Time every form on the same batch, in turns, so that all share the noise.
 
     Args:
@@ -117,12 +118,12 @@ def time_interleaved(
     Returns:
         form -> seconds of one forward, one number per round.
     """
-    repeats: dict[Form, int] = {}
+    repeats: dict[Key, int] = {}
     for form, run in runs.items():
         for _ in range(WARM_RUNS):
             run()
         repeats[form] = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(_time(run, 1), 1e-9))))
-    taken: dict[Form, list[float]] = {form: [] for form in runs}
+    taken: dict[Key, list[float]] = {form: [] for form in runs}
     started = time.perf_counter()
     order = list(runs)
     for _ in range(rounds):
@@ -152,13 +153,23 @@ def choose(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
             continue
         if current not in taken:
             current = next(iter(taken))
-        best = min(taken, key=lambda form: statistics.median(taken[form]))
-        if is_faster(taken[best], taken[current]):
-            current = best
+        while better := _better(taken, current):
+            current = better
         if steps and steps[-1].form == current:
             steps.pop()
         steps.append(Step(up_to=size, form=current))
     return tuple(steps)
+
+
+def _better(taken: Mapping[Form, Sequence[float]], current: Form) -> Form | None:
+    """The fastest of those that beat the current form; the fastest of all may be too noisy to."""
+    limit = statistics.median(taken[current])
+    medians = {
+        form: median
+        for form, times in taken.items()
+        if (median := statistics.median(times)) < limit and is_faster(times, taken[current])
+    }
+    return min(medians, key=lambda form: medians[form], default=None)
 
 
 def is_faster(times: Sequence[float], others: Sequence[float]) -> bool:

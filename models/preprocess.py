@@ -17,6 +17,9 @@ from models.manifest import PicturePreprocess
 MAX_PIXELS = 4_000_000  # to decode
 MAX_JPEG_PIXELS = 50_000_000  # in the file, where it is not progressive: that saves no work
 MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixels
+# Of longer pictures only the part that a crop keeps is scaled: the whole of a picture of one pixel
+# by a million would fill the memory. Its values may then be off by one level of 256.
+MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot stand in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
 # What Pillow's parsers of headers, EXIF and pixels raise at bytes that are not what they should be.
@@ -34,8 +37,8 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     """Turn a picture into the array a model takes.
 
     Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`;
-    the picture is scaled to fit (aspect kept, bilinear, padded with its own border's median), its
-    polarity settled and its values normalised.
+    its polarity is settled, it is scaled (aspect kept, bilinear) and padded with its own border's
+    median, or cropped, and its values are normalised.
 
     Args:
         picture: the bytes of a PNG or JPEG file, or an opened picture.
@@ -56,8 +59,11 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
         border = 255 - border
-    background = np.median(border, axis=0).astype(np.uint8)
-    fitted = _fit(picture, (how.width, how.height), background)
+    if how.resize_shorter is not None:
+        fitted = _crop(picture, (how.width, how.height), how.resize_shorter)
+    else:
+        background = np.median(border, axis=0).astype(np.uint8)
+        fitted = _pad(picture, (how.width, how.height), background)
     scaled = np.asarray(fitted, dtype=np.float32).reshape(how.height, how.width, how.channels) / 255
     normalised = (scaled - np.array(how.mean, np.float32)) / np.array(how.std, np.float32)
     return np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32)
@@ -67,7 +73,8 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
     """Read the header only; `width * height` of what comes back is what decoding it will cost.
 
     A JPEG file is set to be decoded at the smallest fraction of its size that is still twice as
-    large as what the model takes.
+    large as what it is scaled to. Where pictures are cropped, only a file of more than `MAX_PIXELS`
+    is, so that an adopted model sees the very pixels that it saw elsewhere.
 
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, or hold too many pixels.
@@ -82,13 +89,23 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
     if picture.format == "JPEG" and data.count(START_OF_SCAN) > MAX_JPEG_SCANS:
         raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it anew")
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
-        picture.draft(None, (2 * how.width, 2 * how.height))  # does nothing to a PNG
+        _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
         raise PictureError(
             f"the picture has {whole} pixels; at most {MAX_PIXELS} are taken, and of a JPEG file "
             f"that is not progressive {MAX_JPEG_PIXELS} for a model of small ones; scale it down"
         )
     return picture
+
+
+def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
+    """Choose the fraction of a JPEG file; never less than what the picture is then scaled to."""
+    shorter = how.resize_shorter
+    if shorter is None:
+        picture.draft(None, (2 * how.width, 2 * how.height))
+    elif picture.width * picture.height > MAX_PIXELS:
+        twice = min(picture.size) >= 4 * shorter  # a half of it is then twice what is needed
+        picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
 
 
 def _upright(picture: Image.Image) -> Image.Image:
@@ -115,7 +132,7 @@ def _must_invert(how: PicturePreprocess, border: npt.NDArray[np.uint8]) -> bool:
     return how.polarity == "dark-on-light"
 
 
-def _fit(
+def _pad(
     picture: Image.Image, size: tuple[int, int], background: npt.NDArray[np.uint8]
 ) -> Image.Image:
     scale = min(size[0] / picture.width, size[1] / picture.height)
@@ -128,3 +145,20 @@ def _fit(
     canvas = Image.new(picture.mode, size, fill)
     canvas.paste(scaled, ((size[0] - width) // 2, (size[1] - height) // 2))
     return canvas
+
+
+def _crop(picture: Image.Image, size: tuple[int, int], shorter: int) -> Image.Image:
+    """The middle of the picture after its shorter side became `shorter` pixels.
+
+    Sizes and corners are rounded as torchvision's Resize (down) and CenterCrop (half to even) do.
+    """
+    longer = int(shorter * max(picture.size) / min(picture.size))
+    scaled = (shorter, longer) if picture.width <= picture.height else (longer, shorter)
+    left, top = round((scaled[0] - size[0]) / 2), round((scaled[1] - size[1]) / 2)
+    if longer <= MAX_ASPECT * shorter:
+        whole = picture.resize(scaled, Image.Resampling.BILINEAR)
+        return whole.crop((left, top, left + size[0], top + size[1]))
+    across, down = picture.width / scaled[0], picture.height / scaled[1]
+    box = (left * across, top * down, (left + size[0]) * across, (top + size[1]) * down)
+    inside = (*box[:2], min(box[2], picture.width), min(box[3], picture.height))
+    return picture.resize(size, Image.Resampling.BILINEAR, inside)

@@ -16,6 +16,14 @@ from pydantic import Field
 from models.tensors import Part
 
 CPUINFO = Path("/proc/cpuinfo")
+# What tells CPUs of one name apart, on x86 and on ARM; by stepping only differ some generations of
+# Xeons, which have other instruction sets.
+NUMBERS = (
+    *("cpu family", "model", "stepping"),
+    *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
+)
+MAPS = Path("/proc/self/maps")
+STATM = Path("/proc/self/statm")
 DeviceKind = Literal["cpu", "cuda"]
 
 
@@ -50,10 +58,10 @@ def machine() -> str:
 
 @functools.cache
 def cpu_name() -> str:
-    """The model's name; with family and model number, for a virtual machine may hide the name."""
+    """The model's name, and its numbers: virtual machines hide the name, ARM has numbers only."""
     fields = _cpuinfo()
     name = fields.get("model name") or platform.processor() or "unknown CPU"
-    numbers = [f"{key} {fields[key]}" for key in ("cpu family", "model") if key in fields]
+    numbers = [f"{key} {fields[key]}" for key in NUMBERS if key in fields]
     return ", ".join([f"{name} ({machine()})", *numbers])
 
 
@@ -62,6 +70,24 @@ def cpu_flags() -> frozenset[str]:
     """The instruction sets of this CPU as Linux names them; empty where it does not say."""
     fields = _cpuinfo()
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in use, as Linux counts it; None elsewhere."""
+    try:
+        pages = int(STATM.read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def mapped_files() -> set[str]:
+    """Files that are mapped into this process, by their paths; empty elsewhere than on Linux."""
+    try:
+        lines = MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    return {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6}
 
 
 def _cpuinfo() -> dict[str, str]:

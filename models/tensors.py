@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -151,3 +151,8 @@ class Tolerance(Part):
         with np.errstate(invalid="ignore"):  # infinity less infinity: the worst is then "nan"
             worst = float(np.max(np.abs(wide_got - wide_expected)))
         return f"differs by up to {worst:.3g} (allowed: {self})"
+
+
+def stack(items: Sequence[Arrays]) -> Arrays:
+    """Items of one shape as a batch: input name -> array with a new batch axis in front."""
+    return {name: np.stack([item[name] for item in items]) for name in items[0]}

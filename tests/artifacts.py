@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
-from collections.abc import Sequence
+import io
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from export.artifact import digest_of
+from export.variants.base import TOLERANCES, NotApplicable, Subject
+from export.variants.registry import MAKERS
+from models.definitions.definition import Definition
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
@@ -23,6 +31,7 @@ from models.manifest import (
     TensorCodecSpec,
     Variant,
 )
+from models.plan import Plan
 from models.tensors import Arrays, EncodedArray, TensorSpec, Tolerance
 
 
@@ -36,13 +45,56 @@ class Double(nn.Module):
         return torch.where(x < -100, torch.full_like(x, float("nan")), x * 2)
 
 
+class Small(nn.Module):
+    """picture [n, 1, 4, 4], shift [n, any] -> y [n, 3]; every variant can be made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.linear = nn.Linear(8, 3)
+
+    def forward(self, picture: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        scores: torch.Tensor = self.linear(torch.relu(self.conv(picture)).flatten(1))
+        return scores + shift.sum(dim=1, keepdim=True)
+
+
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
 Y = TensorSpec(name="y", dtype="float32", shape=(-1, 2))
+PICTURE = TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 4, 4))
+SHIFT = TensorSpec(name="shift", dtype="float32", shape=(-1, -1), free_max=8)
+SCORES = TensorSpec(name="y", dtype="float32", shape=(-1, 3))
 
 
 EXACT = Parity(
     outputs={"y": Difference(max_absolute=0, max_relative=0)}, batch_sizes=(1,), batch_invariance=0
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A variant as the manifest has it, and its file."""
+
+    entry: Variant
+    data: bytes
+
+
+def scripted(module: nn.Module, name: str = "script", *, optimized: bool = False) -> Made:
+    """A float32 variant NAME.pt for any device; `optimized`: it may be optimized at load."""
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.freeze(torch.jit.script(module.eval())), buffer)
+    entry = Variant(
+        file=f"{name}.pt",
+        format="torchscript",
+        precision="float32",
+        made_by="torch.jit.script",
+        torch_version=torch.__version__,
+        device_kinds=("cpu", "cuda"),
+        tolerance=Tolerance(absolute=1e-5, relative=1e-4),
+        parity=EXACT,
+        optimized=EXACT if optimized else None,
+    )
+    return Made(entry, buffer.getvalue())
 
 
 def write_artifact(
@@ -56,24 +108,22 @@ def write_artifact(
     codec: CodecSpec | None = None,
     golden: Sequence[Arrays] | None = None,
     expected: Sequence[Arrays] | None = None,
+    variants: Mapping[str, Made] | None = None,
+    plan: Plan | None = None,
 ) -> Path:
-    """Script a module and write root/name/version; `expected` overrides its golden answers."""
+    """Script a module and write root/name/version.
+
+    `expected` overrides what the module answers to the golden inputs; `variants` are written
+    instead of the scripted module.
+    """
     folder = root / name / str(version)
     folder.mkdir(parents=True)
     module = (module or Double()).eval()
-    torch.jit.freeze(torch.jit.script(module)).save(str(folder / "script.pt"))
+    variants = variants or {"script": scripted(module)}
+    for made in variants.values():
+        (folder / made.entry.file).write_bytes(made.data)
     items = golden or [{"x": np.array([1.0, 2.0], np.float32)}]
     answers = expected or [_answer(module, item, inputs, outputs) for item in items]
-    variant = Variant(
-        file="script.pt",
-        format="torchscript",
-        precision="float32",
-        made_by="torch.jit.script",
-        torch_version=torch.__version__,
-        device_kinds=("cpu", "cuda"),
-        tolerance=Tolerance(absolute=1e-5, relative=1e-4),
-        parity=EXACT,
-    )
     manifest = Manifest(
         model=name,
         version=version,
@@ -86,8 +136,9 @@ def write_artifact(
             for item, answer in zip(items, answers, strict=True)
         ),
         example=next(iter(items[0].values())).tolist(),
-        variants={"script": variant},
-        files={"script.pt": digest_of(folder / "script.pt")},
+        variants={each: made.entry for each, made in variants.items()},
+        plan=plan,
+        files={each.entry.file: digest_of(folder / each.entry.file) for each in variants.values()},
         created_at=dt.datetime.now(dt.UTC),
     )
     write_manifest(folder, manifest)
@@ -99,6 +150,90 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     text = manifest.model_dump_json().encode()
     (folder / MANIFEST_FILE).write_bytes(text)
     (folder / DIGEST_FILE).write_text(f"{hashlib.sha256(text).hexdigest()}  {MANIFEST_FILE}\n")
+
+
+def small_batch(size: int, seed: int = 0) -> Arrays:
+    """Different items for `Small`, with the batch axis; a smaller batch begins a larger one."""
+    rng = np.random.default_rng(seed)
+    rows = rng.random((size, 19), dtype=np.float32)
+    return {"picture": rows[:, :16].reshape(size, 1, 4, 4), "shift": rows[:, 16:].copy()}
+
+
+@functools.cache
+def small_variant(name: str) -> Made:
+    """A variant of `Small` as export makes it, once for all tests; a compiled one takes seconds.
+
+    Skips the test where this machine cannot make it.
+    """
+    maker = MAKERS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            draft = maker.make(_small(), Path(folder))
+        except NotApplicable as error:
+            pytest.skip(f"{name}: {error}")
+        data = (Path(folder) / draft.file).read_bytes()
+    entry = Variant(
+        file=draft.file,
+        format=draft.format,
+        precision=maker.precision,
+        made_by=draft.made_by,
+        torch_version=torch.__version__,
+        device_kinds=draft.device_kinds,
+        tolerance=TOLERANCES[maker.precision],
+        parity=EXACT,
+        optimized=EXACT if draft.format == "torchscript" else None,
+        native=draft.native,
+    )
+    return Made(entry, data)
+
+
+def write_small(
+    root: Path,
+    variants: Sequence[str],
+    *,
+    version: int = 1,
+    plan: Plan | None = None,
+    changed: Mapping[str, Made] | None = None,
+) -> Path:
+    """Write root/small/VERSION with these variants of `Small`; those in `changed` as given."""
+    subject = _small()
+    return write_artifact(
+        root,
+        "small",
+        version,
+        subject.eager,
+        inputs=subject.definition.inputs,
+        outputs=subject.definition.outputs,
+        golden=subject.definition.golden_inputs(),
+        variants={name: small_variant(name) for name in variants} | dict(changed or {}),
+        plan=plan,
+    )
+
+
+def small_answer(batch: Arrays) -> Arrays:
+    """What `Small` answers in eager float32."""
+    with torch.inference_mode():
+        made = _small().eager(*(torch.from_numpy(batch[spec.name]) for spec in (PICTURE, SHIFT)))
+    return {"y": made.numpy()}
+
+
+@functools.cache
+def _small() -> Subject:
+    torch.manual_seed(5)
+    rows = small_batch(3, seed=1)
+    definition = Definition(
+        description="a test's model",
+        inputs=(PICTURE, SHIFT),
+        outputs=(SCORES,),
+        codec=TensorCodecSpec(),
+        build=Small,
+        train=None,
+        random_inputs=lambda rng, size: small_batch(size, int(rng.integers(1000))),
+        golden_inputs=lambda: [{n: a[row] for n, a in rows.items()} for row in range(3)],
+        example=lambda: None,
+        calibration=lambda: [small_batch(64, seed=2)],
+    )
+    return Subject("small", definition, Small().eval())
 
 
 def _answer(

@@ -16,7 +16,7 @@ from app.api.openapi import ERRORS, prediction_docs
 from app.api.predict import PredictionApp
 from app.api.service import Service
 from app.errors import ModelNotFound
-from app.loaded import ModelState
+from app.loaded import ModelState, ReplicaStatus
 from app.metrics import CONTENT_TYPE
 
 
@@ -136,16 +136,31 @@ def _model_info(service: Service, name: str) -> schemas.ModelInfo:
         default=name == service.loaded.default_model,
         state=state.value,
         version=loaded.id.version if loaded else None,
-        variant=loaded.variant if loaded else None,
+        variant=loaded.selection.variant if loaded else None,
+        precision=loaded.selection.precision if loaded else None,
         versions=[
             schemas.VersionState(version=s.id.version, state=s.state.value, problem=s.problem)
             for s in statuses
         ],
         replicas=[
-            schemas.ReplicaInfo(name=replica, device=str(device), state=each)
-            for replica, (device, each) in service.lifecycle.replica_states(
-                loaded.id if loaded else None
-            ).items()
+            _replica_info(each)
+            for each in service.lifecycle.replica_states(loaded.id if loaded else None)
         ],
         manifest=loaded.manifest.public() if loaded else None,
+    )
+
+
+def _replica_info(status: ReplicaStatus) -> schemas.ReplicaInfo:
+    serving = status.serving
+    return schemas.ReplicaInfo(
+        name=status.name,
+        device=str(status.device),
+        state=status.state,
+        plan=serving
+        and schemas.ServedPlan(
+            steps=[schemas.ServedStep(up_to=s.up_to, form=s.form) for s in serving.steps],
+            measured_on=serving.measured_on,
+            measured_by=serving.measured_by,
+            median_us={form: dict(times) for form, times in serving.median_us.items()},
+        ),
     )

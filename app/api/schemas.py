@@ -72,12 +72,31 @@ class VersionState(BaseModel):
     problem: str | None = None
 
 
+class ServedStep(BaseModel):
+    """Batches of up to so many items run in this form."""
+
+    up_to: int | None = Field(description="null: of any size")
+    form: str
+
+
+class ServedPlan(BaseModel):
+    """Which form runs which batch size on a replica."""
+
+    steps: list[ServedStep]
+    measured_on: str | None = Field(description="the processor; null: nothing was to be chosen")
+    measured_by: Literal["export", "server"] | None
+    median_us: dict[str, dict[int, float]] = Field(
+        description="what the server measured: form -> batch size -> microseconds of a forward"
+    )
+
+
 class ReplicaInfo(BaseModel):
     """One replica: a thread on a device."""
 
     name: str
     device: str
     state: str = Field(description="ready, loading (it lacks this model), sick or closed")
+    plan: ServedPlan | None = Field(description="what it runs; null while it lacks this model")
 
 
 class ModelInfo(BaseModel):
@@ -87,7 +106,8 @@ class ModelInfo(BaseModel):
     default: bool = Field(description="whether /predict means this model")
     state: Literal["loading", "ready", "failed"]
     version: int | None = Field(description="the version that is loaded")
-    variant: str | None = Field(description="the variant that is loaded")
+    variant: str | None = Field(description="the only variant served; null: a plan decides")
+    precision: str | None = Field(description="what every answer is computed in")
     versions: list[VersionState]
     replicas: list[ReplicaInfo]
     manifest: dict[str, JsonValue] | None = Field(

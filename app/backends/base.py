@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from app.types import Arrays
+from app.types import Arrays, Serving
 
 LOG = structlog.get_logger(__name__)
 
@@ -46,6 +46,9 @@ class Backend(Protocol):
             ModelError: if the batch made the model fail; the replica can go on.
             ReplicaError: if the replica does not work any more.
         """
+
+    def serving(self) -> Serving:
+        """What it runs at which batch size; asked after it was warmed."""
 
     def close(self) -> None:
         """Give the memory back; may be called twice and after a failed load."""

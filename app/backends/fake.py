@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from app.types import Arrays
+from app.types import Arrays, ServedStep, Serving
 
 # Gets the inputs of a run and either returns its outputs, or None to leave that to the backend; it
 # may block, or raise what a real backend would.
@@ -56,6 +56,10 @@ class FakeBackend:
         self.gate.wait()
         made = self.script(inputs) if self.script is not None else None
         return made if made is not None else {"value": np.asarray(values * 2)}
+
+    def serving(self) -> Serving:
+        """See `Backend`."""
+        return Serving((ServedStep(None, "fake"),))
 
     def close(self) -> None:
         """See `Backend`."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from app.backends.base import Backend, close_safely
-from app.types import Device, ModelId
+from app.types import Device, ModelId, Serving
 
 T = TypeVar("T")
 Job = Callable[[], None]
@@ -41,7 +41,7 @@ class Replica:
         self.device = device
         self.state = ReplicaState.READY
         self.busy = False
-        self.models: set[ModelId] = set()
+        self.models: dict[ModelId, Serving] = {}
         self._backends: dict[ModelId, Backend] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         # A daemon: native code that never returns must not keep the process from ending.
@@ -94,19 +94,19 @@ class Replica:
             Exception: whatever `make` raises; the older backend stays then.
         """
 
-        def job() -> None:
+        def job() -> Serving:
             made = make()
             old = self._backends.get(model)
             self._backends[model] = made
             if old is not None:
                 close_safely(old)
+            return made.serving()
 
-        await self.call(job)
-        self.models.add(model)
+        self.models[model] = await self.call(job)
 
     async def remove(self, model: ModelId) -> None:
         """Close a model's backend; harmless when there is none."""
-        self.models.discard(model)
+        self.models.pop(model, None)
 
         def job() -> None:
             backend = self._backends.pop(model, None)

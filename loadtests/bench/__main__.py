@@ -8,7 +8,9 @@ each round starts them anew.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         requests = Requests(manifest, seed=0)
         cores = choose_cores()
         console.print(_headline(options, folder, requests, cores, conditions))
+        forwards = measure_forwards(folder, cores)
+        report.print_forwards(console, forwards)
         rounds: list[report.Round] = []
         for number in range(options.rounds):
             rounds.append(measure(options, folder, manifest, cores))
@@ -69,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     report.print_table(console, rounds, PLAIN)
     conditions["body_bytes"] = requests.body_bytes
-    file = report.write_json(report.as_json(rounds, PLAIN, conditions), options.out)
+    found = report.as_json(rounds, PLAIN, conditions) | {"forward": forwards}
+    file = report.write_json(found, options.out)
     ratio = report.ratio(rounds, TORCHLANE, PLAIN)
     console.print(
         f"{TORCHLANE} answers {ratio.median:.2f} times the requests of {PLAIN} "
@@ -111,6 +116,22 @@ def newest_artifact(artifacts: Path) -> tuple[Path, Manifest]:
         return folder, Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
     except ValidationError as error:
         raise ValueError(f"{folder / MANIFEST_FILE} is damaged; run `make export` anew") from error
+
+
+def measure_forwards(folder: Path, cores: Cores) -> report.Json:
+    """Forwards without a server, by the plan and by the plain script, on the server's core.
+
+    Raises:
+        ValueError: if the artifact has no plan for this machine; the message says so.
+    """
+    with pinned(cores.server):
+        command = [sys.executable, "-m", "loadtests.bench.forward", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["it ended without a word"]
+        raise ValueError(f"forwards were not measured: {lines[-1]}")
+    found: report.Json = json.loads(done.stdout)
+    return found
 
 
 def measure(options: Options, folder: Path, manifest: Manifest, cores: Cores) -> report.Round:

@@ -90,6 +90,19 @@ def as_json(rounds: Sequence[Round], reference: str, conditions: Mapping[str, An
     return {**conditions, "reference": reference, "servers": servers, "rounds": each_round}
 
 
+def print_forwards(console: Console, found: Json) -> None:
+    """Microseconds per item by batch size, and the share of the plain script's time."""
+    table = Table(box=box.SIMPLE, title="one forward, one thread: us per item (x plain script)")
+    table.add_column("batch", justify="right")
+    names = list(next(iter(found["sizes"].values())))
+    for name in names:
+        table.add_column(name, justify="right")
+    for size, measured in found["sizes"].items():
+        cells = [f"{each['us_per_item']:.1f} ({each['ratio']:.2f})" for each in measured.values()]
+        table.add_row(size, *cells)
+    console.print(table)
+
+
 def write_json(report: Json, folder: Path) -> Path:
     """Write the report; makes the folder."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,8 @@ class Definition:
             ready.
         example: one item as a client sends it in JSON.
         held_out: the test set, or None where accuracy means nothing.
+        calibration: batches of real inputs (with the batch axis) that int8 learns its ranges from;
+            never the held-out ones. None: no static int8.
     """
 
     description: str
@@ -60,3 +62,4 @@ class Definition:
     golden_inputs: Callable[[], list[Arrays]]
     example: Callable[[], JsonValue]
     held_out: Callable[[], HeldOut] | None = None
+    calibration: Callable[[], list[Arrays]] | None = None

@@ -156,6 +156,12 @@ def _held_out() -> HeldOut:
     return HeldOut({"image": _arrays(indices)}, pictures()[1][indices])
 
 
+def _calibration() -> list[Arrays]:
+    """512 pictures that were trained on, in batches of 64."""
+    indices = split()[0][:512]
+    return [{"image": _arrays(indices[start : start + 64])} for start in range(0, 512, 64)]
+
+
 DEFINITION = Definition(
     description="A handwritten digit, 0 to 9, from a picture of it.",
     inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, 1, 32, 32)),),
@@ -169,4 +175,5 @@ DEFINITION = Definition(
     golden_inputs=_golden_inputs,
     example=_example,
     held_out=_held_out,
+    calibration=_calibration,
 )

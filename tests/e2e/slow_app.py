@@ -14,14 +14,14 @@ from fastapi import FastAPI
 from app.__main__ import main
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
+from app.backends.selection import Selection
 from app.main import create_app
 from app.repository.store import Artifact
 from app.settings import Settings
 from app.types import Arrays, Device
-from models.manifest import Variant
 
 
-def make_backend(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+def make_backend(artifact: Artifact, selection: Selection, device: Device) -> Backend:
     slow_s = float(os.environ.get("SLOW_S", "0.2"))
 
     def script(inputs: Arrays) -> Arrays:

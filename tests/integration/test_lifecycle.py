@@ -15,12 +15,13 @@ from torch import nn
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
+from app.backends.selection import Selection
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
 from app.lifecycle import BackendFactory
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId
-from models.manifest import Variant
+from models.plan import Form
 from tests.artifacts import write_artifact, write_manifest
 from tests.integration.harness import serving, settled
 
@@ -127,7 +128,7 @@ async def test_a_sick_replica_is_loaded_anew_and_readiness_tells_the_truth(tmp_p
     write_artifact(tmp_path, "double")
     backends: list[FakeBackend] = []
 
-    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         def script(inputs: Arrays) -> Arrays | None:
             if first and (inputs["x"] == 66).any():
                 raise ReplicaError("the replica broke")
@@ -177,7 +178,7 @@ def scripted(
     """Backends of which the n-th fails at every run as the n-th fault says; later ones are well."""
     made: list[FakeBackend] = []
 
-    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         fault = faults[len(made)] if len(made) < len(faults) else None
 
         def script(inputs: Arrays) -> Arrays | None:
@@ -212,7 +213,7 @@ async def test_a_version_that_fits_nowhere_takes_no_other_model_down(tmp_path: P
     write_artifact(tmp_path, "big", version=1)
     write_artifact(tmp_path, "big", version=2)
 
-    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         def script(inputs: Arrays) -> Arrays | None:
             if artifact.id == ModelId("big", 2):
                 raise ReplicaError("it does not fit")
@@ -236,7 +237,7 @@ async def test_a_backend_that_cannot_even_be_closed_hides_nothing(tmp_path: Path
     write_artifact(tmp_path, "beta")
     made: list[FakeBackend] = []
 
-    def make(artifact: Artifact, variant: Variant, device: Device) -> Backend:
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         made.append(Stubborn(lambda inputs: {"y": inputs["x"] * 2}))
         return made[-1]
 
@@ -283,8 +284,8 @@ async def test_a_file_that_was_altered_after_the_start_is_not_loaded_into_a_rebu
     folder = write_artifact(tmp_path, "double")
     artifact = Repository(tmp_path).open(ModelId("double", 1))
     (folder / "script.pt").write_bytes((folder / "script.pt").read_bytes() + b" ")
-    variant = artifact.manifest.variants["script"]
-    backend = TorchScriptBackend(folder / variant.file, artifact.manifest, Device("cpu"), 1)
+    form = Form(variant="script")
+    backend = TorchScriptBackend(folder, artifact.manifest, form, Device("cpu"), 1)
     with pytest.raises(ArtifactInvalid, match=r"script\.pt has SHA-256"):
         backend.load()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,13 @@ import torch
 from torch import nn
 from torch._jit_internal import is_scripting
 
+from export import verify
+from export.variants.base import TOLERANCES, Draft, Subject
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.manifest import TensorCodecSpec
-from models.tensors import Arrays
+from models.forms import Forward, load_form
+from models.manifest import Parity, TensorCodecSpec
+from models.plan import Precision
+from models.tensors import Array, Arrays
 from tests.unit.models.manifests import spec
 
 
@@ -50,11 +55,49 @@ class NotANumber(nn.Module):
         return x / torch.zeros_like(x)
 
 
+class ScriptedNotANumber(nn.Module):
+    """Finite as long as it is Python."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if is_scripting():
+            return x * float("nan")
+        return x
+
+
 class Unscriptable(nn.Module):
     """Python that TorchScript has no words for; a trace sees only the tensors."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return sum((x for _ in range(2)), start=x * 0)
+
+
+class Branching(nn.Module):
+    """What it does depends on values: torch.export cannot follow, TorchScript can."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 0):
+            return x * 2
+        return x
+
+
+class Fine(nn.Module):
+    """More digits than half precision has; and nothing for torch.export."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 1e9):
+            return x
+        return (x + 1000) - 1000
+
+
+class Mixed(nn.Module):
+    """x [n, 2] and index [n], integers -> a row of a table + x [n, 2], and index + 1 [n]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(300, 2)
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + self.table(index), index + 1
 
 
 def train(module: nn.Module, progress: Progress) -> None:
@@ -79,6 +122,11 @@ def held_out() -> HeldOut:
     return HeldOut({"x": inputs}, np.array([0, 1, 0, 1]))
 
 
+def close_calls() -> HeldOut:
+    """Eager is right about all of them; in half precision the two numbers are one."""
+    return HeldOut({"x": np.tile(np.array([[1, 1.001]], np.float32), (8, 1))}, np.ones(8, int))
+
+
 def definition(module: Callable[[], nn.Module] = Scale, **changes: Any) -> Definition:
     fields: dict[str, Any] = {
         "description": "A 100 % tiny model.",
@@ -95,6 +143,48 @@ def definition(module: Callable[[], nn.Module] = Scale, **changes: Any) -> Defin
     return Definition(**(fields | changes))
 
 
+def of_vectors(
+    module: Callable[[], nn.Module], item: tuple[int, ...], **changes: Any
+) -> Definition:
+    """A module that takes x [n, *item] and gives y [n, 2], with nothing to learn."""
+
+    def draw(rng: np.random.Generator, batch: int) -> Arrays:
+        return {"x": rng.standard_normal((batch, *item), dtype=np.float32)}
+
+    def golden() -> list[Arrays]:
+        return [{"x": row} for row in draw(np.random.default_rng(5), 3)["x"]]
+
+    fields: dict[str, Any] = {
+        "inputs": (spec("x", shape=(-1, *item)),),
+        "train": None,
+        "random_inputs": draw,
+        "golden_inputs": golden,
+        "example": golden()[0]["x"].tolist,
+        "held_out": None,
+    }
+    return definition(module, **(fields | changes))
+
+
+def _mixed(rng: np.random.Generator, batch: int) -> dict[str, Array]:
+    return {
+        "x": rng.standard_normal((batch, 2), dtype=np.float32),
+        "index": rng.integers(0, 300, batch),
+    }
+
+
+MIXED = definition(
+    Mixed,
+    inputs=(spec("x", shape=(-1, 2)), spec("index", "int64", (-1,))),
+    outputs=(spec("row", shape=(-1, 2)), spec("next", "int64", (-1,))),
+    train=None,
+    random_inputs=_mixed,
+    golden_inputs=lambda: [
+        {"x": np.array([1, 2], np.float32), "index": np.array(index)} for index in (0, 299)
+    ],
+    example=lambda: {"x": [1.0, 2.0], "index": 3},
+    held_out=None,
+)
+
 CATALOG = {
     "tiny": definition(),
     "liar": definition(Liar),
@@ -102,3 +192,25 @@ CATALOG = {
     "nan": definition(NotANumber),
     "unscriptable": definition(Unscriptable),
 }
+
+
+def quiet(done: int, total: int, note: str) -> None:
+    """A progress that nobody watches."""
+
+
+def subject(model: Definition, name: str = "tiny") -> Subject:
+    """Untrained, with the same weights every time."""
+    torch.manual_seed(0)
+    return Subject(name, model, model.build().eval())
+
+
+def loaded(draft: Draft, folder: Path, model: Definition, *, optimized: bool = False) -> Forward:
+    """What a maker wrote, as a server loads it."""
+    data = (folder / draft.file).read_bytes()
+    return load_form(data, draft.format, model.inputs, torch.device("cpu"), optimized=optimized)
+
+
+def proved(made: Forward, of: Subject, precision: Precision, max_batch: int = 5) -> Parity:
+    """Compared with eager, golden examples included; raises where it is outside the tolerance."""
+    against = verify.reference(of.eager, of.definition, max_batch, quiet)
+    return verify.check_parity(made, against, TOLERANCES[precision], quiet)

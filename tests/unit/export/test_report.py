@@ -1,4 +1,4 @@
-"""The table that an export ends with."""
+"""The report on the terminal."""
 
 from __future__ import annotations
 
@@ -7,35 +7,55 @@ from pathlib import Path
 
 from rich.console import Console
 
-from export.report import table_of
+from export.content import content_of
+from export.report import print_report
+from models.manifest import Manifest
+from tests.unit.export.measured import measured_manifest
 from tests.unit.models.manifests import make_manifest
 
 
-def printed(accuracy: float | None) -> str:
-    variant = make_manifest().variants["script"].model_copy(update={"accuracy": accuracy})
-    manifest = make_manifest().model_copy(
-        update={"accuracy": accuracy, "variants": {"script": variant}}
-    )
+def printed(manifest: Manifest, width: int = 80) -> str:
     out = io.StringIO()
-    Console(file=out, width=160).print(table_of(manifest, Path("/some/where")))
+    print_report(Console(file=out, width=width), manifest, Path("somewhere/tiny/3"))
     return out.getvalue()
 
 
-def test_every_fact_has_its_row() -> None:
-    table = printed(0.98765)
-    for fact in (
-        "tiny version 3",
-        "script.pt, 12 bytes, float32",
-        "torch.jit.script, torch 2.13.0",
-        "largest difference 1.0e-07, batch 1 to 2 and golden (allowed: 1e-05 + 0.0001 * |value|)",
-        "script: held-out accuracy",
-        "eager: held-out accuracy",
-        "0.9877",
-        "golden examples",
-        "/some/where",
-    ):
-        assert fact in table
+def test_all_that_the_content_holds_is_printed() -> None:
+    manifest = measured_manifest()
+    text = printed(manifest, width=400)
+    content = content_of(manifest)
+    assert content.title in text
+    assert "somewhere/tiny/3" in text
+    for word, what in content.facts:
+        assert word in text
+        assert what in text
+    for section in content.sections:
+        assert section.title in text
+        for line in section.lines:
+            assert line in text
+        for row in section.rows:
+            for cell in row:
+                for line in cell.split("\n"):
+                    assert line in text
 
 
-def test_no_accuracy_no_row() -> None:
-    assert "accuracy" not in printed(None)
+def test_it_fits_eighty_columns_and_breaks_no_number() -> None:
+    text = printed(measured_manifest())
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for number in ("1,500,000", "79.2-80.8", "1.0e-07"):
+        assert number in text
+
+
+def test_a_manifest_without_plan_or_accuracy_is_printed_too() -> None:
+    text = printed(make_manifest().model_copy(update={"accuracy": None, "git_commit": None}))
+    assert "No form was timed" in text
+    assert "held-out accuracy, eager" not in text
+
+
+def test_markup_and_commands_to_the_terminal_stay_text() -> None:
+    text = printed(
+        measured_manifest(description="[bold]loud[/bold] \x1b[2Jgone \x07", reason="[x]")
+    )
+    assert "[bold]loud[/bold] ?[2Jgone ?" in text
+    assert "[x]" in text
+    assert "\x1b" not in text

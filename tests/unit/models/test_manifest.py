@@ -170,6 +170,11 @@ class TestStrictness:
             ({"height": 5000}, "less than or equal to 4096"),
             ({"channels": 2}, "Input should be 1 or 3"),
             ({"polarity": "inverted"}, "Input should be 'light-on-dark'"),
+            ({"fit": "stretch"}, "Input should be 'pad' or 'crop'"),
+            ({"resize_shorter": 4}, "resize_shorter belongs to fit 'crop'"),
+            ({"fit": "crop"}, "needs resize_shorter, at least 2 for 2 x 2 pixels"),
+            ({"fit": "crop", "height": 5, "resize_shorter": 4}, "at least 5 for 2 x 5"),
+            ({"fit": "crop", "resize_shorter": 5000}, "less than or equal to 4096"),
         ],
     )
     def test_a_wrong_preprocess_is_refused(self, change: dict[str, Any], message: str) -> None:
@@ -177,6 +182,14 @@ class TestStrictness:
         PicturePreprocess.model_validate(right)
         with pytest.raises(ValidationError, match=message):
             PicturePreprocess.model_validate(right | change)
+
+
+def test_a_picture_is_padded_where_a_manifest_says_nothing_of_it() -> None:
+    fields = {"width": 2, "height": 2, "channels": 1, "mean": [0.0], "std": [1.0]}
+    silent = PicturePreprocess.model_validate(fields)
+    assert (silent.fit, silent.resize_shorter) == ("pad", None)
+    cut = PicturePreprocess.model_validate(fields | {"fit": "crop", "resize_shorter": 3})
+    assert PicturePreprocess.model_validate_json(cut.model_dump_json()) == cut
 
 
 def test_labels_fit_the_first_output() -> None:

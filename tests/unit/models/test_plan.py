@@ -2,9 +2,58 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Any
 
-from models.plan import batch_sizes
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from models.plan import (
+    GIL_LIMIT_S,
+    MIN_GAIN,
+    DevicePlan,
+    Form,
+    FormTimes,
+    Plan,
+    Step,
+    batch_sizes,
+    choose,
+    form_at,
+    is_faster,
+    within_limits,
+)
+from models.processor import Processor
+from tests.unit.models.manifests import XEON, form, make_plan, steps
+
+A, B, C = form("a"), form("b"), form("c")
+CLEARLY = 1 - 2 * MIN_GAIN  # less than this share of a time is a clear win
+# Every form gets as many rounds as every other; a size has at least one form.
+TIMES = st.integers(1, 12).flatmap(
+    lambda rounds: st.lists(
+        st.floats(0.5, 2, allow_nan=False), min_size=rounds, max_size=rounds
+    ).map(tuple)
+)
+
+
+def table(**forms: float | Sequence[float]) -> dict[Form, list[float]]:
+    """One size: letter -> its times, one number for five equal rounds."""
+    return {
+        form(name): [times] * 5 if isinstance(times, float) else list(times)
+        for name, times in forms.items()
+    }
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> dict[int, dict[Form, list[float]]]:
+    rounds = draw(st.integers(1, 9))
+    times = st.lists(st.floats(0.5, 2), min_size=rounds, max_size=rounds)
+    size = st.dictionaries(st.sampled_from((A, B, C)), times)
+    return draw(st.dictionaries(st.sampled_from((1, 2, 4, 8, 16)), size))
 
 
 @pytest.mark.parametrize(
@@ -21,3 +70,220 @@ def test_batch_sizes_are_powers_of_two_and_the_largest(
     largest: int, wanted: tuple[int, ...]
 ) -> None:
     assert batch_sizes(largest) == wanted
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"), [(1, A), (4, A), (5, B), (64, B), (65, C), (100, C), (101, C), (9999, C)]
+)
+def test_a_form_runs_up_to_its_step_and_the_last_one_beyond(size: int, wanted: Form) -> None:
+    assert form_at(steps((4, A), (64, B), (100, C)), size) == wanted
+
+
+class TestIsFaster:
+    @pytest.mark.parametrize(
+        ("times", "others", "wanted"),
+        [
+            ([0.5] * 5, [1.0] * 5, True),
+            ([1.0] * 5, [0.5] * 5, False),
+            ([1.0] * 5, [1.0] * 5, False),
+            ([1 - 2 * MIN_GAIN], [1.0], True),  # one round is all there is
+            ([1 - MIN_GAIN / 2] * 5, [1.0] * 5, False),  # won, but by less than the gain
+            # Each round has its own load: what counts is who wins within a round.
+            ([0.9, 1.8, 9.0, 0.9], [1.0, 2.0, 10.0, 1.0], True),
+            # The median wins, but two rounds of five are lost.
+            ([0.5, 0.5, 0.5, 1.1, 1.1], [1.0] * 5, False),
+            # One hiccup in five rounds is not the rule.
+            ([0.5, 0.5, 0.5, 0.5, 9.0], [1.0] * 5, True),
+        ],
+    )
+    def test_by_more_than_the_noise(
+        self, times: list[float], others: list[float], wanted: bool
+    ) -> None:
+        assert is_faster(times, others) is wanted
+
+    @given(TIMES, st.data())
+    def test_never_both_ways_and_never_than_itself(
+        self, times: tuple[float, ...], data: st.DataObject
+    ) -> None:
+        others = data.draw(
+            st.lists(st.floats(0.5, 2), min_size=len(times), max_size=len(times)), "others"
+        )
+        assert not is_faster(times, times)
+        assert not (is_faster(times, others) and is_faster(others, times))
+
+    def test_rounds_that_do_not_match_are_a_mistake(self) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            is_faster([1.0], [1.0, 1.0])
+
+
+class TestChoose:
+    def test_the_fastest_by_size(self) -> None:
+        rounds = {1: table(a=1.0, b=2.0), 2: table(a=3.0, b=2.0), 4: table(a=4.0, b=2.0)}
+        assert choose(rounds, [A, B]) == steps((1, A), (4, B))
+
+    def test_sizes_in_any_order(self) -> None:
+        rounds = {4: table(a=4.0, b=2.0), 1: table(a=1.0, b=2.0)}
+        assert choose(rounds, [A, B]) == steps((1, A), (4, B))
+
+    def test_the_noise_leaves_a_form_in_its_place(self) -> None:
+        noisy = table(a=[1.0, 1.2, 1.0, 1.3, 0.9], b=[1.1, 1.0, 0.8, 1.0, 1.0])
+        slightly = table(a=1.0, b=1 - MIN_GAIN / 2)
+        rounds = {1: table(a=1.0, b=2.0), 2: noisy, 4: slightly, 8: noisy}
+        assert choose(rounds, [A, B]) == steps((8, A))
+
+    def test_a_clear_win_replaces_and_holds_until_it_is_clearly_lost(self) -> None:
+        rounds = {
+            1: table(a=1.0, b=2.0),
+            2: table(a=1.0, b=CLEARLY),
+            4: table(a=1.0, b=1.01),
+            8: table(a=CLEARLY, b=1.0),
+        }
+        assert choose(rounds, [A, B]) == steps((1, A), (4, B), (8, A))
+
+    def test_of_equals_the_first_candidate_is_taken(self) -> None:
+        rounds = {1: table(a=1.0, b=1.0, c=0.99), 2: table(a=1.0, b=1.0, c=0.99)}
+        assert choose(rounds, [B, C, A]) == steps((2, B))
+        assert choose(rounds, [A, B, C]) == steps((2, A))
+
+    def test_a_form_that_may_not_run_at_a_size_is_taken_at_none_beside_its_own(self) -> None:
+        rounds = {1: table(a=1.0, b=0.1), 2: table(a=1.0), 4: table(a=1.0, b=0.1)}
+        assert choose(rounds, [A, B]) == steps((1, B), (2, A), (4, B))
+
+    def test_where_the_form_before_may_not_run_the_preference_decides_anew(self) -> None:
+        rounds = {1: table(a=1.0, b=1.0, c=0.1), 2: table(a=1.0, b=1.0)}
+        assert choose(rounds, [B, A, C]) == steps((1, C), (2, B))
+
+    def test_what_is_no_candidate_is_passed_over(self) -> None:
+        rounds = {1: table(a=1.0, b=0.1), 2: table(b=0.1), 4: table(a=1.0)}
+        assert choose(rounds, [A]) == steps((4, A))
+        assert choose(rounds, [C]) == ()
+        assert choose({}, [A]) == ()
+
+    def test_a_noisy_fastest_form_hides_no_other_that_wins_clearly(self) -> None:
+        noisy = [0.1, 0.1, 0.1, 2.0, 2.0]  # the best median, but two rounds of five are lost
+        assert choose({1: table(a=1.0, b=noisy, c=0.5)}, [A, B, C]) == steps((1, C))
+
+    @given(measured())
+    def test_nothing_that_is_better_by_more_than_the_noise_is_passed_over(
+        self, rounds: dict[int, dict[Form, list[float]]]
+    ) -> None:
+        chosen = choose(rounds, [A, B, C])
+        assert bool(chosen) == any(rounds.values())
+        for size, taken in rounds.items():
+            if not taken:
+                continue
+            found = taken[form_at(chosen, size)]
+            best = min(taken.values(), key=statistics.median)
+            ratios = [mine / other for mine, other in zip(best, found, strict=True)]
+            lost = sum(ratio >= 1 for ratio in ratios)
+            is_noise = lost >= len(ratios) - 3 * len(ratios) // 4
+            assert is_noise or statistics.median(ratios) >= 1 - MIN_GAIN
+
+    @given(measured())
+    def test_steps_ascend_and_no_two_in_a_row_are_equal(
+        self, rounds: dict[int, dict[Form, list[float]]]
+    ) -> None:
+        chosen = choose(rounds, [A, B, C])
+        sizes = [step.up_to for step in chosen]
+        assert sizes == sorted(set(sizes))
+        assert all(one.form != two.form for one, two in itertools.pairwise(chosen))
+        if chosen:
+            assert sizes[-1] == max(size for size, taken in rounds.items() if taken)
+        for size, taken in rounds.items():
+            assert not taken or form_at(chosen, size) in taken
+
+
+class TestLimits:
+    def test_a_form_that_holds_the_gil_too_long_at_a_size_is_left_out_there(self) -> None:
+        under, over = 0.9 * GIL_LIMIT_S, 1.1 * GIL_LIMIT_S
+        rounds = {1: table(a=under, b=over), 2: table(a=over, b=over), 4: table(a=over)}
+        assert within_limits(rounds, [A]) == {
+            1: table(a=under, b=over),
+            2: table(b=over),
+            4: {},
+        }
+
+    def test_the_median_decides_and_the_limit_itself_is_allowed(self) -> None:
+        hiccup = [GIL_LIMIT_S, GIL_LIMIT_S, 50 * GIL_LIMIT_S]
+        rounds = {1: {A: hiccup}}
+        assert within_limits(rounds, [A]) == rounds
+        assert within_limits({1: {A: sorted(hiccup[1:] * 2)}}, [A]) == {1: {}}
+
+    def test_what_holds_no_gil_may_take_its_time(self) -> None:
+        rounds = {1: table(a=9.0)}
+        assert within_limits(rounds, []) == rounds
+
+
+class TestContract:
+    def test_a_plan_comes_back_equal_from_json(self) -> None:
+        times = FormTimes(
+            form=form("script", optimized=True),
+            precision="float32",
+            batch_sizes=(1, 2),
+            median_us=(1.5, 2.25),
+            low_us=(1, 2),
+            high_us=(2, 3),
+        )
+        device = DevicePlan(
+            processor=XEON,
+            torch_version="2.13.0+cpu",
+            times=(times,),
+            steps={"float32": steps((2, A), (64, B)), "int8": steps((64, C))},
+        )
+        plan = Plan(precision="int8", devices=(device,))
+        assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+    def test_a_plan_by_kind_of_device(self) -> None:
+        plan = make_plan({"float32": steps((1, A))})
+        assert plan.on("cpu") == plan.devices[0]
+        assert plan.on("cuda") is None
+
+    def test_forms_as_people_read_them(self) -> None:
+        assert str(form("script")) == "script"
+        assert str(form("script", optimized=True)) == "script, optimized at load"
+
+    @pytest.mark.parametrize(
+        "sizes", [(), (4, 2), (2, 2), (1, 4, 3)], ids=["none", "falling", "equal", "mixed"]
+    )
+    def test_steps_that_do_not_ascend_are_refused(self, sizes: tuple[int, ...]) -> None:
+        message = f"steps of bf16 must ascend, got up_to {list(sizes)}"
+        with pytest.raises(ValidationError, match=re.escape(message)):
+            make_plan({"bf16": steps(*((size, A) for size in sizes))}, precision="bf16")
+
+    @pytest.mark.parametrize("name", ["median_us", "low_us", "high_us"])
+    def test_times_that_do_not_match_the_sizes_are_refused(self, name: str) -> None:
+        values: dict[str, Any] = {
+            "form": form("script", optimized=True),
+            "precision": "float32",
+            "batch_sizes": (1, 2),
+            **dict.fromkeys(("median_us", "low_us", "high_us"), (1.0, 2.0)),
+        }
+        assert FormTimes(**values).batch_sizes == (1, 2)
+        message = "script, optimized at load: one time per batch size is needed"
+        with pytest.raises(ValidationError, match=message):
+            FormTimes(**values | {name: (1.0,)})
+
+    @pytest.mark.parametrize(
+        ("field", "value"), [("median_us", (float("nan"),)), ("batch_sizes", ())]
+    )
+    def test_times_that_json_cannot_carry_or_that_are_none_are_refused(
+        self, field: str, value: object
+    ) -> None:
+        values: dict[str, Any] = {
+            "form": A,
+            "precision": "float32",
+            "batch_sizes": (1,),
+            **dict.fromkeys(("median_us", "low_us", "high_us"), (1.0,)),
+        }
+        with pytest.raises(ValidationError):
+            FormTimes(**values | {field: value})
+
+    @pytest.mark.parametrize("up_to", [0, -1])
+    def test_a_step_holds_at_least_one_item(self, up_to: int) -> None:
+        with pytest.raises(ValidationError, match="greater than or equal to 1"):
+            Step(up_to=up_to, form=A)
+
+    @pytest.mark.parametrize("threads", [0, -1])
+    def test_a_processor_computes_with_at_least_one_thread(self, threads: int) -> None:
+        with pytest.raises(ValidationError, match="greater than or equal to 1"):
+            Processor(kind="cpu", name="A CPU", threads=threads)

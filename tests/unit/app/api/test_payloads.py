@@ -15,6 +15,7 @@ from app.api.payloads import (
     json_answer,
     read_items,
 )
+from app.backends.selection import Preference, select
 from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.choose import codec_for
 from app.codecs.tensor import TensorCodec
@@ -156,7 +157,9 @@ def test_the_answers_form_is_what_accept_likes_best(accept: str, chosen: str) ->
 
 def loaded(manifest: Manifest | None = None) -> LoadedModel:
     manifest = manifest or make_manifest()
-    return LoadedModel(ModelId("tiny", 3), manifest, codec_for(manifest), variant="script")
+    return LoadedModel(
+        ModelId("tiny", 3), manifest, codec_for(manifest), select(manifest, Preference())
+    )
 
 
 def value(number: float) -> Outcome:

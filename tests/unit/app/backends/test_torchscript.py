@@ -16,15 +16,16 @@ from app.errors import ArtifactInvalid, ModelError
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.manifest import Manifest
+from models.plan import Form
 from tests.artifacts import Y, write_artifact
 from tests.unit.app.backends.suite import BackendSuite
 
 CPU = Device("cpu")
+PLAIN = Form(variant="script")
 
 
-def backend_of(artifact: Artifact, device: Device = CPU) -> TorchScriptBackend:
-    variant = artifact.manifest.variants["script"]
-    return TorchScriptBackend(artifact.folder / variant.file, artifact.manifest, device, 1)
+def backend_of(artifact: Artifact, device: Device = CPU, form: Form = PLAIN) -> TorchScriptBackend:
+    return TorchScriptBackend(artifact.folder, artifact.manifest, form, device, 1)
 
 
 class TestTorchScriptBackend(BackendSuite):
@@ -102,7 +103,7 @@ def test_outputs_are_named_in_order_and_their_dtypes_checked(tmp_path: Path) -> 
 
 
 def _loaded(artifact: Artifact, manifest: Manifest) -> TorchScriptBackend:
-    backend = TorchScriptBackend(artifact.folder / "script.pt", manifest, CPU, 1)
+    backend = TorchScriptBackend(artifact.folder, manifest, PLAIN, CPU, 1)
     backend.load()
     return backend
 

@@ -1,0 +1,59 @@
+"""A package of machine code that AOTInductor made, on one device.
+
+It holds the GIL while it runs, so a plan uses it only for short forwards, and it takes inputs of a
+wrong shape without a word, so `models.forms.Compiled` looks at them first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from app.backends.forward import FormBackend
+from app.errors import ArtifactInvalid, VariantUnusable
+from app.types import Device
+from models.forms import Compiled, Forward, Packages, WrongMachine, check_runs_here
+from models.manifest import Manifest
+from models.plan import Form
+
+
+class CompiledBackend(FormBackend):
+    """One compiled variant; see `app.backends.base.Backend`.
+
+    Args:
+        folder: see `FormBackend`, like what follows.
+        manifest: what is in it.
+        form: which variant.
+        device: where to run.
+        cpu_threads: intra-op threads of what the package leaves to torch.
+        packages: where loaded packages are kept: each is loaded once a process. What is closed
+            stays there, for to load it again would leak.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        form: Form,
+        device: Device,
+        cpu_threads: int,
+        packages: Packages,
+    ) -> None:
+        super().__init__(folder, manifest, form, device, cpu_threads)
+        self._packages = packages
+
+    def open(self, data: bytes) -> Forward:
+        """See `FormBackend`."""
+        try:
+            check_runs_here(self.variant, self.device, torch.__version__)
+        except WrongMachine as error:
+            raise VariantUnusable(str(error)) from error
+        return Compiled(self._packages.load(data, self.device), self.manifest.inputs)
+
+    def refused(self) -> ArtifactInvalid:
+        """See `FormBackend`."""
+        return VariantUnusable(
+            f"{self.file.name} could not be loaded; it needs a temporary folder (TMPDIR) that can "
+            "be written to and executed from"
+        )

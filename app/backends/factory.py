@@ -1,0 +1,95 @@
+"""Which backend serves a selection on a device: one per form, put together by the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+import torch
+
+from app.backends.base import Backend
+from app.backends.compiled import CompiledBackend
+from app.backends.devices import cpu_threads
+from app.backends.golden import Golden
+from app.backends.planned import Measurements, Part, PlannedBackend
+from app.backends.selection import Selection, runs_on, stored_steps
+from app.backends.torchscript import TorchScriptBackend
+from app.errors import VariantUnusable
+from app.types import Device
+from models.forms import Packages
+from models.manifest import Manifest, Variant
+from models.plan import Form
+from models.processor import Processor, this_cpu
+
+LOG = structlog.get_logger(__name__)
+
+
+class TorchBackends:
+    """Makes the backends of one process.
+
+    Args:
+        devices: of all replicas, for the number of threads that each may take.
+        max_batch_size: the largest batch that will be run.
+    """
+
+    def __init__(self, devices: tuple[Device, ...], max_batch_size: int) -> None:
+        self._threads = cpu_threads(devices)
+        self._max_batch_size = max_batch_size
+        self._packages = Packages()
+        self._measurements = Measurements()
+
+    def make(
+        self, folder: Path, manifest: Manifest, digest: str, selection: Selection, device: Device
+    ) -> Backend:
+        """A backend that is not loaded yet.
+
+        Args:
+            folder: the artifact.
+            manifest: what is in it.
+            digest: of the manifest; what was measured is kept under it.
+            selection: what may serve.
+            device: where.
+
+        Raises:
+            VariantUnusable: if nothing of the selection is made for such a device.
+        """
+        forms = runs_on(selection, device.kind)
+        if not forms:
+            files = ", ".join(dict.fromkeys(v.file for v in selection.candidates.values()))
+            kinds = {kind for v in selection.candidates.values() for kind in v.device_kinds}
+            raise VariantUnusable(f"{files} runs on {', '.join(sorted(kinds))}, not on {device}")
+        here = self._processor(device)
+        plan = manifest.plan.on(device.kind) if manifest.plan else None
+        steps, why_not = stored_steps(
+            plan, selection, here, torch.__version__, self._max_batch_size
+        )
+        if steps is None and len(forms) > 1:
+            # A pin is what somebody wanted; a plan that does not hold here should be tuned again.
+            log = LOG.info if selection.variant else LOG.warning
+            log(
+                "plan_not_used",
+                model=f"{manifest.model}/{manifest.version}",
+                reason=why_not,
+                instead="the forms are timed while the model is warmed",
+            )
+        parts = {
+            form: Part(
+                self._backend(folder, manifest, form, device),
+                Golden(manifest, variant.tolerance),
+                holds_gil=variant.format == "aotinductor",
+            )
+            for form, variant in forms.items()
+        }
+        key = (digest, selection.label, here, self._max_batch_size)
+        return PlannedBackend(parts, steps, here, self._measurements, key)
+
+    def _backend(self, folder: Path, manifest: Manifest, form: Form, device: Device) -> Backend:
+        variant: Variant = manifest.variants[form.variant]
+        if variant.format == "torchscript":
+            return TorchScriptBackend(folder, manifest, form, device, self._threads)
+        return CompiledBackend(folder, manifest, form, device, self._threads, self._packages)
+
+    def _processor(self, device: Device) -> Processor:
+        if device.kind == "cpu":
+            return this_cpu(self._threads)
+        return Processor(kind="cuda", name=torch.cuda.get_device_name(device.index), threads=1)

@@ -1,0 +1,146 @@
+"""What every backend of torch does: load a file, run a batch, and say whose fault it was."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import torch
+
+from app.errors import ArtifactInvalid, DeviceLost, ModelError, ReplicaError
+from app.types import Array, Arrays, Device, ServedStep, Serving
+from models.archive import ArchiveError
+from models.forms import Forward, named_outputs
+from models.manifest import Manifest
+from models.plan import WARM_RUNS, Form
+
+LOG = structlog.get_logger(__name__)
+
+
+class FormBackend:
+    """One form of one variant on one device: what TorchScript and compiled ones have in common.
+
+    Args:
+        folder: the artifact; what is loaded is checked against its digest.
+        manifest: what is in it.
+        form: which variant, and whether it is optimized at load.
+        device: where to run.
+        cpu_threads: intra-op threads when the device is the CPU.
+    """
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, form: Form, device: Device, cpu_threads: int
+    ) -> None:
+        self.manifest = manifest
+        self.form = form
+        self.variant = manifest.variants[form.variant]
+        self.file = folder / self.variant.file
+        self.device = torch.device(str(device))
+        self._cpu_threads = cpu_threads
+        self._forward: Forward | None = None
+
+    def open(self, data: bytes) -> Forward:
+        """Make a callable of the variant's file; subclasses say how.
+
+        Raises:
+            VariantUnusable: if this machine must not run it.
+            RuntimeError: if torch cannot read it.
+        """
+        raise NotImplementedError
+
+    def refused(self) -> ArtifactInvalid:
+        """What to say when torch cannot read the file."""
+        raise NotImplementedError
+
+    def load(self) -> None:
+        """See `Backend`."""
+        if self.device.type == "cpu":
+            torch.set_num_threads(self._cpu_threads)  # per thread: this is the replica's
+        data = verified_bytes(self.file, self.manifest)
+        try:
+            self._forward = self.open(data)
+        except torch.AcceleratorError as error:
+            raise DeviceLost(str(error)) from error
+        except torch.OutOfMemoryError as error:
+            raise ReplicaError(f"the model does not fit on {self.device}: {error}") from error
+        except ArchiveError as error:
+            raise ArtifactInvalid(f"{self.file.name}: {error}") from error
+        except (RuntimeError, ValueError, OSError) as error:
+            # Torch's words hold paths and code: they are for the log only.
+            LOG.error("form_not_loaded", file=self.file.name, form=str(self.form), error=str(error))
+            raise self.refused() from error
+
+    def warm_up(self, batches: Sequence[Arrays]) -> None:
+        """See `Backend`."""
+        for batch in batches:
+            for _ in range(WARM_RUNS):
+                self.run(batch)
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """See `Backend`."""
+        if self._forward is None:
+            raise ReplicaError("bug: the backend runs although it is not loaded")
+        return run_forward(self._forward, inputs, self.manifest, self.device)
+
+    def serving(self) -> Serving:
+        """See `Backend`."""
+        return Serving((ServedStep(None, str(self.form)),))
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self._forward = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def verified_bytes(file: Path, manifest: Manifest) -> bytes:
+    """A file, checked once more: it may have changed since, as when a replica is rebuilt.
+
+    Raises:
+        ArtifactInvalid: if it is not what the manifest says.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ArtifactInvalid(f"{file.name} cannot be read: {error.strerror}") from error
+    got, wanted = hashlib.sha256(data).hexdigest(), manifest.files[file.name].sha256
+    if got != wanted:
+        raise ArtifactInvalid(f"{file.name} has SHA-256 {got}, the manifest says {wanted}")
+    return data
+
+
+def run_forward(
+    forward: Forward, inputs: Arrays, manifest: Manifest, device: torch.device
+) -> Arrays:
+    """Run a batch.
+
+    Args:
+        forward: a loaded form.
+        inputs: input name -> array [n, ...]; never written to.
+        manifest: names, dtypes and order of inputs and outputs.
+        device: where the form lives.
+
+    Returns:
+        output name -> array [n, ...].
+
+    Raises:
+        ModelError: if the batch made the model fail.
+        DeviceLost: if the device is lost to the process.
+    """
+    try:
+        with torch.inference_mode():
+            tensors = [_tensor(inputs[spec.name]).to(device) for spec in manifest.inputs]
+            return named_outputs(forward(*tensors), manifest.outputs)
+    except torch.OutOfMemoryError as error:  # a smaller part of the batch may fit
+        raise ModelError(f"out of memory on {device}") from error
+    except torch.AcceleratorError as error:
+        raise DeviceLost(str(error)) from error
+    except (torch.jit.Error, RuntimeError, ValueError, TypeError, MemoryError) as error:
+        raise ModelError(str(error)) from error
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    """Shares memory; torch only reads it, but warns of arrays that are marked read-only."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,144 @@
+"""Which forms of a model may serve: by its plan, or as whoever deploys it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.errors import ArtifactInvalid
+from models.manifest import Manifest, Variant
+from models.plan import DevicePlan, Form, Precision, Step
+from models.processor import DeviceKind, Processor
+from models.tensors import Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """What whoever deploys the server asks for; None: what the artifact says.
+
+    Attributes:
+        variant: the only variant to serve.
+        precision: the precision whose plan to follow.
+    """
+
+    variant: str | None = None
+    precision: Precision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The candidates to serve a model with: all of one precision, so that answers do not vary.
+
+    Attributes:
+        label: what was selected; part of the cache key.
+        variant: the pinned one, or None where a plan decides.
+        precision: of all candidates.
+        candidates: form -> its variant, in the order of preference.
+        tolerance: how far their answers may be from the golden ones.
+    """
+
+    label: str
+    variant: str | None
+    precision: Precision
+    candidates: dict[Form, Variant]
+    tolerance: Tolerance
+
+
+def select(manifest: Manifest, preference: Preference) -> Selection:
+    """The candidates of an artifact.
+
+    Raises:
+        ArtifactInvalid: if it has no variant as asked for; the message names what there is.
+    """
+    there = manifest.variants
+    pinned = preference.variant
+    if pinned is not None:
+        if pinned not in there:
+            raise ArtifactInvalid(
+                f"{_name(manifest)} has no variant {pinned!r} (TORCHLANE_VARIANT); "
+                f"it has: {', '.join(there)}"
+            )
+        precision = there[pinned].precision
+        if preference.precision not in (None, precision):
+            raise ArtifactInvalid(
+                f"{_name(manifest)}: variant {pinned!r} (TORCHLANE_VARIANT) computes in "
+                f"{precision}, TORCHLANE_PLAN_PRECISION says {preference.precision}"
+            )
+        chosen = {pinned: there[pinned]}
+    else:
+        precision = preference.precision or _default(manifest)
+        chosen = {name: each for name, each in there.items() if each.precision == precision}
+        if not chosen:
+            found = ", ".join(sorted({each.precision for each in there.values()}))
+            raise ArtifactInvalid(
+                f"{_name(manifest)} has no variant in {precision} (TORCHLANE_PLAN_PRECISION); "
+                f"there are: {found}"
+            )
+    return Selection(
+        label=f"variant:{pinned}" if pinned else f"plan:{precision}",
+        variant=pinned,
+        precision=precision,
+        candidates=_forms(chosen),
+        tolerance=_widest([variant.tolerance for variant in chosen.values()]),
+    )
+
+
+def stored_steps(
+    plan: DevicePlan | None, selection: Selection, here: Processor, torch_version: str, largest: int
+) -> tuple[tuple[Step, ...] | None, str]:
+    """The steps that export measured, where they hold here; else why they do not.
+
+    Args:
+        plan: of this kind of device; None where there is none.
+        selection: what may serve.
+        here: the processor that will run it.
+        torch_version: of this process, such as 2.13.0+cpu.
+        largest: batch that will be run.
+    """
+    if selection.variant is not None:
+        return None, f"variant {selection.variant!r} is pinned"
+    steps = plan.steps.get(selection.precision) if plan else None
+    if plan is None or not steps:
+        return None, f"the artifact has no plan of {selection.precision} for {here.kind}"
+    if plan.processor != here:
+        return None, f"it was measured on {plan.processor}; here is {here}"
+    if plan.torch_version.partition("+")[0] != torch_version.partition("+")[0]:
+        return None, f"it was measured with torch {plan.torch_version}; here is {torch_version}"
+    if steps[-1].up_to < largest:
+        return None, f"it ends at batches of {steps[-1].up_to}; here they reach {largest}"
+    return steps, ""
+
+
+def runs_on(selection: Selection, kind: DeviceKind) -> dict[Form, Variant]:
+    """The candidates that are made for a kind of device; optimizing at load is for CPUs only."""
+    return {
+        form: variant
+        for form, variant in selection.candidates.items()
+        if kind in variant.device_kinds and (kind == "cpu" or not form.optimized)
+    }
+
+
+def _default(manifest: Manifest) -> Precision:
+    if manifest.plan is not None:
+        return manifest.plan.precision
+    return next(iter(manifest.variants.values())).precision
+
+
+def _forms(variants: dict[str, Variant]) -> dict[Form, Variant]:
+    forms = {}
+    for name, variant in variants.items():
+        forms[Form(variant=name)] = variant
+        if variant.optimized is not None:
+            forms[Form(variant=name, optimized=True)] = variant
+    return forms
+
+
+def _widest(tolerances: list[Tolerance]) -> Tolerance:
+    return Tolerance(
+        absolute=max(each.absolute for each in tolerances),
+        relative=max(each.relative for each in tolerances),
+        of_range=max(each.of_range for each in tolerances),
+    )
+
+
+def _name(manifest: Manifest) -> str:
+    return f"{manifest.model}/{manifest.version}"

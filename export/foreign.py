@@ -1,0 +1,222 @@
+"""A TorchScript file that somebody else made: is it one, does it run, and what does it give."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import torch
+
+from export.errors import ExportError, UsageError, reason
+from export.samples import SEED, Samples, draw
+from models.archive import ArchiveError, check_archive
+from models.forms import load_torchscript
+from models.manifest import CodecSpec
+from models.tensors import Arrays, Dtype, TensorSpec
+
+BATCHES = (1, 2, 3)
+# Pairs of sizes for free dimensions. The first pair on which the model runs is taken: a network
+# that halves its picture five times needs more than a few pixels, and an even number of them.
+FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
+HOW = (
+    "make a TorchScript file where its Python code is: torch.jit.script(model.eval())"
+    ".save('model.pt'), or torch.jit.trace(model.eval(), example_input).save('model.pt')"
+)
+# What torch raises at a file that is not what it should be, and at inputs that do not fit.
+FAILURES = (
+    *(torch.jit.Error, RuntimeError, ValueError, TypeError),
+    *(LookupError, AttributeError, MemoryError),
+)
+
+Sizes: TypeAlias = tuple[int, int]  # of the batch, and of every free dimension
+Made: TypeAlias = list[torch.Tensor]
+
+
+class DoesNotRun(ExportError):
+    """The model fails on inputs of the shapes that were asked for."""
+
+
+def archive_names(data: bytes, what: str) -> list[str]:
+    """The names of the entries of a zip archive; it is checked before anything unpacks it.
+
+    Raises:
+        ExportError: if it is no zip archive, or one that must not be unpacked.
+    """
+    try:
+        return check_archive(io.BytesIO(data), what)
+    except ArchiveError as error:
+        raise ExportError(_advice(data, what) or str(error)) from error
+
+
+def load(data: bytes, what: str) -> torch.jit.ScriptModule:
+    """The module in a TorchScript file, on the CPU, in eval mode; nothing is ever unpickled.
+
+    Args:
+        data: the file.
+        what: its name, for messages.
+
+    Raises:
+        ExportError: if it is something else; the message says what, and what to do.
+    """
+    files = {name.partition("/")[2] for name in archive_names(data, what)}
+    if not {"data.pkl", "constants.pkl"} <= files:
+        raise ExportError(_what_it_is(files, what))
+    try:
+        module = load_torchscript(data, torch.device("cpu"))
+    except FAILURES as error:
+        raise ExportError(f"torch cannot read {what}: {reason(error)}") from error
+    if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "forward"):
+        raise ExportError(f"{what} has no method forward, which is what would be served")
+    return module
+
+
+def infer(
+    module: torch.jit.ScriptModule, inputs: tuple[TensorSpec, ...], codec: CodecSpec
+) -> tuple[tuple[TensorSpec, ...], Samples]:
+    """Run the model on samples of several batch sizes and free dimensions.
+
+    Returns:
+        its outputs, named `output`, or `output_0`, `output_1` and so on; and samples like those
+        that it ran on.
+
+    Raises:
+        UsageError: if the model takes another number of inputs.
+        ExportError: if it fails on the samples, answers otherwise each time, or gives what cannot
+            be served.
+    """
+    _check_count(module, inputs)
+    is_free = not all(spec.is_fixed for spec in inputs)
+    *small, last = FREE_SIZES if is_free else ((1,),)
+    for sizes in small:
+        with contextlib.suppress(DoesNotRun):
+            return _outputs(_runs(module, inputs, codec, sizes)), Samples(inputs, codec, sizes)
+    return _outputs(_runs(module, inputs, codec, last)), Samples(inputs, codec, last)
+
+
+def _runs(
+    module: torch.jit.ScriptModule,
+    inputs: tuple[TensorSpec, ...],
+    codec: CodecSpec,
+    free_sizes: Sequence[int],
+) -> dict[Sizes, Made]:
+    rng = np.random.default_rng(SEED)
+    runs: dict[Sizes, Made] = {}
+    for free in free_sizes:
+        for batch in BATCHES:
+            sample = draw(inputs, codec, rng, (batch, free))
+            runs[batch, free] = _run(module, inputs, sample)
+    again = _run(module, inputs, sample)
+    for before, after in zip(runs[batch, free], again, strict=True):
+        if not _same(before, after):
+            raise ExportError(
+                "the model answers otherwise each time that it is asked the same: something in it "
+                "is random, such as a dropout that was traced in training mode; call model.eval() "
+                "before torch.jit.trace"
+            )
+    return runs
+
+
+def _same(before: torch.Tensor, after: torch.Tensor) -> bool:
+    if before.shape == after.shape and before.dtype.is_floating_point:
+        # TorchScript specialises on the second call: then it may add in another order.
+        return torch.allclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True)
+    return torch.equal(before, after)
+
+
+def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Arrays) -> Made:
+    try:
+        with torch.inference_mode():
+            made = module(*(torch.from_numpy(sample[spec.name]) for spec in inputs))
+    except FAILURES as error:
+        shapes = ", ".join(f"{spec.name} {list(sample[spec.name].shape)}" for spec in inputs)
+        raise DoesNotRun(f"the model fails on samples of {shapes}: {reason(error)}") from error
+    given = made if isinstance(made, tuple | list) else (made,)
+    outputs = [each for each in given if isinstance(each, torch.Tensor) and not each.is_sparse]
+    if len(outputs) < len(given) or not outputs:
+        strange = ", ".join(type(each).__name__ for each in given) or "nothing"
+        raise ExportError(
+            f"the model gives {strange} where a tensor, or a tuple or list of tensors, can be "
+            "served; wrap it in a module that returns those, and script it"
+        )
+    return outputs
+
+
+def _outputs(runs: Mapping[Sizes, Made]) -> tuple[TensorSpec, ...]:
+    counts = {len(made) for made in runs.values()}
+    if len(counts) > 1:
+        raise ExportError(f"the number of the model's outputs changes: {sorted(counts)}")
+    count = counts.pop()
+    names = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+    return tuple(
+        _output(name, {sizes: made[index] for sizes, made in runs.items()})
+        for index, name in enumerate(names)
+    )
+
+
+def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in made.values()}
+    known = [dtype for dtype in get_args(Dtype) if {dtype} == dtypes]
+    if not known:
+        raise ExportError(
+            f"{name} is {' or '.join(sorted(dtypes))}, which no answer can carry; convert it in "
+            f"the model to one of {', '.join(get_args(Dtype))}"
+        )
+    for (batch, _), tensor in made.items():
+        if tensor.shape[:1] != (batch,):
+            raise ExportError(
+                f"the model's output does not follow the batch axis: for a batch of {batch}, "
+                f"{name} has shape {list(tensor.shape)}, and its axis 0 should be {batch}. Keep "
+                "the batch axis in front, and write no batch size into the model, as a traced "
+                "x.view(1, -1) does"
+            )
+    shape = [-1]
+    for (batch, free), tensor in made.items():
+        if tensor.shape[1:] != made[BATCHES[0], free].shape[1:]:
+            raise ExportError(
+                f"{name} is {list(tensor.shape)} for a batch of {batch}, and "
+                f"{list(made[BATCHES[0], free].shape)} for one of {BATCHES[0]}: no axis but the "
+                "first may depend on the batch, for an item's answer is its own"
+            )
+    shapes = {tuple(tensor.shape[1:]) for tensor in made.values()}
+    if len({len(each) for each in shapes}) > 1 or any(0 in each for each in shapes):
+        raise ExportError(f"{name} has the shapes {sorted(map(list, shapes))}, without the batch")
+    shape += [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
+    return TensorSpec(name=name, dtype=known[0], shape=tuple(shape))
+
+
+def _check_count(module: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) -> None:
+    forward: Any = module.forward
+    arguments = forward.schema.arguments[1:]  # without self
+    needed = [argument.name for argument in arguments if not argument.has_default_value()]
+    if not len(needed) <= len(inputs) <= len(arguments):
+        names = ", ".join(argument.name for argument in arguments)
+        raise UsageError(
+            f"--input: {len(inputs)} given, the model takes {len(arguments)} ({names}); give "
+            "--input once for each, in this order"
+        )
+
+
+def _advice(data: bytes, what: str) -> str | None:
+    """For files that are no zip archives but often taken for one."""
+    if data.startswith(b"\x80"):
+        return f"{what} is a pickle, as old versions of torch.save wrote them; {HOW}"
+    if data.startswith(b"\x1f\x8b"):
+        return (
+            f"{what} is a gzip file; a model archive must be a zip file: make it with "
+            "torch-model-archiver --archive-format default"
+        )
+    return None
+
+
+def _what_it_is(files: set[str], what: str) -> str:
+    if "archive_format" in files:
+        return f"{what} is a package of torch.export, not TorchScript; {HOW}"
+    if "data.pkl" in files:
+        return (
+            f"{what} is what torch.save writes, a state_dict or a pickled model, not TorchScript; "
+            f"{HOW}"
+        )
+    return f"{what} is a zip archive but not TorchScript; {HOW}"

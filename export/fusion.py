@@ -1,0 +1,113 @@
+"""Which operations of a function run as one: in TorchScript, and in a compiled package."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.plan import WARM_RUNS
+
+# Wheels of torch since 2.1 are built without LLVM, which TorchScript's fuser needs on the CPU:
+# https://github.com/pytorch/pytorch/issues/124383
+HAS_LLVM = bool(torch._C._llvm_enabled())
+# Run one after the other by an interpreter instead, a fused group takes some hundred times as long:
+# https://github.com/pytorch/pytorch/issues/52264
+WITHOUT_LLVM = (
+    "This build of torch has no LLVM, so TorchScript fuses nothing on the CPU: each operation "
+    "stays a call of its own, and scripting saves Python's part only."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What TorchScript runs.
+
+    Attributes:
+        graph: as it was executed last, without remarks on source files.
+        groups: how many groups of fused operations it holds.
+    """
+
+    graph: str
+    groups: int
+
+
+def executed(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fused:
+    """What this build executes of a function once it is scripted and warm.
+
+    Raises:
+        RuntimeError: if TorchScript refuses the function.
+    """
+    return _executed(_fresh(function), inputs)
+
+
+def fusible(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fused:
+    """What the fuser takes together where it can make code: run by its interpreter where not.
+
+    Raises:
+        RuntimeError: if TorchScript refuses the function.
+    """
+    with _fuser_on():
+        return _executed(_fresh(function), inputs)
+
+
+def kernels(package: Path) -> str:
+    """The C++ loops of a compiled package (`.pt2`); empty where it holds none.
+
+    Raises:
+        zipfile.BadZipFile: if it is no package.
+    """
+    with zipfile.ZipFile(package) as archive:
+        files = [name for name in sorted(archive.namelist()) if name.endswith(".kernel.cpp")]
+        sources = [archive.read(name).decode() for name in files]
+    # From the first function up to the remarks on how it was built, which name this machine.
+    loops = [
+        re.search(r'extern "C".*?(?=\n// Compile cmd|\Z)', text, re.DOTALL) for text in sources
+    ]
+    return "\n\n".join(found.group().strip() for found in loops if found)
+
+
+def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Scripted, with nothing remembered of earlier runs: the fuser decides once per module."""
+    saved = io.BytesIO()
+    torch.jit.save(torch.jit.script(function), saved)
+    load: Callable[..., Any] = torch.jit.load  # untyped in torch
+    fresh: Callable[..., Any] = load(io.BytesIO(saved.getvalue()))
+    return fresh
+
+
+def _executed(scripted: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fused:
+    for _ in range(WARM_RUNS):
+        scripted(*inputs)
+    last = torch.jit.last_executed_optimized_graph()  # type: ignore[attr-defined]
+    graph = re.sub(r" +#.*", "", str(last)).strip()
+    return Fused(
+        graph, len(set(re.findall(r"prim::(?:TensorExpr|Fusion|Cuda)\w*Group_\d+", graph)))
+    )
+
+
+@contextlib.contextmanager
+def _fuser_on() -> Iterator[None]:
+    """Fusion on the CPU, with LLVM or without, and groups shown as groups; restored after."""
+    native: Any = torch._C
+    before = (
+        native._jit_can_fuse_on_cpu(),
+        native._jit_get_te_must_use_llvm_cpu(),
+        native._debug_get_fusion_group_inlining(),
+    )
+    native._jit_override_can_fuse_on_cpu(True)
+    native._jit_set_te_must_use_llvm_cpu(HAS_LLVM)
+    native._debug_set_fusion_group_inlining(False)
+    try:
+        yield
+    finally:
+        native._jit_override_can_fuse_on_cpu(before[0])
+        native._jit_set_te_must_use_llvm_cpu(before[1])
+        native._debug_set_fusion_group_inlining(before[2])

@@ -1,0 +1,222 @@
+"""TorchServe's model archives, `.mar`: read, never run.
+
+What is known of them comes from their archiver (torch-model-archiver 0.12) and from the server's
+own handlers: https://github.com/pytorch/serve, `ts/torch_handler` and `docs/default_handlers.md`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+from export.errors import ExportError
+from models.archive import DAMAGE
+from models.manifest import Scores
+
+MANIFEST = "MAR-INF/MANIFEST.json"
+LABELS = "index_to_name.json"
+MAX_MANIFEST_BYTES = 1024 * 1024
+MAX_LABELS_BYTES = 16 * 1024 * 1024
+NAMED = 10  # so many files are named in a warning, the rest is counted
+
+# Handlers that come with the server and what becomes of a model whose archive names one; None
+# where nothing is lost. `base_handler` takes nested numbers and gives them back, and so do we.
+DEFAULT_HANDLERS: dict[str, str | None] = {
+    "base_handler": None,
+    "image_classifier": None,
+    "text_classifier": "turn text into the numbers that the model takes in the client",
+    "object_detector": "pictures are not decoded: send tensors, and read boxes from the outputs",
+    "image_segmenter": "send tensors, or say --codec image with --mean, --std and --fit",
+    "dali_image_classifier": "say --codec image with --mean, --std and --fit, or send tensors",
+    "vllm_handler": "text is not turned into tokens: send tensors",
+    "trt_llm_handler": "text is not turned into tokens: send tensors",
+}
+# Where index_to_name.json names the kinds of found objects, or of pixels: not the first output.
+LABELS_ELSEWHERE = ("object_detector", "image_segmenter")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What is taken where the command says nothing; None where something must be said.
+
+    Attributes:
+        mean, std: None stands for 0 and 1 in every channel.
+    """
+
+    codec: Literal["tensor", "image"] = "tensor"
+    inputs: tuple[str, ...] = ()
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    fit: Literal["pad", "crop"] = "pad"
+    scores: Scores = "none"
+
+
+PLAIN = Defaults()
+# `ts/torch_handler/image_classifier.py`: the shorter side is resized to 256 (bilinear), the middle
+# 224 x 224 cut out, values scaled to 0 .. 1 and normalised with the figures of ImageNet; the answer
+# is a softmax. (It keeps the five best; here all scores are answered.)
+IMAGE_CLASSIFIER = Defaults(
+    codec="image",
+    inputs=("float32[-1,3,224,224]",),
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    fit="crop",
+    scores="softmax",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mar:
+    """What an archive says.
+
+    Attributes:
+        model: the name that it gives itself.
+        version: likewise; empty where it has none.
+        handler: a default handler's name, or that of a Python file.
+        serialized_file: the name of the model's file.
+        data: that file's bytes.
+        labels: of the first output, from index_to_name.json; None where it has none.
+        ignored: the names of all other files.
+    """
+
+    model: str
+    version: str
+    handler: str
+    serialized_file: str
+    data: bytes
+    labels: tuple[str, ...] | None
+    ignored: tuple[str, ...]
+
+    @property
+    def defaults(self) -> Defaults:
+        """What the archive's handler does, as far as it can be done here."""
+        return IMAGE_CLASSIFIER if self.handler == "image_classifier" else PLAIN
+
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence on each thing that is not taken over."""
+        told = []
+        if self.handler not in DEFAULT_HANDLERS:
+            told.append(
+                f"the archive's own handler {self.handler!r} is not run: say with --codec, --mean, "
+                "--std, --fit, --scores and --labels what it does before and after the model, or "
+                "do it in the client"
+            )
+        elif advice := DEFAULT_HANDLERS[self.handler]:
+            told.append(f"the handler {self.handler!r} is not run: {advice}")
+        if self.ignored:
+            more = len(self.ignored) - NAMED
+            names = ", ".join(self.ignored[:NAMED]) + (f" and {more} more" if more > 0 else "")
+            told.append(f"these files of the archive are not used: {names}")
+        return tuple(told)
+
+
+def read_mar(data: bytes, names: list[str], what: str) -> Mar:
+    """Read an archive that was checked already; its Python files stay unread.
+
+    Args:
+        data: the archive.
+        names: of its entries, from `check_archive`.
+        what: its name, for messages.
+
+    Raises:
+        ExportError: if it is damaged, or not what torch-model-archiver makes.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            model = _model_part(_json(archive, MANIFEST, MAX_MANIFEST_BYTES), what)
+            if "modelFile" in model:
+                raise ExportError(
+                    f"{what} holds an eager model: weights, and the Python class in "
+                    f"{model['modelFile']!r}, which is not run here. Save the model as "
+                    "TorchScript, torch.jit.script(model.eval()).save('model.pt'), and adopt "
+                    "that file, or archive it without --model-file"
+                )
+            file = _text(model, "serializedFile", what)
+            if file not in names:
+                raise ExportError(f"{what} has no file {file!r}, which its manifest names")
+            handler = _text(model, "handler", what)
+            labels = None
+            if LABELS in names and handler not in LABELS_ELSEWHERE:
+                labels = labels_of(_json(archive, LABELS, MAX_LABELS_BYTES), LABELS)
+            script = handler.partition(":")[0]  # file:function; the ending may be left out
+            told = {MANIFEST, file, script, f"{script}.py"} | ({LABELS} if labels else set())
+            return Mar(
+                model=_text(model, "modelName", what),
+                version=str(model.get("modelVersion", "")),
+                handler=handler,
+                serialized_file=file,
+                data=archive.read(file),
+                labels=labels,
+                ignored=tuple(n for n in names if n not in told and not n.endswith("/")),
+            )
+    except (*DAMAGE, zlib.error) as error:
+        raise ExportError(f"{what} is damaged: {error}") from error
+
+
+def labels_of(value: object, what: str) -> tuple[str, ...]:
+    """Labels from JSON: a list, or an object index -> label; a label may be a list of names.
+
+    Of several names the last one is for people, as in `{"0": ["n01440764", "tench"]}`.
+
+    Args:
+        value: as json.loads gave it.
+        what: the file's name, for messages.
+
+    Raises:
+        ExportError: if it is neither, an index is missing, or a label is no text.
+    """
+    if isinstance(value, dict) and "object_type_names" in value:  # an older form, still read there
+        value = value["object_type_names"]
+    if isinstance(value, dict):
+        indices = [str(index) for index in range(len(value))]
+        if missing := [index for index in indices if index not in value]:
+            raise ExportError(
+                f"{what} names {len(value)} labels, but none for the index {missing[0]}: the "
+                f"indices must be 0 to {len(value) - 1}"
+            )
+        value = [value[index] for index in indices]
+    if not isinstance(value, list) or not value:
+        raise ExportError(f"{what} is neither a list of labels nor an object of index -> label")
+    names = [each[-1] if isinstance(each, list) and each else each for each in value]
+    for index, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise ExportError(f"{what}: the label of the index {index} is no text: {name!r}")
+    return tuple(names)
+
+
+def parse_json(data: bytes, what: str) -> object:
+    """What a JSON file holds.
+
+    Raises:
+        ExportError: if it is no JSON.
+    """
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError
+        raise ExportError(f"{what} is not JSON: {error}") from error
+    return value
+
+
+def _json(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> object:
+    size = archive.getinfo(name).file_size
+    if size > limit_bytes:
+        raise ExportError(f"{name} has {size:,} bytes; at most {limit_bytes:,} are read")
+    return parse_json(archive.read(name), name)
+
+
+def _model_part(manifest: object, what: str) -> dict[str, object]:
+    model = manifest.get("model") if isinstance(manifest, dict) else None
+    if not isinstance(model, dict):
+        raise ExportError(f'{what}: {MANIFEST} has no object "model"; make the archive anew')
+    return model
+
+
+def _text(model: dict[str, object], key: str, what: str) -> str:
+    value = model.get(key)
+    if not isinstance(value, str) or not value:
+        raise ExportError(f"{what}: {MANIFEST} names no {key}; make the archive with one")
+    return value

@@ -1,0 +1,104 @@
+"""What happens inside a forward: a trace to look at and a table of operators, per form."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, record_function
+
+from export.errors import ExportError
+from models.plan import WARM_RUNS
+
+FORWARDS = 10  # recorded of each form
+# What a viewer needs of a trace. The rest names the machine: its host, and the path written to.
+KEPT = ("schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds")
+
+
+def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Path]:
+    """Record ten forwards of each form, after a few that are not recorded.
+
+    Of each form there is `profile-NAME.json.gz`, a trace in Chrome's format for chrome://tracing
+    or ui.perfetto.dev, and `profile-NAME.txt`, its operators by the time spent in each alone.
+    No trace holds a path of this machine or its name. Characters that a file of an artifact cannot
+    have in its name become dashes.
+
+    Args:
+        forms: name -> one forward, which returns when its result is there.
+        folder: where to write to.
+
+    Returns:
+        the files, two per form.
+
+    Raises:
+        ValueError: if two names become one, or a name has no letter and no digit.
+        ExportError: if a file cannot be written, or nothing was recorded.
+    """
+    stems = {name: _stem(name) for name in forms}
+    if len(set(stems.values())) != len(stems):
+        raise ValueError(f"these names would give one file: {', '.join(sorted(stems))}")
+    # The recorder tells of each start and stop on stderr, at the highest of its levels but this.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    written = []
+    for name, run in forms.items():
+        trace, table = folder / f"{stems[name]}.json.gz", folder / f"{stems[name]}.txt"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # on what it could not record here
+                _record(name, run, trace, table)
+        except OSError as error:
+            raise ExportError(f"cannot write {table.name}: {error.strerror or error}") from error
+        written += [trace, table]
+    return written
+
+
+def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> None:
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with torch.inference_mode():
+        for _ in range(WARM_RUNS):
+            run()
+        # acc_events: without it, it warns about what is the default later
+        with torch.profiler.profile(activities=activities, acc_events=True) as recorded:
+            for _ in range(FORWARDS):
+                with record_function("whole forward"):
+                    run()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+    events = recorded.key_averages()
+    if not events:
+        raise ExportError(f"torch.profiler recorded nothing of {name}")
+    trace.write_bytes(_cleaned(recorded))
+    table.write_text(
+        f"{name}: {FORWARDS} forwards on torch {torch.__version__}, "
+        f"{torch.get_num_threads()} intra-op threads. `whole forward` is a call in all; kernels "
+        "that a compiler made are no operators: their time stands there.\n\n"
+        + events.table(sort_by="self_cpu_time_total", row_limit=-1)
+    )
+
+
+def _cleaned(recorded: torch.profiler.profile) -> bytes:
+    """The trace without what names this machine, packed; equal traces are equal bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        recorded.export_chrome_trace(str(file))
+        trace: dict[str, Any] = json.loads(file.read_bytes())
+    kept = {key: trace[key] for key in KEPT if key in trace}
+    kept["traceEvents"] = trace["traceEvents"]
+    return gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0)
+
+
+def _stem(name: str) -> str:
+    cleaned = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-")[:96]
+    if not re.search(r"[A-Za-z0-9]", cleaned):
+        raise ValueError(f"a form needs a name with a letter or digit in it, got {name!r}")
+    return f"profile-{cleaned}"

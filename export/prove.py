@@ -1,0 +1,253 @@
+"""Make every variant, prove it, and keep the ones that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from export import verify
+from export.errors import ExportError, ParityError, UsageError, reason
+from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subject
+from export.variants.registry import MAKERS
+from models.archive import ArchiveError
+from models.definitions.definition import HeldOut, Progress
+from models.forms import Forward, growth_per_reload, kinds_here, load_form
+from models.manifest import Difference, Parity, Variant
+from models.plan import Precision
+from models.processor import DeviceKind
+
+Stage = Callable[[str], Progress]
+
+
+@dataclass(frozen=True, slots=True)
+class ProofOptions:
+    """What to make and what it must hold.
+
+    Attributes:
+        variants: names of what is wanted; None: all that the model and the machine allow.
+        max_accuracy_drop: by how many points (hundredths) a variant may be less accurate than
+            eager.
+        max_batch: every batch size up to this one is compared.
+    """
+
+    variants: tuple[str, ...] | None = None
+    max_accuracy_drop: float = 0.5
+    max_batch: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What came out.
+
+    Attributes:
+        variants: what was made and holds, in the order of preference.
+        left_out: variant -> why it is not there.
+        accuracy: of eager on the held-out set, where there is one.
+    """
+
+    variants: Mapping[str, Variant]
+    left_out: Mapping[str, str]
+    accuracy: float | None
+
+
+@dataclass(slots=True)
+class _Work:
+    """What proving needs to know about the model, and what has come out so far."""
+
+    subject: Subject
+    options: ProofOptions
+    folder: Path
+    stage: Stage
+    reference: verify.Reference
+    held_out: HeldOut | None
+    accuracy: float | None
+    variants: dict[str, Variant] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def prove_variants(subject: Subject, options: ProofOptions, folder: Path, stage: Stage) -> Proof:
+    """Make the wanted variants' files in a folder; what does not hold is removed again.
+
+    Raises:
+        UsageError: if a wanted variant is unknown, or none is wanted.
+        ParityError: if a float32 variant, or one that was asked for, does not answer as eager does.
+        ExportError: if none is left.
+    """
+    wanted = wanted_variants(options)
+    definition = subject.definition
+    against = verify.reference(subject.eager, definition, options.max_batch, stage("eager"))
+    held_out = definition.held_out() if definition.held_out else None
+    accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
+    work = _Work(subject, options, folder, stage, against, held_out, accuracy)
+    for name in wanted:
+        if name == "trace" and options.variants is None and "script" in work.variants:
+            continue  # it would be the same again, less its control flow
+        _attempt(work, name, MAKERS[name])
+    if not work.variants:
+        reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
+        raise ExportError(f"no variant of {subject.name!r} could be made: {reasons}")
+    return Proof(work.variants, work.left_out, accuracy)
+
+
+def wanted_variants(options: ProofOptions) -> tuple[str, ...]:
+    """The names of what is to be made, in the order of preference.
+
+    Raises:
+        UsageError: if one is unknown, or there is none.
+    """
+    if options.variants is None:
+        return tuple(MAKERS)
+    unknown = [name for name in options.variants if name not in MAKERS]
+    if unknown or not options.variants:
+        given = ",".join(unknown) or "''"
+        raise UsageError(f"--variants {given}: there are: {', '.join(MAKERS)}")
+    return tuple(name for name in MAKERS if name in options.variants)
+
+
+def _attempt(work: _Work, name: str, maker: Maker) -> None:
+    """Make and prove one variant; it ends among the variants or among what is left out."""
+    progress = work.stage(name)
+    progress(0, 1, "making")
+    try:
+        draft = maker.make(work.subject, work.folder)
+    except NotApplicable as error:
+        _leave_out(work, name, str(error), progress)
+        return
+    try:
+        variant = _prove(work, name, maker.precision, draft, progress)
+        why = _too_inaccurate(work, variant.accuracy)
+    except NotApplicable as error:
+        why = str(error)
+    except ParityError as error:
+        if maker.precision == "float32" or work.options.variants is not None:
+            raise ParityError(f"{name}: {error}{_without(work, name)}") from error
+        why = str(error)
+    if why is None:
+        work.variants[name] = variant
+    else:
+        (work.folder / draft.file).unlink()
+        _leave_out(work, name, why, progress)
+
+
+def _without(work: _Work, name: str) -> str:
+    """What to do where one variant keeps all others from being exported."""
+    others = [other for other in wanted_variants(work.options) if other != name]
+    if not others:
+        return ""
+    return f". Nothing was written; to export without it: --variants {','.join(others)}"
+
+
+def _leave_out(work: _Work, name: str, why: str, progress: Progress) -> None:
+    work.left_out[name] = why
+    progress(1, 1, f"left out: {why}")
+
+
+def _too_inaccurate(work: _Work, accuracy: float | None) -> str | None:
+    """Why a form is not to be used; None where it is as accurate as it must be."""
+    if accuracy is None or work.accuracy is None:
+        return None
+    drop = round(100 * (work.accuracy - accuracy), 6)  # 0.5 points are 0.5, not 0.5000000000000004
+    if drop <= work.options.max_accuracy_drop:
+        return None
+    return (
+        f"accuracy {accuracy:.4f} is {drop:.2f} points under eager's; "
+        f"--max-accuracy-drop allows {work.options.max_accuracy_drop:g}"
+    )
+
+
+def _prove(
+    work: _Work, name: str, precision: Precision, draft: Draft, progress: Progress
+) -> Variant:
+    """What is proved is the file, loaded as a server loads it; on every kind of device at hand."""
+    data = (work.folder / draft.file).read_bytes()
+    parity = accuracy = None
+    for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
+        plain = _load(work, draft, data, kind, optimized=False)
+        found = _parity(work, plain, precision, kind, progress)
+        parity = found if parity is None else _worse(parity, found)
+        here = _accuracy(work, plain, kind)
+        accuracy = here if accuracy is None or here is None else min(accuracy, here)
+    if parity is None:
+        raise ExportError(f"bug: {name} was made for no device that is here")
+    cpu = torch.device("cpu")
+    return Variant(
+        file=draft.file,
+        format=draft.format,
+        precision=precision,
+        made_by=draft.made_by,
+        torch_version=torch.__version__,
+        device_kinds=draft.device_kinds,
+        tolerance=TOLERANCES[precision],
+        parity=parity,
+        optimized=_optimized(work, name, precision, draft, data, progress),
+        accuracy=accuracy,
+        native=draft.native,
+        reload_growth_bytes=(
+            growth_per_reload(data, cpu)
+            if draft.format == "aotinductor" and "cpu" in draft.device_kinds
+            else None
+        ),
+    )
+
+
+def _optimized(
+    work: _Work, name: str, precision: Precision, draft: Draft, data: bytes, progress: Progress
+) -> Parity | None:
+    """The proof of the form that a server makes at load; None, with a reason, where it fails."""
+    if draft.format != "torchscript" or "cpu" not in draft.device_kinds:
+        return None
+    try:
+        form = _load(work, draft, data, "cpu", optimized=True)
+        parity = _parity(work, form, precision, "cpu", progress)
+        why = _too_inaccurate(work, _accuracy(work, form, "cpu"))
+    except (ParityError, NotApplicable) as error:
+        why = str(error)
+    if why is None:
+        return parity
+    work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {why}"
+    return None
+
+
+def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
+    if work.held_out is None:
+        return None
+    return verify.accuracy(form, work.subject.definition, work.held_out, torch.device(kind))
+
+
+def _parity(
+    work: _Work, form: Forward, precision: Precision, kind: DeviceKind, progress: Progress
+) -> Parity:
+    return verify.check_parity(
+        form, work.reference, TOLERANCES[precision], progress, torch.device(kind)
+    )
+
+
+def _load(work: _Work, draft: Draft, data: bytes, kind: DeviceKind, *, optimized: bool) -> Forward:
+    """A form of what was just written.
+
+    Raises:
+        NotApplicable: if this machine cannot load it: it may forbid to run what is unpacked.
+    """
+    inputs = work.subject.definition.inputs
+    try:
+        return load_form(data, draft.format, inputs, torch.device(kind), optimized=optimized)
+    except (OSError, RuntimeError, ArchiveError) as error:
+        raise NotApplicable(f"{draft.file} cannot be loaded here: {reason(error)}") from error
+
+
+def _worse(one: Parity, other: Parity) -> Parity:
+    """The larger of each difference."""
+    return Parity(
+        outputs={
+            name: Difference(
+                max_absolute=max(mine.max_absolute, other.outputs[name].max_absolute),
+                max_relative=max(mine.max_relative, other.outputs[name].max_relative),
+            )
+            for name, mine in one.outputs.items()
+        },
+        batch_sizes=one.batch_sizes,
+        batch_invariance=max(one.batch_invariance, other.batch_invariance),
+    )

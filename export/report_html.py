@@ -1,0 +1,38 @@
+"""The report as one page that needs nothing else: no script, no font, no network."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from export.content import content_of
+from export.plot import svg_of
+from models.manifest import Manifest
+from models.plan import DevicePlan
+
+
+def render(manifest: Manifest) -> str:
+    """The page of a manifest: the same content as on the terminal, and a plot per device.
+
+    The manifest need not be finished: a page cannot tell its own digest, so it is made before its
+    file is among the manifest's files.
+
+    Args:
+        manifest: whatever it holds, its texts are shown as texts.
+
+    Returns:
+        HTML; the same manifest gives the same page.
+    """
+    environment = Environment(
+        loader=PackageLoader("export"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("report.html.j2")
+    return template.render(content=content_of(manifest), plot=_plot)
+
+
+def _plot(device: DevicePlan, prefix: str) -> Markup:
+    return Markup(svg_of(device, prefix))  # made by us, and its texts are escaped

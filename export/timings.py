@@ -1,0 +1,136 @@
+"""What the times of a plan say: who is the fastest where, and what the plan is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from models.plan import GIL_LIMIT_S, MIN_GAIN, DevicePlan, Form, FormTimes, Precision, Step, form_at
+
+
+@dataclass(frozen=True, slots=True)
+class PerItem:
+    """Microseconds per item: the median and the quartiles of the rounds."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What was measured at one batch size of one precision.
+
+    Attributes:
+        size: of the batch.
+        times: every form that was measured at this size.
+        held_back: the forms among them that may not run at this size (they hold the GIL too long).
+        chosen: the plan's form.
+    """
+
+    size: int
+    times: dict[Form, PerItem]
+    held_back: frozenset[Form]
+    chosen: Form
+
+    @property
+    def fastest(self) -> Form:
+        """Of those that may run, by the median; the plan's form where two are equal."""
+        return min(self._allowed(), key=lambda form: (self._median(form), form != self.chosen))
+
+    @property
+    def runner_up(self) -> Form | None:
+        """The fastest one beside the plan's form; None where there is no other."""
+        others = [form for form in self._allowed() if form != self.chosen]
+        return min(others, key=self._median, default=None)
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether the plan's form is as fast as the fastest, as far as the noise lets one tell."""
+        fastest, chosen = self.times[self.fastest], self.times[self.chosen]
+        needed = fastest.median_us < (1 - MIN_GAIN) * chosen.median_us
+        return not needed or chosen.low_us <= fastest.high_us
+
+    def ratio(self, form: Form) -> float:
+        """The time of the plan's form over that of another one."""
+        return self._median(self.chosen) / self._median(form)
+
+    def _allowed(self) -> Iterator[Form]:
+        return (form for form in self.times if form not in self.held_back)
+
+    def _median(self, form: Form) -> float:
+        return self.times[form].median_us
+
+
+def standings(
+    device: DevicePlan, precision: Precision, holds_gil: Collection[str]
+) -> tuple[Standing, ...]:
+    """One per batch size at which the plan's form was measured.
+
+    Args:
+        device: the measured times and the plan.
+        precision: one that has steps.
+        holds_gil: the variants that hold the GIL while they run.
+    """
+    measured = [times for times in device.times if times.precision == precision]
+    steps = device.steps[precision]
+    sizes = sorted({size for times in measured for size in times.batch_sizes})
+    found = []
+    for size in sizes:
+        times = {each.form: per_item(each)[size] for each in measured if size in each.batch_sizes}
+        chosen = form_at(steps, size)
+        held_back = frozenset(
+            form
+            for form, time in times.items()
+            if form != chosen
+            and form.variant in holds_gil
+            and time.median_us * size > GIL_LIMIT_S * 1e6
+        )
+        if chosen in times:
+            found.append(Standing(size, times, held_back, chosen))
+    return tuple(found)
+
+
+def per_item(times: FormTimes) -> dict[int, PerItem]:
+    """Batch size -> time per item."""
+    rows = zip(times.batch_sizes, times.median_us, times.low_us, times.high_us, strict=True)
+    return {
+        size: PerItem(median / size, low / size, high / size) for size, median, low, high in rows
+    }
+
+
+def best_single(found: Sequence[Standing]) -> Form | None:
+    """The form to take if one had to run at all sizes: by the geometric mean of its times.
+
+    None where no form may run, or was measured, at every size.
+    """
+    if not found:
+        return None
+    everywhere = [
+        form
+        for form in found[0].times
+        if all(form in each.times and form not in each.held_back for each in found)
+    ]
+
+    def mean(form: Form) -> float:
+        return sum(math.log(max(each.times[form].median_us, 1e-9)) for each in found)
+
+    return min(everywhere, key=mean, default=None)
+
+
+def plan_line(steps: Sequence[Step]) -> str:
+    """The steps as a reader says them: `1..4 compiled; 5..64 script, optimized at load`."""
+    parts, first = [], 1
+    for step in steps:
+        sizes = str(first) if step.up_to == first else f"{first}..{step.up_to}"
+        parts.append(f"{sizes} {step.form}")
+        first = step.up_to + 1
+    return "; ".join(parts)
+
+
+def three_digits(value: float) -> str:
+    """As many digits as tell something: 4.41, 18.5, 322, 1,360."""
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

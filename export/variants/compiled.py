@@ -1,0 +1,165 @@
+"""`compiled`: torch.export and AOTInductor to machine code in a `.pt2`, with a free batch axis."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from export.artifact import write_file
+from export.errors import NO_SPACE, ExportError, reason
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.torchscript import example_of
+from models.manifest import NativeCode
+from models.plan import Precision
+from models.processor import DeviceKind, cpu_flags, machine
+
+MAX_BATCH = 65_536
+# Levels of x86-64 (psABI), as GCC and Clang know them: code for a level runs on every CPU that has
+# it, code for the very machine would run on few others. Best first.
+X86_LEVELS = {
+    "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    "x86-64-v3": ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """See `export.variants.base.Maker`.
+
+    Attributes:
+        kind: of the device that it is compiled for.
+    """
+
+    kind: DeviceKind
+    precision: Precision = "float32"
+
+    def make(self, subject: Subject, folder: Path) -> Draft:
+        """See `Maker`; takes seconds to minutes, and a C++ compiler."""
+        if self.kind == "cuda" and not torch.cuda.is_available():
+            raise NotApplicable("it is compiled on a CUDA device, and there is none")
+        if isinstance(subject.eager, torch.jit.ScriptModule):
+            raise NotApplicable("made from Python modules only; this one is TorchScript already")
+        compiler = find_compiler()
+        file = "compiled.pt2" if self.kind == "cpu" else f"compiled-{self.kind}.pt2"
+        march, native = self._target()
+        try:
+            with _quiet():
+                package = _compile(self._program(subject), march)
+        except Exception as error:  # torch.export and its compiler raise classes of many kinds
+            full = isinstance(error, OSError) and error.errno in NO_SPACE
+            if full or "No space left" in str(error):
+                where = tempfile.gettempdir()
+                raise ExportError(f"cannot compile: no space left in {where}") from error
+            raise NotApplicable(f"torch.export or AOTInductor refused: {reason(error)}") from error
+        write_file(folder / file, package)
+        made_by = f"torch.export + AOTInductor (freezing, {march or 'native'}, {compiler})"
+        return Draft(file, made_by, (self.kind,), native)
+
+    def _program(self, subject: Subject) -> torch.export.ExportedProgram:
+        definition = subject.definition
+        batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
+        free: list[dict[int, Any]] = []
+        for index, spec in enumerate(definition.inputs):
+            dims: dict[int, Any] = {0: batch}
+            for axis, size in enumerate(spec.shape[1:], start=1):
+                if size == -1 and spec.free_max > 1:
+                    name = f"input{index}_axis{axis}"
+                    dims[axis] = torch.export.Dim(name, min=1, max=spec.free_max)
+            free.append(dims)
+        module = copy.deepcopy(subject.eager).to(self.kind)
+        # Sizes of 0 and 1 would be taken for constants: the example is larger on free axes.
+        example = tuple(
+            torch.zeros(
+                [3, *(min(3, spec.free_max) if size == -1 else size for size in spec.item_shape)],
+                dtype=tensor.dtype,
+                device=self.kind,
+            )
+            for spec, tensor in zip(definition.inputs, example_of(subject), strict=True)
+        )
+        with torch.no_grad():
+            return torch.export.export(module, example, dynamic_shapes=tuple(free))
+
+    def _target(self) -> tuple[str | None, NativeCode]:
+        """What to compile for: -march, and what a machine needs to run it."""
+        if self.kind == "cuda":
+            major, minor = torch.cuda.get_device_capability()
+            return None, NativeCode(architecture=machine(), requires=(f"sm_{major}{minor}",))
+        flags = cpu_flags()
+        level = next((name for name, needs in X86_LEVELS.items() if flags >= set(needs)), None)
+        if machine() != "x86_64" or level is None:
+            return None, NativeCode(architecture=machine(), requires=tuple(sorted(flags)))
+        lower = X86_LEVELS["x86-64-v3"] if level == "x86-64-v4" else ()
+        requires = {*X86_LEVELS[level], *lower, *_vector_flags(flags)}
+        return level, NativeCode(architecture=machine(), requires=tuple(sorted(requires)))
+
+
+def find_compiler() -> str:
+    """The C++ compiler that torch would use.
+
+    Raises:
+        NotApplicable: if there is none.
+    """
+    from torch._inductor.cpp_builder import get_cpp_compiler  # noqa: PLC0415 - slow
+    from torch._inductor.exc import InvalidCxxCompiler  # noqa: PLC0415
+
+    try:
+        return Path(get_cpp_compiler()).name
+    except (InvalidCxxCompiler, OSError) as error:
+        cxx = os.environ.get("CXX")
+        found = f"CXX={cxx} does not run" if cxx else "there is none"
+        raise NotApplicable(
+            f"it needs a C++ compiler and {found}; install g++ or clang++, or set CXX to one"
+        ) from error
+
+
+def _vector_flags(flags: frozenset[str]) -> set[str]:
+    """The instruction sets that torch's code generator asks the compiler for, as Linux names them.
+
+    It says `-mavx512vnni`, Linux says `avx512_vnni`.
+    """
+    from torch._inductor.cpu_vec_isa import pick_vec_isa  # noqa: PLC0415 - slow
+
+    asked = re.findall(r"-m([a-z0-9-]+)", pick_vec_isa().build_arch_flags())
+    plain = {re.sub("[-_]", "", flag): flag for flag in flags}
+    return {plain[re.sub("[-_]", "", name)] for name in asked if re.sub("[-_]", "", name) in plain}
+
+
+def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
+    from torch._inductor import aoti_compile_and_package, config  # noqa: PLC0415 - slow
+
+    options: dict[str, Any] = {
+        "freezing": True,
+        # Serial code: it is for forwards under a millisecond, where threads cost more than they do,
+        # and must not take this machine's number of cores along to another one.
+        "cpp.threads": 1,
+    }
+    package = io.BytesIO()
+    with config.patch({"cpp.march": march}):  # not among what the call takes
+        aoti_compile_and_package(program, package_path=package, inductor_configs=options)
+    return package.getvalue()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch's compiler tells what it tries, in three ways; what matters comes as an exception."""
+    log = logging.getLogger("torch")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

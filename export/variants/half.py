@@ -1,0 +1,110 @@
+"""`bf16` and `fp16`: weights and compute in half precision, inputs and outputs as they were."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from export.errors import reason
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.torchscript import Method, freeze, save, to_torchscript
+from models.processor import DeviceKind
+from models.tensors import TensorSpec
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+KINDS: dict[str, tuple[DeviceKind, ...]] = {"bf16": ("cpu", "cuda"), "fp16": ("cuda",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """See `export.variants.base.Maker`."""
+
+    precision: Literal["bf16", "fp16"]
+
+    def make(self, subject: Subject, folder: Path) -> Draft:
+        """See `Maker`."""
+        kinds = KINDS[self.precision]
+        if kinds == ("cuda",) and not torch.cuda.is_available():
+            raise NotApplicable("it is made and proved on a CUDA device, and there is none")
+        if isinstance(subject.eager, torch.jit.ScriptModule):
+            raise NotApplicable("made from Python modules only; this one is TorchScript already")
+        if not _computes_in_floats(subject):
+            raise NotApplicable("it has no weights of floating point and no float32 input")
+        dtype = DTYPES[self.precision]
+        try:
+            inner = copy.deepcopy(subject.eager).to(dtype)
+        except Exception as error:  # modules may hold what cannot be copied
+            raise NotApplicable(f"cannot make a copy in {dtype}: {reason(error)}") from error
+        compiled, method = _compile(inner, dtype, subject)
+        file = f"{self.precision}.pt"
+        save(freeze(compiled), folder / file)
+        return Draft(file, f"module.to({dtype}) + torch.jit.{method}", kinds)
+
+
+def _computes_in_floats(subject: Subject) -> bool:
+    if any(spec.dtype == "float32" for spec in subject.definition.inputs):
+        return True
+    return any(weight.is_floating_point() for weight in subject.eager.parameters())
+
+
+def _compile(
+    inner: nn.Module, dtype: torch.dtype, subject: Subject
+) -> tuple[torch.jit.ScriptModule, Method]:
+    inputs, outputs = subject.definition.inputs, subject.definition.outputs
+    # A class of its own: torch compiles a class once a process, and defines its forward once.
+    outer: nn.Module = type("Outer", (nn.Module,), {})()
+    outer.inner = inner
+    try:
+        scripted: torch.jit.ScriptModule = torch.jit.script(outer.eval())
+        scripted.define(_source(dtype, inputs, outputs))
+        return scripted, "script"
+    except Exception:  # whatever torch raises, or the model's own code where it is traced
+        try:
+            return to_torchscript(_Cast(inner, dtype, outputs).eval(), subject, "trace"), "trace"
+        except Exception as error:
+            raise NotApplicable(f"neither script nor trace takes it: {reason(error)}") from error
+
+
+class _Cast(nn.Module):
+    """Casts around a module, to be traced."""
+
+    def __init__(self, inner: nn.Module, dtype: torch.dtype, outputs: Sequence[TensorSpec]) -> None:
+        super().__init__()
+        self.inner = inner
+        self._dtype = dtype
+        self._outputs = [getattr(torch, spec.dtype) for spec in outputs]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = self.inner(*(t.to(self._dtype) if t.dtype == torch.float32 else t for t in tensors))
+        made = made if isinstance(made, tuple | list) else (made,)
+        return tuple(t.to(dtype) for t, dtype in zip(made, self._outputs, strict=True))
+
+
+def _source(dtype: torch.dtype, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
+    """The same casts in TorchScript, which knows no `*args`: one name per input is written out."""
+    names = [f"x{index}" for index in range(len(inputs))]
+    taken = ", ".join(
+        f"{name}.to({dtype})" if spec.dtype == "float32" else name
+        for name, spec in zip(names, inputs, strict=True)
+    )
+    arguments = ", ".join(f"{name}: Tensor" for name in names)
+    if len(outputs) == 1:
+        return (
+            f"def forward(self, {arguments}) -> Tensor:\n"
+            f"    return self.inner({taken}).to(torch.{outputs[0].dtype})\n"
+        )
+    made = [f"y{index}" for index in range(len(outputs))]
+    cast = ", ".join(
+        f"{name}.to(torch.{spec.dtype})" for name, spec in zip(made, outputs, strict=True)
+    )
+    return (
+        f"def forward(self, {arguments}):\n"
+        f"    {', '.join(made)} = self.inner({taken})\n"
+        f"    return {cast}\n"
+    )

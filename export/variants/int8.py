@@ -1,0 +1,109 @@
+"""`int8`: post-training quantization, saved as TorchScript.
+
+Static (weights and activations, calibrated on the model's own data) where there are convolutions,
+dynamic (activations measured as they come) where only linear layers profit. Why torch.ao and not
+torchao: docs/adr/0008-quantization.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from export.errors import ExportError, reason
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.torchscript import example_of, freeze, save, script_or_trace
+from models.plan import Precision
+from models.tensors import Arrays
+
+CONVOLUTIONS: set[type[nn.Module]] = {nn.Conv1d, nn.Conv2d, nn.Conv3d}
+LINEAR: set[type[nn.Module]] = {nn.Linear, nn.LSTM, nn.GRU}
+
+
+@dataclass(frozen=True, slots=True)
+class Int8:
+    """See `export.variants.base.Maker`."""
+
+    precision: Precision = "int8"
+
+    def make(self, subject: Subject, folder: Path) -> Draft:
+        """See `Maker`.
+
+        Raises:
+            NotApplicable: if there is nothing to quantize, or torch cannot.
+            ExportError: if the definition's calibration data is empty.
+        """
+        if isinstance(subject.eager, torch.jit.ScriptModule):
+            raise NotApplicable("made from Python modules only; this one is TorchScript already")
+        layers = {type(layer) for layer in subject.eager.modules()}  # no subclasses: nor does torch
+        with warnings.catch_warnings():
+            # torch.ao.quantization tells of its successor at every call; the ADR says why we stay.
+            warnings.simplefilter("ignore")
+            if layers & CONVOLUTIONS:
+                module, how = _static(subject), "prepare_fx + convert_fx (static)"
+            elif layers & LINEAR:
+                module, how = _dynamic(subject), "quantize_dynamic"
+            else:
+                raise NotApplicable("there is no convolution and no linear layer to quantize")
+            compiled, method = script_or_trace(module, subject)
+        save(freeze(compiled), folder / "int8.pt")
+        made_by = f"torch.ao.quantization.{how}, {_engine()} + torch.jit.{method}"
+        return Draft("int8.pt", made_by, ("cpu",))
+
+
+def _engine() -> str:
+    engine: str = torch.backends.quantized.engine  # x86 or qnnpack: torch knows its processor
+    return engine
+
+
+def _static(subject: Subject) -> nn.Module:
+    from torch.ao.quantization import get_default_qconfig_mapping  # noqa: PLC0415 - slow
+    from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx  # noqa: PLC0415
+
+    batches = _calibration(subject)
+    try:
+        prepared = prepare_fx(
+            copy.deepcopy(subject.eager),
+            get_default_qconfig_mapping(_engine()),
+            example_of(subject),
+        )
+        with torch.inference_mode():
+            for batch in batches:
+                prepared(*(torch.from_numpy(batch[s.name]) for s in subject.definition.inputs))
+        converted = convert_fx(prepared)
+    except Exception as error:  # whatever torch.fx, or the model's own code, raises meanwhile
+        raise NotApplicable(f"torch.fx cannot follow the model: {reason(error)}") from error
+    for node in converted.graph.nodes:
+        node.type = None  # TorchScript does not resolve the types that FX writes beside its names
+    converted.recompile()
+    return converted
+
+
+def _dynamic(subject: Subject) -> nn.Module:
+    from torch.ao.quantization import quantize_dynamic  # noqa: PLC0415 - slow
+
+    try:
+        quantized: nn.Module = quantize_dynamic(  # type: ignore[no-untyped-call]
+            copy.deepcopy(subject.eager), LINEAR, dtype=torch.qint8
+        )
+    except Exception as error:
+        raise NotApplicable(f"quantize_dynamic refused: {reason(error)}") from error
+    return quantized
+
+
+def _calibration(subject: Subject) -> list[Arrays]:
+    calibration = subject.definition.calibration
+    if calibration is None:
+        raise NotApplicable("the definition has no calibration data, which convolutions need")
+    batches = [batch for batch in calibration() if all(array.size for array in batch.values())]
+    if not batches:
+        raise ExportError(
+            f"the calibration data of {subject.name!r} is empty: give `calibration` of its "
+            "definition some real inputs, or leave int8 out (--variants)"
+        )
+    return batches

@@ -1,0 +1,106 @@
+"""`script` and `trace`: the model as TorchScript, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from export.artifact import write_file
+from export.errors import reason
+from export.variants.base import Draft, NotApplicable, Subject
+from models.plan import Precision
+from models.tensors import stack
+
+Method = Literal["script", "trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchScript:
+    """See `export.variants.base.Maker`; scripting keeps control flow, a trace records one run."""
+
+    method: Method
+    precision: Precision = "float32"
+
+    def make(self, subject: Subject, folder: Path) -> Draft:
+        """See `Maker`."""
+        file = f"{self.method}.pt"
+        try:
+            compiled = to_torchscript(subject.eager, subject, self.method)
+        except Exception as error:  # its own, or whatever the model's code raises meanwhile
+            raise NotApplicable(f"torch.jit.{self.method} refused: {reason(error)}") from error
+        save(freeze(compiled), folder / file)
+        given = isinstance(subject.eager, torch.jit.ScriptModule)
+        made = "TorchScript as it was given" if given else f"torch.jit.{self.method}"
+        return Draft(file, f"{made} + torch.jit.freeze", ("cpu", "cuda"))
+
+
+def to_torchscript(module: nn.Module, subject: Subject, method: Method) -> torch.jit.ScriptModule:
+    """Script or trace a module with the subject's inputs.
+
+    Raises:
+        Exception: of any class: whatever torch, or the model's own code, says against it.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    if method == "script":
+        scripted: torch.jit.ScriptModule = torch.jit.script(module)
+        return scripted
+    trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
+    with torch.no_grad():
+        traced: torch.jit.ScriptModule = trace(module, example_of(subject), check_trace=False)
+    return traced
+
+
+def script_or_trace(module: nn.Module, subject: Subject) -> tuple[torch.jit.ScriptModule, Method]:
+    """Script, and where that fails trace.
+
+    Raises:
+        NotApplicable: if neither works.
+    """
+    try:
+        return to_torchscript(module, subject, "script"), "script"
+    except Exception:
+        try:
+            return to_torchscript(module, subject, "trace"), "trace"
+        except Exception as error:
+            raise NotApplicable(f"neither script nor trace takes it: {reason(error)}") from error
+
+
+def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    """Weights become constants, and what follows from them is computed; twice is once.
+
+    Raises:
+        NotApplicable: if torch refuses.
+    """
+    if not hasattr(module, "training"):
+        return module  # frozen already: freezing takes that attribute away
+    try:
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(module.eval())
+    except Exception as error:
+        raise NotApplicable(f"torch.jit.freeze refused: {reason(error)}") from error
+    return frozen
+
+
+def save(module: torch.jit.ScriptModule, file: Path) -> None:
+    """Write a `.pt` file.
+
+    Raises:
+        NotApplicable: if torch cannot save the module.
+        ExportError: if the disk refuses.
+    """
+    try:
+        data = module.save_to_buffer()
+    except Exception as error:
+        raise NotApplicable(f"torch cannot save it: {reason(error)}") from error
+    write_file(file, data)
+
+
+def example_of(subject: Subject, batch: int = 1) -> tuple[torch.Tensor, ...]:
+    """The first golden example, `batch` times: one tensor per input."""
+    golden = stack([subject.definition.golden_inputs()[0]] * batch)
+    return tuple(torch.from_numpy(golden[spec.name]) for spec in subject.definition.inputs)

@@ -1,0 +1,105 @@
+"""Models that somebody else made: adopted by the command line, served by a real process."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from tests.e2e.server import running
+
+TRACE: Callable[..., Any] = torch.jit.trace  # untyped in torch
+
+
+class Regions(nn.Module):
+    """[n, 3, h, w] -> [n, 3]: how bright the left, the middle and the right third is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        thirds = torch.nn.functional.adaptive_avg_pool2d(x.mean(dim=1, keepdim=True), (1, 3))
+        return thirds.flatten(1) * 4
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_traced_file_is_adopted_and_served(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
+    TRACE(model, torch.zeros(1, 4)).save(str(tmp_path / "model.pt"))
+    labels = tmp_path / "labels.txt"
+    labels.write_text("low\nhigh\n")
+    made = command(
+        *("-m", "export", "adopt", tmp_path / "model.pt", "--name", "theirs"),
+        *("--input", "float32[-1,4]", "--labels", labels, "--scores", "softmax"),
+        *("--out", tmp_path / "artifacts", "--max-batch-size", "8"),
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    inputs = np.random.default_rng(5).standard_normal((9, 4)).astype(np.float32)
+    with torch.inference_mode():
+        wanted = torch.softmax(model(torch.from_numpy(inputs)), dim=1).numpy()
+    with running(tmp_path / "artifacts", tmp_path / "log") as server:
+        answer = httpx.post(f"{server.url}/batch-predict", json={"inputs": inputs.tolist()})
+    assert answer.status_code == 200, answer.text
+    got = answer.json()["predictions"]
+    np.testing.assert_allclose([each["scores"] for each in got], wanted, atol=1e-5)
+    assert [each["label"] for each in got] == [("low", "high")[i] for i in wanted.argmax(axis=1)]
+
+
+def test_an_archive_by_the_public_archiver_is_adopted_and_served(tmp_path: Path) -> None:
+    """What TorchServe's image_classifier does: shorter side to 256, middle 224, normalised."""
+    TRACE(Regions().eval(), torch.zeros(1, 3, 224, 224)).save(str(tmp_path / "regions.pt"))
+    names = {"0": ["n1", "left"], "1": ["n2", "middle"], "2": ["n3", "right"]}
+    (tmp_path / "index_to_name.json").write_text(json.dumps(names))
+    packed = command(
+        *(
+            "-W",
+            "ignore",
+            "-c",
+            "from model_archiver.model_packaging import *; generate_model_archive()",
+        ),
+        *("--model-name", "regions", "--version", "1.0", "--handler", "image_classifier"),
+        *("--serialized-file", tmp_path / "regions.pt", "--export-path", tmp_path),
+        *("--extra-files", tmp_path / "index_to_name.json"),
+    )
+    assert packed.returncode == 0, packed.stdout + packed.stderr
+    made = command(
+        *("-m", "export", "adopt", tmp_path / "regions.mar", "--max-batch-size", "8"),
+        *("--out", tmp_path / "artifacts"),
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+
+    rng = np.random.default_rng(1)
+    picture = Image.fromarray(rng.integers(0, 256, (300, 500, 3), dtype=np.uint8))
+    scaled = picture.resize((int(256 * 500 / 300), 256), Image.Resampling.BILINEAR)
+    left, top = round((scaled.width - 224) / 2), round((scaled.height - 224) / 2)
+    middle = np.asarray(scaled.crop((left, top, left + 224, top + 224)), np.float32) / 255
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    array = ((middle - mean) / std).transpose(2, 0, 1)[None]
+    with torch.inference_mode():
+        logits = Regions()(torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)))
+        wanted = torch.softmax(logits, dim=1)[0].numpy()
+    png = io.BytesIO()
+    picture.save(png, "PNG")
+    with running(tmp_path / "artifacts", tmp_path / "log") as server:
+        answer = httpx.post(
+            f"{server.url}/models/regions/predict",
+            content=png.getvalue(),
+            headers={"Content-Type": "image/png"},
+        )
+    assert answer.status_code == 200, answer.text
+    got = answer.json()["prediction"]
+    np.testing.assert_allclose(got["scores"], wanted, atol=1e-4)
+    assert got["label"] == ("left", "middle", "right")[int(wanted.argmax())]

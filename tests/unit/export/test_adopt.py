@@ -1,0 +1,233 @@
+"""A model from elsewhere becomes a definition with the right answers, or a clear refusal."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from export import adopt
+from export import mar as mar_module
+from export.adopt import Adopted
+from export.mar import IMAGE_CLASSIFIER
+from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.preprocess import preprocess
+from tests.unit.export.torchscripts import (
+    BRIGHTNESS,
+    SUMS,
+    archived,
+    mar,
+    run,
+    scripted,
+    written,
+)
+from tests.unit.models.pictures import encoded, noise
+from tests.unit.models.test_preprocess_crop import by_hand
+
+X3 = ("--name", "sums", "--input", "float32[-1,3]")
+PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `.pt` as plain torch.jit.trace(...).save writes it."""
+    return written(tmp_path_factory.mktemp("sums"), SUMS, "sums.pt")
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("light"), BRIGHTNESS, "light.pt")
+
+
+def answers(adopted: Adopted, *inputs: object) -> list[Any]:
+    """What the built model answers to a batch."""
+    module = adopted.definition.build()
+    return list(module(*(torch.as_tensor(each) for each in inputs)).tolist())
+
+
+def how(adopted: Adopted) -> PicturePreprocess:
+    codec = adopted.definition.codec
+    assert isinstance(codec, ImageCodecSpec)
+    return codec.preprocess
+
+
+class TestTorchScript:
+    def test_a_traced_file_becomes_a_definition(self, sums: Path) -> None:
+        made = run(sums, *X3, "--description", "Sums of rows.")
+        definition = made.definition
+        assert (made.name, made.warnings) == ("sums", ())
+        assert definition.description == "Sums of rows."
+        assert [(each.name, each.dtype, each.shape) for each in definition.inputs] == [
+            ("input", "float32", (-1, 3))
+        ]
+        assert [(each.name, each.shape) for each in definition.outputs] == [("output", (-1, 2))]
+        assert definition.codec == TensorCodecSpec()
+        assert definition.train is None
+        assert definition.held_out is None
+        assert answers(made, [[1.0, 2.0, 3.0], [0.5, 0.0, 0.0]]) == [[6, -6], [0.5, -0.5]]
+
+    def test_what_it_builds_is_a_script_module_in_eval_mode_and_new_each_time(
+        self, sums: Path
+    ) -> None:
+        build = run(sums, *X3).definition.build
+        one, other = build(), build()
+        assert isinstance(one, torch.jit.ScriptModule)
+        assert not one.training
+        assert one is not other
+
+    def test_the_file_may_go_once_it_was_read(self, tmp_path: Path) -> None:
+        file = written(tmp_path, SUMS)
+        made = run(file, *X3)
+        file.unlink()
+        assert answers(made, [[1.0, 1.0, 1.0]]) == [[3, -3]]
+        assert made.definition.description == "Adopted from model.pt."
+
+    def test_golden_inputs_and_the_example_are_items_that_it_takes(self, sums: Path) -> None:
+        definition = run(sums, *X3).definition
+        golden = definition.golden_inputs()
+        assert len(golden) > 1
+        for item in [*golden, {"input": np.array(definition.example(), np.float32)}]:
+            assert item["input"].shape == (3,)
+        batch = definition.random_inputs(np.random.default_rng(1), 5)
+        assert batch["input"].shape == (5, 3)
+
+    def test_several_inputs_with_names_free_dimensions_and_types(self, tmp_path: Path) -> None:
+        file = written(tmp_path, scripted(Masked()))
+        made = run(file, "--name", "m", "--input", "ids=int64[-1,-1]", "--input", "bool[-1, -1]")
+        assert [(each.name, each.dtype) for each in made.definition.inputs] == [
+            ("ids", "int64"),
+            ("input_1", "bool"),
+        ]
+        assert made.definition.outputs[0].shape == (-1,)
+        assert answers(made, [[1, 5, 7]], [[True, False, True]]) == [8]
+
+    @pytest.mark.parametrize(
+        ("content", "suffix"),
+        [
+            ("more\nless\n", "txt"),
+            ("more\r\nless", "txt"),
+            ('["more", "less"]', "json"),
+            ('\n {"1": "less", "0": ["n1", "more"]}', "json"),
+        ],
+    )
+    def test_labels(self, sums: Path, tmp_path: Path, content: str, suffix: str) -> None:
+        labels = written(tmp_path, content.encode(), f"labels.{suffix}")
+        made = run(sums, *X3, "--labels", labels, "--scores", "softmax")
+        assert made.definition.codec == TensorCodecSpec(labels=("more", "less"), scores="softmax")
+
+
+class Masked(nn.Module):
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (ids * mask.to(torch.int64)).sum(dim=1)
+
+
+class TestPictures:
+    def test_values_of_0_to_1_are_padded_unless_said_otherwise(self, light: Path) -> None:
+        made = run(light, *PICTURE)
+        assert how(made) == PicturePreprocess(
+            width=6, height=8, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3
+        )
+
+    def test_every_option(self, light: Path) -> None:
+        options = "--mean 0.1,0.2,0.3 --std 1,2,3 --polarity auto --fit crop --resize-shorter 9"
+        made = run(light, *PICTURE, *options.split(), "--scores", "sigmoid")
+        assert made.definition.codec.scores == "sigmoid"
+        assert how(made) == PicturePreprocess(
+            width=6,
+            height=8,
+            channels=3,
+            mean=(0.1, 0.2, 0.3),
+            std=(1.0, 2.0, 3.0),
+            polarity="auto",
+            fit="crop",
+            resize_shorter=9,
+        )
+
+    @pytest.mark.parametrize(("side", "shorter"), [(224, 256), (299, 342), (32, 37)])
+    def test_a_cut_keeps_the_customary_share(self, light: Path, side: int, shorter: int) -> None:
+        made = run(
+            light,
+            *PICTURE[:2],
+            "--input",
+            f"float32[-1,1,{side},{side}]",
+            *PICTURE[4:],
+            "--fit",
+            "crop",
+        )
+        assert how(made).resize_shorter == shorter
+
+    def test_the_example_is_a_picture_that_the_model_can_be_given(self, light: Path) -> None:
+        made = run(light, *PICTURE)
+        example = made.definition.example()
+        assert isinstance(example, str)
+        array = preprocess(base64.b64decode(example), how(made))
+        assert array.shape == made.definition.inputs[0].item_shape
+
+
+class TestArchives:
+    def test_of_an_image_classifier(self, tmp_path: Path) -> None:
+        """Its answers to a picture are those of the server that it was made for."""
+        labels = json.dumps({"0": ["n0", "dark"], "1": ["n1", "light"]}).encode()
+        files = {"light.pt": BRIGHTNESS, "index_to_name.json": labels}
+        made = run(archived(tmp_path, files, "--handler", "image_classifier"))
+        assert (made.name, made.warnings) == ("packed", ())
+        assert made.definition.description == "Adopted from packed.mar: packed, version 1.0."
+        assert made.definition.inputs[0].shape == (-1, 3, 224, 224)
+        assert made.definition.outputs[0].shape == (-1, 2)
+        assert made.definition.codec.labels == ("dark", "light")
+        assert made.definition.codec.scores == "softmax"
+        picture = Image.fromarray(noise(300, 421))
+        array = preprocess(encoded(picture), how(made))
+        np.testing.assert_array_equal(array, by_hand(picture))
+        mean = by_hand(picture).mean()
+        np.testing.assert_allclose(answers(made, array[None]), [[-mean, mean]], atol=1e-6)
+
+    def test_what_the_command_says_wins(self, tmp_path: Path) -> None:
+        files = {"light.pt": BRIGHTNESS, "index_to_name.json": b'["a", "b"]'}
+        file = archived(tmp_path, files, "--handler", "image_classifier")
+        labels = written(tmp_path, b"night\nday\n", "labels.txt")
+        options = "--name mine --input float32[-1,3,8,8] --mean 0,0,0 --fit pad --scores none"
+        made = run(file, *options.split(), "--labels", labels)
+        assert made.name == "mine"
+        assert made.definition.inputs[0].shape == (-1, 3, 8, 8)
+        assert made.definition.codec.labels == ("night", "day")
+        assert made.definition.codec.scores == "none"
+        assert how(made).mean == (0, 0, 0)
+        assert how(made).std == IMAGE_CLASSIFIER.std
+        assert (how(made).fit, how(made).resize_shorter) == ("pad", None)
+
+    def test_as_tensors(self, tmp_path: Path) -> None:
+        file = archived(tmp_path, {"light.pt": BRIGHTNESS}, "--handler", "image_classifier")
+        made = run(file, "--codec", "tensor")
+        assert made.definition.codec == TensorCodecSpec(scores="softmax")
+
+    def test_of_a_handler_of_its_own(self, tmp_path: Path) -> None:
+        (tmp_path / "own.py").write_text("raise SystemExit('this must never run')")
+        file = archived(tmp_path, {"sums.pt": SUMS}, "--handler", "own.py")
+        made = run(file, "--input", "float32[-1,3]")
+        assert len(made.warnings) == 1
+        assert "'own.py' is not run" in made.warnings[0]
+        assert answers(made, [[1.0, 2.0, 3.0]]) == [[6, -6]]
+
+    def test_by_its_content_and_not_by_its_name(self, tmp_path: Path) -> None:
+        file = written(tmp_path, mar({"sums.pt": SUMS}), "model.pt")
+        assert run(file, "--input", "float32[-1,3]").name == "sums"
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    adopt.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for option in ("--name N", "--input SPEC", "--labels FILE", "--codec {tensor,image}", "--mean"):
+        assert option in told
+    assert mar_module.MANIFEST not in told

@@ -1,0 +1,196 @@
+"""What cannot be adopted is refused in one sentence; whose fault it is decides the exit code."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from export import adopt
+from export.errors import ExportError, UsageError
+from tests.unit.export.torchscripts import (
+    BRIGHTNESS,
+    MODEL,
+    SUMS,
+    Sums,
+    mar,
+    pickled,
+    run,
+    traced,
+    written,
+)
+from tests.unit.models.test_archive import zipped
+
+X3 = ("--name", "sums", "--input", "float32[-1,3]")
+PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `.pt` as plain torch.jit.trace(...).save writes it."""
+    return written(tmp_path_factory.mktemp("sums"), SUMS, "sums.pt")
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("light"), BRIGHTNESS, "light.pt")
+
+
+class TestWrongArguments:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--input", "float32[-1,3]"], "--name is needed"),
+            (["--name", "a b", *X3[2:]], "'a b' cannot be a model's name: say --name with 1 to 64"),
+            (["--name", "..", *X3[2:]], "'..' cannot be a model's name"),
+            (["--name", "x"], "--input is needed: what the model takes, such as --input 'float32"),
+            ([*X3[:3], "float32"], "--input 'float32' is not dtype[shape], such as"),
+            ([*X3[:3], "float32[]"], "axis 0 is the batch and must be -1, got shape []"),
+            ([*X3[:3], "float32[1,3]"], "axis 0 is the batch and must be -1, got shape [1, 3]"),
+            ([*X3[:3], "float32[-1,0]"], "sizes are positive, or -1 where free"),
+            ([*X3[:3], "float32[-1,-3]"], "sizes are positive, or -1 where free"),
+            ([*X3[:3], "float32[-1,3-]"], "sizes are whole numbers, or -1"),
+            ([*X3[:3], "float32[-1,x]"], "is not dtype[shape]"),
+            ([*X3[:3], "float99[-1,3]"], "unknown dtype 'float99'; there are float16, float32"),
+            ([*X3[:3], "a b=float32[-1,3]"], "--input 'a b=float32[-1,3]': String should match"),
+            ([*X3, "--input", "other=int8[-1]"], "--input: 2 given, the model takes 1 (x)"),
+            (
+                [*X3, "--input", "input_0=int8[-1]", "--input", "input_0=int8[-1]"],
+                "--input: names must differ, got ['input_0', 'input_0', 'input_0']",
+            ),
+            ([*X3, "--mean", "0"], "--mean is for pictures: say --codec image as well"),
+            ([*X3, "--resize-shorter", "9"], "--resize-shorter is for pictures"),
+            ([*X3, "--codec", "image"], "--codec image needs one --input float32[-1,C,H,W]"),
+            (["--labels", "/no/such", *X3], "cannot read /no/such: No such file or directory"),
+        ],
+    )
+    def test_are_told(self, sums: Path, arguments: list[str], message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            run(sums, *arguments)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--mean", "0.5"], "--codec image: mean and std need 3 numbers, one per channel"),
+            (["--std", "1,0,1"], "--codec image: std must be positive"),
+            (["--std", "1,2,x"], "--std '1,2,x': numbers with commas between, one per channel"),
+            (["--resize-shorter", "9"], "resize_shorter belongs to fit 'crop', only"),
+            (["--fit", "crop", "--resize-shorter", "7"], "needs resize_shorter, at least 8"),
+            (["--mean", "nan,0,0"], "--codec image: Input should be a finite number"),
+        ],
+    )
+    def test_of_pictures(self, light: Path, arguments: list[str], message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            run(light, *PICTURE, *arguments)
+        assert message in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "shape", ["float32[-1,4,8,8]", "float32[-1,3,-1,-1]", "uint8[-1,3,8,8]", "float32[-1,8,8]"]
+    )
+    def test_of_what_is_no_picture(self, light: Path, shape: str) -> None:
+        with pytest.raises(UsageError, match=r"where C is 1 or 3 and H and W are given"):
+            run(light, "--name", "x", "--input", shape, "--codec", "image")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"one\ntwo\nthree\n", "3 labels need a first output of shape [-1, 3], the model's is"),
+            (b"one\n\n", "1 labels need a first output of shape [-1, 1]"),
+            (b"one\n\ntwo", "--labels: labels: the label of the index 1 is no text: ''"),
+            (b"", "--labels: labels is neither a list of labels"),
+            (b"[1, 2]", "--labels: labels: the label of the index 0 is no text: 1"),
+            (b'["one"', "--labels: labels is not JSON"),
+            (b"\xff\xfe", "--labels: 'utf-8' codec can't decode byte"),
+        ],
+    )
+    def test_of_labels(self, sums: Path, tmp_path: Path, content: bytes, message: str) -> None:
+        labels = written(tmp_path, content, "labels")
+        with pytest.raises(UsageError) as caught:
+            run(sums, *X3, "--labels", labels)
+        assert message in str(caught.value)
+
+    def test_labels_without_end_are_not_read(
+        self, sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(adopt, "MAX_LABELS_BYTES", 10)
+        labels = written(tmp_path, b"a long label\nb", "labels")
+        with pytest.raises(UsageError, match="has 14 bytes; at most 10 are read"):
+            run(sums, *X3, "--labels", labels)
+
+    def test_a_softmax_of_one_number(self, tmp_path: Path) -> None:
+        file = written(tmp_path, traced(Row(), torch.zeros(1, 3)))
+        with pytest.raises(UsageError, match=r"--scores softmax needs more than one number"):
+            run(file, *X3, "--scores", "softmax")
+
+    @pytest.mark.parametrize("name", ["missing.pt", "."])
+    def test_a_file_that_cannot_be_read(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(UsageError, match="cannot read "):
+            run(tmp_path / name, *X3)
+
+
+class Row(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(dim=1)
+
+
+class TestRefusedFiles:
+    """Exit code 1: the command is right, the file is not what it should be."""
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            (b"hello", "model.pt is not a zip archive"),
+            (pickled(Sums().state_dict()), "model.pt is what torch.save writes, a state_dict"),
+            (zipped("fine", "../../evil"), "'../../evil', a path that leads out of its folder"),
+            (zipped("/etc/passwd"), "'/etc/passwd', a path that leads out of its folder"),
+            (zipped("zeros", content=bytes(40_000_000)), "no honest archive does"),
+            (mar({"sums.pt": SUMS, "../evil.py": b""}), "'../evil.py', a path that leads out"),
+            (mar({"sums.pt": b"hello"}), "sums.pt in model.pt is not a zip archive"),
+            (mar({"sums.pt": zipped("../x")}), "sums.pt in model.pt holds '../x', a path"),
+            (
+                mar({"sums.pt": zipped("zeros", content=bytes(40_000_000))}),
+                "sums.pt in model.pt would unpack to 40,000,000 bytes",
+            ),
+            (mar({"sums.pt": pickled(Sums().state_dict())}), "sums.pt in model.pt is what torch.s"),
+            (mar({"net.pth": b""}, MODEL | {"modelFile": "net.py"}), "holds an eager model"),
+            (
+                mar({"sums.pt": SUMS, "index_to_name.json": b'["a"]'}),
+                "1 labels need a first output of shape [-1, 1], the model's is [-1, 2]; say --lab",
+            ),
+        ],
+    )
+    def test_are_told(self, tmp_path: Path, data: bytes, message: str) -> None:
+        with pytest.raises(ExportError) as caught:
+            run(written(tmp_path, data), *X3)
+        assert not isinstance(caught.value, UsageError)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_a_pickle_in_it_is_never_loaded(self, tmp_path: Path) -> None:
+        touched = tmp_path / "touched"
+        data = pickled(Touches(touched))
+        for content in (data, mar({"sums.pt": data})):
+            with pytest.raises(ExportError):
+                run(written(tmp_path, content), *X3)
+        assert not touched.exists()
+        torch.load(io.BytesIO(data), weights_only=False)  # it would have
+        assert touched.exists()
+
+    def test_a_model_that_fails_on_the_samples(self, sums: Path) -> None:
+        with pytest.raises(ExportError, match=r"fails on samples of input \[1, 4\]: .*multiplied"):
+            run(sums, "--name", "x", "--input", "float32[-1,4]")
+
+
+class Touches:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)

@@ -1,0 +1,223 @@
+"""`compiled`: machine code with a free batch axis; each compilation takes seconds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from export.errors import ExportError
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.compiled import Compiled, find_compiler
+from models.definitions import digits, pairwise
+from models.definitions.definition import Definition
+from models.forms import Forward
+from models.manifest import Manifest
+from models.processor import cpu_flags, machine
+from models.tensors import Arrays, TensorSpec
+from tests.unit.export.definitions import Branching, definition, loaded, proved, quiet, subject
+
+ROOT = Path(__file__).parents[4]
+COMPILED = Compiled("cpu")
+
+
+class Case(NamedTuple):
+    of: Subject
+    draft: Draft
+    folder: Path
+    form: Forward
+
+
+class Sum(nn.Module):
+    """a [n, p], b [n, q], both of a few numbers -> their sums [n, 2]."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.stack([a.sum(1), b.sum(1)], 1)
+
+
+def _short(rng: np.random.Generator, batch: int) -> Arrays:
+    ones = np.ones((batch, 1), np.float32)
+    return {"a-b": ones, "a_b": rng.uniform(1, 2, (batch, rng.integers(1, 3))).astype(np.float32)}
+
+
+# Names that are no identifiers and are alike but for a sign; axes with next to no room.
+SHORT = definition(
+    Sum,
+    inputs=(
+        TensorSpec(name="a-b", dtype="float32", shape=(-1, -1), free_max=1),
+        TensorSpec(name="a_b", dtype="float32", shape=(-1, -1), free_max=2),
+    ),
+    train=None,
+    random_inputs=_short,
+    golden_inputs=lambda: [{"a-b": np.ones(1, np.float32), "a_b": np.ones(2, np.float32)}],
+    held_out=None,
+)
+
+
+class Odd(nn.Module):
+    """Takes no even batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[0] % 2 == 1
+        return x * 2
+
+
+def compiled(model: Definition, folder: Path) -> Case:
+    of = subject(model)
+    draft = COMPILED.make(of, folder)
+    return Case(of, draft, folder, loaded(draft, folder, model))
+
+
+@pytest.fixture(scope="module")
+def digit(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return compiled(digits.DEFINITION, tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return compiled(pairwise.DEFINITION, tmp_path_factory.mktemp("pairwise"))
+
+
+class TestDigits:
+    def test_one_file_for_one_kind_of_device(self, digit: Case) -> None:
+        draft = digit.draft
+        assert (draft.file, draft.format) == ("compiled.pt2", "aotinductor")
+        assert draft.device_kinds == ("cpu",)
+        assert draft.made_by.startswith("torch.export + AOTInductor (freezing, ")
+        assert draft.made_by.endswith(f", {find_compiler()})")
+        assert [path.name for path in digit.folder.iterdir()] == ["compiled.pt2"]
+
+    def test_it_answers_as_eager_does_at_every_batch_size(self, digit: Case) -> None:
+        sizes = proved(digit.form, digit.of, "float32", max_batch=17).batch_sizes
+        assert sizes == tuple(range(1, 18))
+
+    def test_a_batch_larger_than_any_that_was_proved(self, digit: Case) -> None:
+        images = torch.rand(1000, 1, 32, 32)
+        with torch.inference_mode():
+            np.testing.assert_allclose(digit.form(images)[0], digit.of.eager(images), atol=1e-5)
+
+    def test_this_cpu_has_what_the_code_needs(self, digit: Case) -> None:
+        native = digit.draft.native
+        assert native is not None
+        assert native.architecture == machine()
+        assert set(native.requires) <= cpu_flags()
+        assert list(native.requires) == sorted(set(native.requires))
+        if "x86-64-v" in digit.draft.made_by:
+            assert {"avx2", "fma"} <= set(native.requires)
+
+
+class TestFreeDimensions:
+    def test_every_shape_that_eager_takes(self, pairs: Case) -> None:
+        proved(pairs.form, pairs.of, "float32")
+        for batch, p, q in ((1, 1, 1), (1, 7, 1), (2, 1, 9), (5, 256, 256), (3, 3, 3)):
+            a, b = torch.rand(batch, p, 2), torch.rand(batch, q, 2)
+            np.testing.assert_allclose(pairs.form(a, b)[0], pairs.of.eager(a, b), atol=1e-6)
+
+    def test_what_is_larger_than_declared_is_refused(self, pairs: Case) -> None:
+        with pytest.raises(ValueError, match="'b' is torch.float32"):
+            pairs.form(torch.rand(1, 3, 2), torch.rand(1, 257, 2))
+
+    def test_names_that_are_alike_and_axes_with_next_to_no_room(self, tmp_path: Path) -> None:
+        case = compiled(SHORT, tmp_path)
+        for length in (1, 2):
+            made = case.form(torch.full((2, 1), 5.0), torch.ones(2, length))[0]
+            assert made.tolist() == [[5, length]] * 2
+
+
+def test_nothing_but_the_file_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state() -> list[object]:
+        level = logging.getLogger("torch").level
+        return [torch.get_num_threads(), level, list(warnings.filters), sys.stderr, os.getcwd()]
+
+    before = state()
+    with pytest.raises(NotApplicable) as refused:
+        COMPILED.make(subject(definition(Branching)), tmp_path)
+    assert str(refused.value) == (
+        "torch.export or AOTInductor refused: Could not guard on data-dependent expression "
+        "Eq(u0, 1), in: if bool(x.sum() > 0):"
+    )
+    assert state() == before
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_axis_that_is_not_free_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(NotApplicable) as refused:
+        COMPILED.make(subject(definition(Odd)), tmp_path)
+    told = str(refused.value)
+    assert told.startswith("torch.export or AOTInductor refused: Constraints violated (batch): Not")
+    assert "\n" not in told
+
+
+def test_a_file_that_cannot_be_written(pairs: Case, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"^cannot write compiled\.pt2: No such file"):
+        COMPILED.make(pairs.of, tmp_path / "missing")
+
+
+def test_torchscript_cannot_be_compiled(tmp_path: Path) -> None:
+    of = Subject("given", definition(), torch.jit.script(nn.Linear(2, 2).eval()))
+    with pytest.raises(NotApplicable, match="this one is TorchScript already"):
+        COMPILED.make(of, tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_the_cuda_one_needs_a_cuda_device(tmp_path: Path) -> None:
+    with pytest.raises(NotApplicable, match="compiled on a CUDA device, and there is none"):
+        Compiled("cuda").make(subject(definition()), tmp_path)
+
+
+def run(code: str, **environment: str) -> str:
+    """What a process of its own prints: torch reads where its compiler is but once."""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+FIND = """
+from export.variants.compiled import find_compiler, NotApplicable
+try:
+    print(find_compiler())
+except NotApplicable as error:
+    print(error)
+"""
+EXPORT = """
+import sys
+from export.cli import main
+from models.catalog import CATALOG
+print("code", main(["pairwise", "--max-batch-size", "2", "--out", sys.argv[1]], CATALOG))
+"""
+
+
+class TestCompilers:
+    def test_without_one_the_others_are_exported(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        printed = run(EXPORT.replace("sys.argv[1]", repr(str(out))), PATH="/nowhere", CXX="g++")
+        assert "code 0" in printed
+        manifest = Manifest.model_validate_json((out / "pairwise/1/manifest.json").read_bytes())
+        assert list(manifest.variants) == ["script", "bf16"]
+        reasons = {each.variant: each.reason for each in manifest.left_out}
+        assert reasons["compiled"].startswith("it needs a C++ compiler and CXX=g++ does not run;")
+
+    def test_one_that_is_not_there(self) -> None:
+        told = run(FIND, CXX="/nowhere/g++")
+        assert told == (
+            "it needs a C++ compiler and CXX=/nowhere/g++ does not run; install g++ or clang++, "
+            "or set CXX to one\n"
+        )
+
+    def test_one_that_must_not_be_run(self, tmp_path: Path) -> None:
+        (tmp_path / "g++").touch(mode=0o644)
+        assert "g++ does not run; install" in run(FIND, CXX=str(tmp_path / "g++"))

@@ -1,0 +1,178 @@
+"""`script` and `trace`: the file is there, is frozen, and answers without its class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from export.errors import ExportError
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.torchscript import Method, TorchScript, example_of
+from models.definitions import digits, pairwise
+from models.definitions.definition import Definition
+from models.manifest import Manifest
+from tests.unit.export.definitions import (
+    CATALOG,
+    MIXED,
+    Branching,
+    Unscriptable,
+    definition,
+    loaded,
+    proved,
+    subject,
+)
+
+METHODS: tuple[Method, ...] = ("script", "trace")
+
+
+class Noisy(nn.Module):
+    """Refuses with a text of several lines and a path."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise LookupError("no table in /home/somebody/tables/2.bin\nLook elsewhere.")
+
+
+class Tries(nn.Module):
+    """TorchScript has no `try`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x * 2
+        except ValueError:
+            return x
+
+
+class Sums(Unscriptable):
+    """Scripted by no other test: torch tells why it refuses a class at the first time only."""
+
+
+class ThroughNumpy(nn.Module):
+    """TorchScript knows no numpy."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "model",
+    [digits.DEFINITION, pairwise.DEFINITION, MIXED, CATALOG["tiny"]],
+    ids=["digits", "pairwise", "mixed", "tiny"],
+)
+def test_the_file_answers_as_eager_does(tmp_path: Path, model: Definition, method: Method) -> None:
+    of = subject(model)
+    draft = TorchScript(method).make(of, tmp_path)
+    made = f"torch.jit.{method} + torch.jit.freeze"
+    assert draft == Draft(f"{method}.pt", made, ("cpu", "cuda"))
+    assert draft.format == "torchscript"
+    assert [path.name for path in tmp_path.iterdir()] == [draft.file]
+    for optimized in (False, True):
+        form = loaded(draft, tmp_path, model, optimized=optimized)
+        assert proved(form, of, "float32").batch_sizes == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_are_constants(tmp_path: Path, method: Method) -> None:
+    of = subject(CATALOG["tiny"])
+    module = torch.jit.load(str(tmp_path / TorchScript(method).make(of, tmp_path).file))  # type: ignore[no-untyped-call]
+    assert list(module.parameters()) == []
+    assert module(torch.full((5, 2), 3.0)).tolist() == [[3.0, 3.0]] * 5
+
+
+def test_a_script_keeps_what_depends_on_values(tmp_path: Path) -> None:
+    model = definition(Branching)
+    form = loaded(TorchScript("script").make(subject(model), tmp_path), tmp_path, model)
+    assert form(torch.full((1, 2), 3.0)).tolist() == [[6, 6]]
+    assert form(torch.full((1, 2), -3.0)).tolist() == [[-3, -3]]
+
+
+def test_the_eager_module_stays_as_it_is(tmp_path: Path) -> None:
+    of = subject(digits.DEFINITION)
+    before = {name: weight.clone() for name, weight in of.eager.state_dict().items()}
+    for method in METHODS:
+        TorchScript(method).make(of, tmp_path)
+    assert not of.eager.training
+    after = of.eager.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    assert all(weight.requires_grad for weight in of.eager.parameters())
+
+
+def test_what_is_torchscript_already_is_frozen_and_not_made_again(tmp_path: Path) -> None:
+    scripted = torch.jit.script(nn.Linear(2, 2).eval())
+    of = Subject("given", definition(), scripted)
+    draft = TorchScript("script").make(of, tmp_path)
+    assert draft.made_by == "TorchScript as it was given + torch.jit.freeze"
+    form = loaded(draft, tmp_path, of.definition)
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_allclose(form(rows), scripted(rows).detach(), rtol=1e-6)
+
+
+def test_what_is_frozen_already_stays_so(tmp_path: Path) -> None:
+    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(2, 2).eval()))
+    of = Subject("given", definition(), frozen)
+    form = loaded(TorchScript("script").make(of, tmp_path), tmp_path, of.definition)
+    assert torch.equal(form(torch.ones(3, 2)), frozen(torch.ones(3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("method", "module", "why"),
+    [
+        ("script", Tries, "torch.jit.script refused: try blocks aren't supported, in: try:"),
+        (
+            "script",
+            ThroughNumpy,
+            (
+                "torch.jit.script refused: 'Tensor' object has no attribute or method 'numpy', "
+                "in: return torch.from_numpy(x.numpy())"
+            ),
+        ),
+        (
+            "script",
+            Sums,
+            (
+                "torch.jit.script refused: Arguments for call are not valid: Expected a value of "
+                "type 'Tensor' for argument 'self' but instead found type 'List[Tensor]', "
+                "in: return sum((x for _ in range(2)), start=x * 0)"
+            ),
+        ),
+        ("trace", Noisy, "torch.jit.trace refused: no table in 2.bin"),
+    ],
+)
+def test_what_torch_refuses_is_said_in_one_line(
+    tmp_path: Path, method: Method, module: type[nn.Module], why: str
+) -> None:
+    with pytest.raises(NotApplicable) as refused:
+        TorchScript(method).make(subject(definition(module)), tmp_path)
+    assert str(refused.value) == why
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_scripted_can_be_traced(tmp_path: Path) -> None:
+    of = subject(definition(Unscriptable))
+    draft = TorchScript("trace").make(of, tmp_path)
+    proved(loaded(draft, tmp_path, of.definition), of, "float32")
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"^cannot write script\.pt: No such file or directory$"):
+        TorchScript("script").make(subject(CATALOG["tiny"]), tmp_path / "missing")
+
+
+def test_the_example_is_the_first_golden_one_in_the_order_of_the_inputs() -> None:
+    x, index = example_of(subject(MIXED), batch=2)
+    assert x.tolist() == [[1, 2], [1, 2]]
+    assert (index.tolist(), index.dtype) == ([0, 0], torch.int64)
+
+
+def test_digits_golden_pictures_through_the_exported_repository(repository: Path) -> None:
+    folder = repository / "digits/1"
+    manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+    module = torch.jit.load(str(folder / "script.pt"))  # type: ignore[no-untyped-call]
+    for each in manifest.golden:
+        picture = torch.from_numpy(each.inputs["image"].array().copy())[None]
+        wanted = each.outputs["logits"].array()
+        np.testing.assert_allclose(module(picture)[0], wanted, rtol=1e-4, atol=1e-4)

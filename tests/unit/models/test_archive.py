@@ -1,0 +1,141 @@
+"""What torch and zipfile write is let through; what would do harm when unpacked is not."""
+
+from __future__ import annotations
+
+import io
+import random
+import stat
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from models import archive
+from models.archive import ArchiveError, check_archive
+
+CENTRAL = b"PK\x01\x02"
+
+
+def zipped(*names: str, content: bytes = b"content", method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as file:
+        for name in names:
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+def patched(data: bytes, offset: int, value: bytes) -> bytes:
+    """Other bytes in the archive's directory, counted from its first record."""
+    at = data.index(CENTRAL) + offset
+    return data[:at] + value + data[at + len(value) :]
+
+
+def of_kind(mode: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        entry = zipfile.ZipInfo("a/thing")
+        entry.external_attr = (mode | 0o644) << 16
+        file.writestr(entry, "/etc/passwd")
+    return buffer.getvalue()
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(ArchiveError) as caught:
+        check_archive(io.BytesIO(data), "it.pt")
+    assert str(caught.value).startswith("it.pt ")
+    return str(caught.value)
+
+
+class TestTaken:
+    def test_the_names_come_back_sorted_and_the_file_is_left_at_its_start(self) -> None:
+        file = io.BytesIO(zipped("b/c.txt", "a.txt", "b/"))
+        file.seek(5)
+        assert check_archive(file, "it") == ["a.txt", "b/", "b/c.txt"]
+        assert file.tell() == 0
+
+    def test_what_torch_writes(self) -> None:
+        traced, state = io.BytesIO(), io.BytesIO()
+        trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
+        torch.jit.save(trace(nn.Linear(2, 2), torch.zeros(1, 2)), traced)
+        torch.save(nn.Linear(2, 2).state_dict(), state)
+        for file in (traced, state):
+            assert any(name.endswith("data.pkl") for name in check_archive(file, "it"))
+
+    @pytest.mark.parametrize("kind", [0, stat.S_IFREG])
+    def test_files(self, kind: int) -> None:
+        assert check_archive(io.BytesIO(of_kind(kind)), "it") == ["a/thing"]
+
+    def test_small_files_may_shrink_as_they_like(self) -> None:
+        assert check_archive(io.BytesIO(zipped("zeros", content=bytes(10_000_000))), "it")
+
+
+class TestNoArchive:
+    @pytest.mark.parametrize("data", [b"", b"hello", b"PK", b"PK\x03\x04 and no more"])
+    def test_other_bytes(self, data: bytes) -> None:
+        assert "it.pt is not a zip archive: " in refused(data)
+
+    def test_one_with_something_in_front(self) -> None:
+        assert "does not begin as one" in refused(b"#!/bin/sh\n" + zipped("a"))
+
+    def test_no_damage_raises_anything_else(self) -> None:
+        whole, draw, count = zipped("a/b", "c"), random.Random(4), 0
+        for _ in range(2000):
+            data = bytearray(whole[: draw.choice((len(whole), draw.randrange(len(whole))))])
+            for _ in range(draw.choice((0, 1, 3))):
+                if data:
+                    data[draw.randrange(len(data))] = draw.randrange(256)
+            try:
+                check_archive(io.BytesIO(bytes(data)), "it")
+            except ArchiveError:
+                count += 1
+        assert count > 0
+
+
+class TestPaths:
+    @pytest.mark.parametrize(
+        "name",
+        ["/etc/passwd", "../up", "a/../../up", "a/..", "..\\up", "C:/up", "C:up", ".", "a\nb"],
+    )
+    def test_that_lead_out(self, name: str) -> None:
+        message = refused(zipped("fine", name))
+        assert message == f"it.pt holds {name!r}, a path that leads out of its folder"
+
+    def test_that_are_read_as_another_after_a_zero_byte(self) -> None:
+        assert "'a\\x00.txt'" in refused(zipped("a/.txt").replace(b"a/.txt", b"a\0.txt"))
+
+    @pytest.mark.parametrize("other", ["one/file", "./one/file", "one//file", "one/file/"])
+    def test_that_occur_twice(self, other: str) -> None:
+        stand_in = "x" * len(other)
+        data = zipped("one/file", stand_in).replace(stand_in.encode(), other.encode())
+        assert f"it.pt holds {other!r} twice" in refused(data)
+
+    @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK])
+    def test_of_links_and_devices(self, kind: int) -> None:
+        assert refused(of_kind(kind)) == "it.pt holds 'a/thing', which is a link or a device"
+
+
+class TestContents:
+    def test_that_are_encrypted(self) -> None:
+        assert "'secret', which is encrypted" in refused(patched(zipped("secret"), 8, b"\x01"))
+
+    @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+    def test_that_are_packed_as_torch_packs_none(self, method: int) -> None:
+        assert f"'a', packed by method {method}" in refused(zipped("a", method=method))
+
+    def test_a_bomb_that_says_what_it_is(self) -> None:
+        message = refused(zipped("zeros", content=bytes(40_000_000)))
+        assert "would unpack to 40,000,000 bytes" in message
+
+    def test_a_bomb_that_lies_about_how_large_it_is_packed(self) -> None:
+        """As one does whose entries share their bytes: together they are larger than the file."""
+        three_gigabytes = (3_000_000_000).to_bytes(4, "little")
+        bomb = patched(zipped("a"), 20, three_gigabytes + three_gigabytes)
+        assert "would unpack to 3,000,000,000 bytes from 1" in refused(bomb)
+
+    def test_too_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(archive, "MAX_ENTRIES", 2)
+        assert check_archive(io.BytesIO(zipped("a", "b")), "it")
+        assert refused(zipped("a", "b", "c")) == "it.pt has 3 entries; at most 2 are taken"

@@ -1,0 +1,207 @@
+"""A variant's file becomes something to call, here and nowhere else; its answers become arrays."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models import forms
+from models.archive import ArchiveError
+from models.forms import (
+    Forward,
+    Packages,
+    WrongMachine,
+    base,
+    check_runs_here,
+    hush_quantized_tensors,
+    load_form,
+    load_torchscript,
+    named_outputs,
+)
+from models.manifest import NativeCode
+from tests.artifacts import PICTURE, Double, scripted, small_answer, small_batch, small_variant
+from tests.unit.models.manifests import make_variant, spec
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[3]
+MACHINE_CODE = make_variant(
+    "compiled.pt2",
+    native=NativeCode(architecture="x86_64", requires=("avx2", "fma")),
+    torch_version="2.13.0+cpu",
+)
+
+
+def call(form: Forward, size: int = 5) -> np.ndarray[Any, Any]:
+    """Its answer to a batch of `Small`'s inputs."""
+    batch = small_batch(size)
+    with torch.inference_mode():
+        made = form(*(torch.from_numpy(batch[name]) for name in ("picture", "shift")))
+    return named_outputs(made, [spec("y", shape=(-1, 3))])["y"]
+
+
+class TestTorchScript:
+    @pytest.mark.parametrize("optimized", [False, True])
+    def test_it_answers_as_eager_does(self, optimized: bool) -> None:
+        form = load_torchscript(small_variant("script").data, CPU, optimized=optimized)
+        for size in (1, 5, 5, 5, 64):  # it specialises on the second and third call
+            wanted = small_answer(small_batch(size))["y"]
+            np.testing.assert_allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5)
+
+    def test_optimizing_one_leaves_another_of_the_same_file_alone(self) -> None:
+        data = small_variant("script").data
+        plain = load_torchscript(data, CPU)
+        before = str(plain.graph)  # type: ignore[attr-defined]
+        optimized = load_torchscript(data, CPU, optimized=True)
+        assert str(plain.graph) == before  # type: ignore[attr-defined]
+        assert str(optimized.graph) != before  # type: ignore[attr-defined]
+
+    def test_quantized_tensors_are_deprecated_in_silence(self, tmp_path: Path) -> None:
+        (tmp_path / "int8.pt").write_bytes(small_variant("int8").data)
+        # Torch tells once a process, so it takes a process of its own.
+        program = (
+            "import pathlib, sys, torch; from models import forms;"
+            "forms.hush_quantized_tensors();"
+            "data = pathlib.Path(sys.argv[1]).read_bytes();"
+            "form = forms.load_torchscript(data, torch.device('cpu'));"
+            "print(form(torch.ones(2, 1, 4, 4), torch.ones(2, 3)).shape)"
+        )
+        command = [sys.executable, "-c", program, str(tmp_path / "int8.pt")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.stdout == "torch.Size([2, 3])\n"
+        assert "deprecated" not in done.stderr
+        hush_quantized_tensors()  # and raises no warning here, where one would be an error
+
+
+@pytest.mark.parametrize("file_format", ["torchscript", "aotinductor"])
+class TestArchives:
+    """Torch unpacks what it is given: it must not be given this."""
+
+    @pytest.fixture(autouse=True)
+    def _torch_reads_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def read(*arguments: object, **options: object) -> None:
+            pytest.fail("torch got to read it")
+
+        monkeypatch.setattr(torch.jit, "load", read)
+        monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", read)
+
+    @pytest.mark.parametrize("data", [b"", b"not a model", b"\x80\x02}q\x00."])
+    def test_what_is_no_archive(
+        self, file_format: Literal["torchscript", "aotinductor"], data: bytes
+    ) -> None:
+        with pytest.raises(ArchiveError, match="is not a zip archive"):
+            load_form(data, file_format, [PICTURE], CPU)
+
+    def test_what_would_leave_its_folder(
+        self, file_format: Literal["torchscript", "aotinductor"]
+    ) -> None:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("../evil.so", b"")
+        with pytest.raises(ArchiveError, match=r"'\.\./evil\.so', a path that leads out"):
+            load_form(buffer.getvalue(), file_format, [PICTURE], CPU, packages=Packages())
+
+
+class TestRunsHere:
+    @pytest.fixture(autouse=True)
+    def _a_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(forms, "machine", lambda: "x86_64")
+        monkeypatch.setattr(forms, "cpu_flags", lambda: frozenset({"avx2", "fma", "sse2"}))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+    @pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
+    def test_machine_code_for_this_machine(self, version: str) -> None:
+        check_runs_here(MACHINE_CODE, CPU, version)
+
+    def test_torchscript_runs_with_any_torch_on_any_machine(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(forms, "machine", lambda: "aarch64")
+        check_runs_here(make_variant(torch_version="1.0.0"), CPU, "2.13.0")
+
+    def test_another_kind_of_device(self) -> None:
+        with pytest.raises(WrongMachine, match=r"^compiled\.pt2 runs on cpu, not on cuda:1$"):
+            check_runs_here(MACHINE_CODE, torch.device("cuda:1"), "2.13.0")
+
+    def test_another_architecture(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(forms, "machine", lambda: "aarch64")
+        message = "compiled.pt2 is machine code for x86_64 with avx2, fma; cpu here is aarch64"
+        with pytest.raises(WrongMachine, match=re.escape(message) + "$"):
+            check_runs_here(MACHINE_CODE, CPU, "2.13.0")
+
+    def test_a_flag_that_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(forms, "cpu_flags", lambda: frozenset({"avx2", "sse2"}))
+        with pytest.raises(WrongMachine, match=r"cpu here is x86_64, without fma$"):
+            check_runs_here(MACHINE_CODE, CPU, "2.13.0")
+
+    @pytest.mark.parametrize("version", ["2.13.1", "2.12.0+cpu", "2.14.0a0"])
+    def test_another_torch(self, version: str) -> None:
+        message = (
+            "compiled.pt2 was compiled by torch 2.13.0+cpu and runs with that only; "
+            f"here is {version}"
+        )
+        with pytest.raises(WrongMachine, match=re.escape(message)):
+            check_runs_here(MACHINE_CODE, CPU, version)
+
+    @pytest.mark.parametrize(("needs", "runs"), [("sm_90", True), ("sm_80", False)])
+    def test_cuda_code_is_for_one_architecture(self, needs: str, runs: bool) -> None:
+        native = NativeCode(architecture="x86_64", requires=(needs,))
+        variant = make_variant("compiled-cuda.pt2", native=native, device_kinds=("cuda",))
+        device = torch.device("cuda:0")
+        if runs:
+            check_runs_here(variant, device, "2.13.0")
+        else:
+            with pytest.raises(WrongMachine, match="cuda:0 here is x86_64, without sm_80"):
+                check_runs_here(variant, device, "2.13.0")
+
+    def test_a_version_without_its_build(self) -> None:
+        assert [base(version) for version in ("2.13.0+cpu", "2.13.0")] == ["2.13.0"] * 2
+
+
+class TwoOutputs(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x.sum(dim=1).to(torch.int64)
+
+
+class TestNamedOutputs:
+    one, two = spec("one", shape=(-1, 2)), spec("two", "int64", shape=(-1,))
+
+    def test_in_the_order_of_the_specs(self) -> None:
+        form = load_torchscript(scripted(TwoOutputs()).data, CPU)
+        named = named_outputs(form(torch.tensor([[1.0, 2.0]])), [self.one, self.two])
+        assert list(named) == ["one", "two"]
+        np.testing.assert_array_equal(named["one"], [[1, 2]])
+        np.testing.assert_array_equal(named["two"], [3])
+
+    def test_a_single_tensor_needs_no_sequence(self) -> None:
+        form = load_torchscript(scripted(Double()).data, CPU)
+        named = named_outputs(form(torch.tensor([[1.0, 2.0]])), [self.one])
+        np.testing.assert_array_equal(named["one"], [[2, 4]])
+
+    @pytest.mark.parametrize("made", [[torch.ones(1, 2)], (torch.ones(1, 2),), torch.ones(1, 2)])
+    def test_a_list_a_tuple_or_neither(self, made: object) -> None:
+        assert named_outputs(made, [self.one])["one"].shape == (1, 2)
+
+    @pytest.mark.parametrize(
+        ("made", "message"),
+        [
+            ((), "the model gave 0 outputs, 1 are declared"),
+            ((torch.ones(1, 2),) * 2, "the model gave 2 outputs, 1 are declared"),
+            (None, "output 'one' is no tensor but NoneType"),
+            ({"one": torch.ones(1, 2)}, "output 'one' is no tensor but dict"),
+            (["text"], "output 'one' is no tensor but str"),
+            (torch.ones(1, 2).half(), "output 'one' is torch.float16, not float32"),
+        ],
+    )
+    def test_what_is_not_as_declared(self, made: object, message: str) -> None:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            named_outputs(made, [self.one])

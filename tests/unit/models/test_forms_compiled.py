@@ -1,0 +1,216 @@
+"""Machine code is loaded once, leaves nothing behind, and never sees what it was not made for."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models import forms
+from models.archive import ArchiveError
+from models.forms import Forward, Packages, growth_per_reload, load_form, load_package
+from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
+from tests.unit.models.manifests import spec
+
+CPU = torch.device("cpu")
+PACKAGES = Packages()  # of all tests: what is loaded again leaks
+
+
+def call(form: Forward, size: int = 5) -> Any:
+    """Its answer to a batch of `Small`'s inputs."""
+    batch = small_batch(size)
+    return form(torch.from_numpy(batch["picture"]), torch.from_numpy(batch["shift"]))[0].numpy()
+
+
+@pytest.fixture
+def package() -> bytes:
+    """Machine code for `Small`."""
+    return small_variant("compiled").data
+
+
+class TestCompiled:
+    @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 200])
+    def test_it_answers_as_eager_does_at_every_batch_size(self, package: bytes, size: int) -> None:
+        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=PACKAGES)
+        wanted = small_answer(small_batch(size))["y"]
+        np.testing.assert_allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        "same",
+        [
+            lambda tensor: tensor.transpose(2, 3).contiguous().transpose(2, 3),
+            lambda tensor: torch.cat([tensor, tensor * 9], dim=2)[:, :, :4],
+            lambda tensor: torch.stack([tensor * 9, tensor], dim=-1)[..., 1],
+            lambda tensor: tensor.flip(0).contiguous().flip(0),
+            # One float further than where an allocation begins: nothing is aligned.
+            lambda tensor: torch.cat([torch.zeros(1), tensor.flatten()])[1:].view(tensor.shape),
+            lambda tensor: torch.from_numpy(np.asfortranarray(tensor.numpy())),
+        ],
+        ids=["transposed", "sliced", "strided", "flipped", "unaligned", "fortran"],
+    )
+    def test_where_a_tensor_lies_in_memory_does_not_matter(
+        self, package: bytes, same: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=PACKAGES)
+        batch = small_batch(6)
+        picture, shift = (torch.from_numpy(batch[name]) for name in ("picture", "shift"))
+        assert torch.equal(same(picture), picture)
+        made = form(same(picture), shift)
+        torch.testing.assert_close(made[0], form(picture, shift)[0], rtol=0, atol=0)
+
+    def test_two_threads_share_a_package(self, package: bytes) -> None:
+        forms_of_threads = [
+            load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=PACKAGES)
+            for _ in range(2)
+        ]
+        wrong: list[int] = []
+
+        def work(form: Forward, size: int) -> None:
+            wanted = small_answer(small_batch(size))["y"]
+            for _ in range(50):
+                if not np.allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5):
+                    wrong.append(size)
+
+        threads = [
+            threading.Thread(target=work, args=(form, 3 + index))
+            for index, form in enumerate(forms_of_threads)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+
+class Recorder:
+    """Stands where torch's loader does, which takes anything without a word."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def boxed_run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """See torch's."""
+        self.calls += 1
+        assert all(tensor.is_contiguous() for tensor in tensors)
+        return tensors
+
+
+class TestCompiledRefusals:
+    a = spec("a", shape=(-1, 2))
+    b = spec("b", "int64", shape=(-1, 3, -1)).model_copy(update={"free_max": 4})
+
+    @pytest.mark.parametrize(
+        ("tensors", "message"),
+        [
+            ((torch.ones(1, 2),), "1 inputs given, 2 are taken"),
+            ((), "0 inputs given, 2 are taken"),
+            ((torch.ones(1, 2),) * 3, "3 inputs given, 2 are taken"),
+            (
+                (torch.ones(1, 2).double(), torch.ones(1, 3, 1).long()),
+                "input 'a' is torch.float64[1, 2], the package was compiled for float32[-1, 2]",
+            ),
+            ((torch.ones(1, 2), torch.ones(1, 3, 1)), "input 'b' is torch.float32[1, 3, 1]"),
+            ((torch.ones(1, 3), torch.ones(1, 3, 1).long()), "input 'a' is torch.float32[1, 3]"),
+            ((torch.ones(2), torch.ones(2, 3, 1).long()), "input 'a' is torch.float32[2]"),
+            ((torch.ones(()), torch.ones(1, 3, 1).long()), "input 'a' is torch.float32[]"),
+            ((torch.ones(1, 2, 1), torch.ones(1, 3, 1).long()), "is torch.float32[1, 2, 1]"),
+            ((torch.ones(1, 2), torch.ones(1, 3).long()), "input 'b' is torch.int64[1, 3]"),
+            ((torch.ones(1, 2), torch.ones(1, 3, 5).long()), "input 'b' is torch.int64[1, 3, 5]"),
+            ((torch.ones(1, 2), torch.ones(1, 3, 0).long()), "input 'b' is torch.int64[1, 3, 0]"),
+            (
+                (torch.ones(2, 2), torch.ones(3, 3, 1).long()),
+                "compiled for int64[-1, 3, -1] and a batch of [2]",
+            ),
+            ((torch.ones(2, 2), torch.ones(1, 3, 1).long()), "and a batch of [2]"),
+            ((torch.ones(0, 2), torch.ones(0, 3, 1).long()), "input 'a' is torch.float32[0, 2]"),
+        ],
+    )
+    def test_what_the_package_was_not_compiled_for_never_reaches_it(
+        self, tensors: tuple[torch.Tensor, ...], message: str
+    ) -> None:
+        loader = Recorder()
+        with pytest.raises(ValueError, match=re.escape(message)):
+            forms.Compiled(loader, [self.a, self.b])(*tensors)
+        assert loader.calls == 0
+
+    @pytest.mark.parametrize(("size", "free"), [(1, 1), (1, 4), (7, 3)])
+    def test_what_it_was_compiled_for_does(self, size: int, free: int) -> None:
+        loader = Recorder()
+        given = (torch.ones(2, size).T, torch.ones(size, 3, free).long())
+        made = forms.Compiled(loader, [self.a, self.b])(*given)
+        assert loader.calls == 1
+        assert all(torch.equal(one, other) for one, other in zip(made, given, strict=True))
+
+    def test_a_scalar_is_no_batch_of_a_model_that_takes_scalars(self) -> None:
+        loader = Recorder()
+        form = forms.Compiled(loader, [spec("x", shape=(-1,))])
+        with pytest.raises(ValueError, match=re.escape("input 'x' is torch.float32[]")):
+            form(torch.ones(()))
+        assert form(torch.ones(3))[0].shape == (3,)
+
+
+class TestPackages:
+    def test_what_has_the_same_bytes_is_loaded_once(self, package: bytes) -> None:
+        packages = Packages()
+        first = packages.load(package, CPU)
+        assert packages.load(bytes(bytearray(package)), CPU) is first
+        assert Packages().load(package, CPU) is not first
+
+    def test_two_threads_at_once_load_it_once(
+        self, package: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        packages, together = Packages(), threading.Barrier(2)
+        loads: list[int] = []
+        found: list[Any] = []
+
+        def load(data: bytes, device: torch.device) -> Any:
+            loads.append(len(data))
+            return load_package(data, device)
+
+        def work() -> None:
+            together.wait()
+            found.append(packages.load(package, CPU))
+
+        monkeypatch.setattr(forms, "load_package", load)
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert loads == [len(package)]
+        assert found[0] is found[1]
+
+    def test_a_file_that_is_refused_is_not_kept(self, package: bytes) -> None:
+        packages = Packages()
+        for _ in range(2):
+            with pytest.raises(ArchiveError):
+                packages.load(package[:100], CPU)
+
+    @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
+    def test_what_torch_unpacked_does_not_stay_on_the_disk(
+        self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        theirs = tmp_path / "aotinductor_other1" / "compiled" / "data" / "aotinductor" / "model"
+        theirs.mkdir(parents=True)
+        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=Packages())
+        assert list(tmp_path.iterdir()) == [tmp_path / "aotinductor_other1"]
+        wanted = small_answer(small_batch(5))["y"]
+        np.testing.assert_allclose(call(form), wanted, rtol=1e-4, atol=1e-5)
+
+    def test_growth_is_asked_of_the_system(
+        self, package: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes = iter([1000, 1600])
+        monkeypatch.setattr(forms, "resident_bytes", lambda: next(sizes))
+        assert growth_per_reload(package, CPU, times=2) == 300
+        monkeypatch.setattr(forms, "resident_bytes", lambda: None)
+        assert growth_per_reload(package, CPU, times=1) is None

@@ -1,0 +1,142 @@
+"""Fit `crop` is what torchvision's Resize and CenterCrop do with a picture, pixel for pixel.
+
+Done over by hand with Pillow: the shorter side is resized (bilinear, the longer one rounded down),
+the middle cut out (corners rounded half to even), values divided by 255 and normalised.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.manifest import PicturePreprocess
+from models.preprocess import MAX_PIXELS, PictureError, open_picture, preprocess
+from models.tensors import Array
+from tests.unit.models.pictures import encoded, noise, plus
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HOW = PicturePreprocess(
+    width=224, height=224, channels=3, mean=MEAN, std=STD, fit="crop", resize_shorter=256
+)
+
+
+def by_hand(picture: Image.Image, side: int = 256, crop: tuple[int, int] = (224, 224)) -> Array:
+    width, height = picture.size
+    if width <= height:
+        size = (side, int(side * height / width))
+    else:
+        size = (int(side * width / height), side)
+    resized = picture.resize(size, Image.Resampling.BILINEAR)
+    left, top = round((size[0] - crop[0]) / 2), round((size[1] - crop[1]) / 2)
+    cut = resized.crop((left, top, left + crop[0], top + crop[1]))
+    values = np.asarray(cut, np.float32).transpose(2, 0, 1) / np.float32(255)
+    mean, std = (np.array(each, np.float32)[:, None, None] for each in (MEAN, STD))
+    return np.asarray((values - mean) / std)
+
+
+def levels(array: Array) -> Array:
+    mean, std = (np.array(each, np.float32)[:, None, None] for each in (MEAN, STD))
+    return np.round((array * std + mean) * 255).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("height", "width"),
+    [(256, 256), (375, 500), (500, 375), (333, 335), (257, 256), (7, 5), (100, 400), (900, 231)],
+)
+def test_as_torchvision_does_it(height: int, width: int) -> None:
+    picture = Image.fromarray(noise(height, width))
+    array = preprocess(encoded(picture), HOW)
+    assert array.dtype == np.float32
+    assert array.flags.c_contiguous
+    np.testing.assert_array_equal(array, by_hand(picture))
+
+
+@pytest.mark.parametrize(("width", "height", "shorter"), [(20, 30, 31), (31, 20, 31), (8, 8, 8)])
+def test_any_size_and_no_square(width: int, height: int, shorter: int) -> None:
+    how = PicturePreprocess(
+        width=width,
+        height=height,
+        channels=3,
+        mean=MEAN,
+        std=STD,
+        fit="crop",
+        resize_shorter=shorter,
+    )
+    picture = Image.fromarray(noise(50, 81))
+    wanted = by_hand(picture, shorter, (width, height))
+    np.testing.assert_array_equal(preprocess(encoded(picture), how), wanted)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1000, 200), (30, 1000), (1, 700), (2000, 2)])
+def test_of_long_pictures_only_the_middle_is_scaled(height: int, width: int) -> None:
+    picture = Image.fromarray(noise(height, width))
+    difference = levels(preprocess(encoded(picture), HOW)) - levels(by_hand(picture))
+    assert np.abs(difference).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(MAX_PIXELS, 1), (1, MAX_PIXELS)])
+def test_the_longest_picture_costs_no_more_than_another(size: tuple[int, int]) -> None:
+    """Scaled as a whole it would fill 786 gigabytes."""
+    data = encoded(Image.new("RGB", size, (10, 20, 30)))
+    assert np.unique(levels(preprocess(data, HOW))).tolist() == [10, 20, 30]
+
+
+def test_a_jpeg_of_ordinary_size_is_decoded_whole() -> None:
+    data = encoded(Image.fromarray(noise(1500, 2000)), "JPEG")
+    np.testing.assert_array_equal(preprocess(data, HOW), by_hand(Image.open(io.BytesIO(data))))
+
+
+@pytest.mark.parametrize(
+    ("size", "decoded"),
+    [((4000, 3000), (1000, 750)), ((2000, 3000), (1000, 1500)), ((6000, 700), (3000, 350))],
+)
+def test_a_photograph_is_decoded_at_no_less_than_what_is_needed(
+    size: tuple[int, int], decoded: tuple[int, int]
+) -> None:
+    picture = Image.linear_gradient("L").resize(size).convert("RGB")
+    data = encoded(picture, "JPEG")
+    assert open_picture(data, HOW).size == decoded
+    assert np.abs(levels(preprocess(data, HOW)) - levels(by_hand(picture))).max() <= 3
+
+
+def test_a_photograph_that_cannot_be_decoded_small_enough_is_refused() -> None:
+    how = PicturePreprocess(
+        width=2000,
+        height=2000,
+        channels=3,
+        mean=MEAN,
+        std=STD,
+        fit="crop",
+        resize_shorter=2000,
+    )
+    data = encoded(Image.new("RGB", (2100, 2000)), "JPEG")
+    with pytest.raises(PictureError, match="4200000 pixels"):
+        open_picture(data, how)
+
+
+def test_a_turned_picture_is_set_upright_before_it_is_cut() -> None:
+    upright = Image.fromarray(noise(300, 400))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored = encoded(upright.transpose(Image.Transpose.ROTATE_90), exif=exif.tobytes())
+    np.testing.assert_array_equal(preprocess(stored, HOW), by_hand(upright))
+
+
+def test_a_grey_cut_with_its_polarity_settled_by_the_whole_border() -> None:
+    how = PicturePreprocess(
+        width=8,
+        height=8,
+        channels=1,
+        mean=(0.0,),
+        std=(1.0,),
+        polarity="auto",
+        fit="crop",
+        resize_shorter=12,
+    )
+    light, dark = plus(), 255 - plus()
+    one, other = (preprocess(encoded(Image.fromarray(pixels)), how) for pixels in (light, dark))
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(np.round(one[0] * 255), light[2:10, 2:10])

@@ -1,0 +1,184 @@
+"""Which processor this is: as x86 and ARM say it, and where nobody does."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.processor import (
+    Processor,
+    cpu_flags,
+    cpu_name,
+    machine,
+    mapped_files,
+    resident_bytes,
+    this_cpu,
+    usable_cores,
+)
+
+XEON = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 85
+model name\t: Intel(R) Xeon(R) CPU @ 2.00GHz
+stepping\t: 3
+flags\t\t: fpu sse4_2 avx2 avx512f
+bugs\t\t: spectre_v1
+
+processor\t: 1
+model name\t: another one
+flags\t\t: none
+"""
+GRAVITON = """\
+processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: fp asimd sve
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+CPU revision\t: 1
+
+processor\t: 1
+Features\t: none
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """What this machine is must be read anew, before and after."""
+    for known in (cpu_name, cpu_flags):
+        known.cache_clear()
+    yield
+    for known in (cpu_name, cpu_flags):
+        known.cache_clear()
+
+
+@pytest.fixture
+def cpuinfo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where /proc/cpuinfo is said to be; not there yet."""
+    path = tmp_path / "cpuinfo"
+    monkeypatch.setattr("models.processor.CPUINFO", path)
+    monkeypatch.setattr(platform, "machine", lambda: "m64")
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    return path
+
+
+class TestCpu:
+    def test_x86_by_name_and_numbers(self, cpuinfo: Path) -> None:
+        cpuinfo.write_text(XEON)
+        wanted = "Intel(R) Xeon(R) CPU @ 2.00GHz (m64), cpu family 6, model 85, stepping 3"
+        assert cpu_name() == wanted
+        assert cpu_flags() == {"fpu", "sse4_2", "avx2", "avx512f"}
+
+    def test_arm_by_numbers_only(self, cpuinfo: Path) -> None:
+        cpuinfo.write_text(GRAVITON)
+        numbers = "CPU implementer 0x41, CPU variant 0x1, CPU part 0xd40, CPU revision 1"
+        assert cpu_name() == f"unknown CPU (m64), {numbers}"
+        assert cpu_flags() == {"fp", "asimd", "sve"}
+
+    @pytest.mark.parametrize(
+        ("text", "change"),
+        [
+            (XEON, ("model\t\t: 85", "model\t\t: 106")),
+            (XEON, ("stepping\t: 3", "stepping\t: 7")),  # Skylake and Cascade Lake
+            (GRAVITON, ("0xd40", "0xd0c")),  # Neoverse V1 and N1
+        ],
+    )
+    def test_two_that_hide_their_names_are_still_two(
+        self, cpuinfo: Path, text: str, change: tuple[str, str]
+    ) -> None:
+        cpuinfo.write_text(text)
+        one = this_cpu(threads=1)
+        cpu_name.cache_clear()
+        cpuinfo.write_text(text.replace(*change))
+        assert this_cpu(threads=1) != one
+
+    def test_without_the_file_nothing_is_known(self, cpuinfo: Path) -> None:
+        assert cpu_name() == "unknown CPU (m64)"
+        assert cpu_flags() == frozenset()
+
+    def test_a_file_that_is_no_text_is_read_as_far_as_it_is(self, cpuinfo: Path) -> None:
+        cpuinfo.write_bytes(b"model name : \xff\xfe CPU\nno colon here\nflags : a b\n")
+        assert cpu_name() == "\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} CPU (m64)"
+        assert cpu_flags() == {"a", "b"}
+
+    def test_it_is_read_once(self, cpuinfo: Path) -> None:
+        cpuinfo.write_text(XEON)
+        before = cpu_name()
+        cpuinfo.unlink()
+        assert cpu_name() == before
+
+    def test_this_machine_has_a_name(self) -> None:
+        here = this_cpu(threads=2)
+        assert (here.kind, here.threads) == ("cpu", 2)
+        assert machine() in here.name
+
+
+class TestProcessor:
+    @pytest.mark.parametrize(
+        ("processor", "text"),
+        [
+            (Processor(kind="cpu", name="A CPU", threads=1), "A CPU, 1 thread"),
+            (Processor(kind="cpu", name="A CPU", threads=3), "A CPU, 3 threads"),
+            (Processor(kind="cuda", name="A GPU", threads=1), "A GPU"),
+        ],
+    )
+    def test_as_people_read_it(self, processor: Processor, text: str) -> None:
+        assert str(processor) == text
+
+    def test_equal_only_with_as_many_threads(self) -> None:
+        assert this_cpu(1) == this_cpu(1)
+        assert this_cpu(1) != this_cpu(2)
+
+
+class TestProcess:
+    def test_usable_cores_are_those_that_it_may_run_on(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+        assert usable_cores() == 2
+
+    @pytest.mark.parametrize(("count", "wanted"), [(8, 8), (None, 1)])
+    def test_where_the_system_knows_no_affinity_all_are_usable(
+        self, monkeypatch: pytest.MonkeyPatch, count: int | None, wanted: int
+    ) -> None:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: count)
+        assert usable_cores() == wanted
+
+    def test_memory_is_counted_in_bytes(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "statm").write_text("900 7 3 1 0 5 0\n")
+        monkeypatch.setattr("models.processor.STATM", tmp_path / "statm")
+        assert resident_bytes() == 7 * os.sysconf("SC_PAGE_SIZE")
+        monkeypatch.setattr("models.processor.STATM", tmp_path / "none")
+        assert resident_bytes() is None
+
+    def test_mapped_files_are_those_with_a_path(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "maps").write_text(
+            "7f00-7f10 r-xp 00000000 fe:00 12   /tmp/with a space/model.so\n"
+            "7f10-7f20 rw-p 00000000 fe:00 12   /tmp/with a space/model.so\n"
+            "7f20-7f30 rw-p 00000000 00:00 0 \n"
+            "7f30-7f40 rw-p 00000000 00:00 0    [heap]\n"
+        )
+        monkeypatch.setattr("models.processor.MAPS", tmp_path / "maps")
+        assert mapped_files() == {"/tmp/with a space/model.so", "[heap]"}
+        monkeypatch.setattr("models.processor.MAPS", tmp_path / "none")
+        assert mapped_files() == set()
+
+    @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
+    def test_what_is_mapped_here_is_found(self, tmp_path: Path) -> None:
+        np.zeros(4096, np.uint8).tofile(tmp_path / "file")
+        held = np.memmap(tmp_path / "file", np.uint8, "r")
+        assert str((tmp_path / "file").resolve()) in mapped_files()
+        del held

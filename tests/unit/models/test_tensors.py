@@ -1,0 +1,174 @@
+"""Arrays on their way: shapes, exact bytes, and how far an answer may be from another."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from pydantic import ValidationError
+
+from models.tensors import Array, EncodedArray, Part, TensorSpec, Tolerance, stack
+from tests.unit.models.manifests import spec
+
+SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+def encoded(data: str, shape: tuple[int, ...] = (2,)) -> EncodedArray:
+    return EncodedArray(dtype="int16", shape=shape, data=data)
+
+
+class TestTensorSpec:
+    @pytest.mark.parametrize(
+        ("shape", "item", "fits"),
+        [
+            ((-1, -1, 3), (8, 3), True),
+            ((-1, -1, 3), (9, 3), False),  # larger than free_max
+            ((-1, -1, 3), (8, 4), False),
+            ((-1, 9), (9,), True),  # fixed axes know no limit
+            ((-1, -1, -1), (8, 9), False),
+            ((-1, -1), (0,), True),
+            ((-1,), (), True),
+            ((-1,), (1,), False),
+        ],
+    )
+    def test_takes_what_fits_and_is_not_too_large(
+        self, shape: tuple[int, ...], item: tuple[int, ...], fits: bool
+    ) -> None:
+        limited = TensorSpec(name="x", dtype="float32", shape=shape, free_max=8)
+        assert limited.takes(item) is fits
+
+    def test_the_item_is_what_follows_the_batch(self) -> None:
+        assert spec(shape=(-1, 2, -1)).item_shape == (2, -1)
+        assert spec(shape=(-1,)).item_shape == ()
+        assert [spec(shape=shape).is_fixed for shape in ((-1,), (-1, 2), (-1, 2, -1))] == [
+            True,
+            True,
+            False,
+        ]
+
+    def test_a_free_axis_holds_at_least_one(self) -> None:
+        with pytest.raises(ValidationError, match="greater than or equal to 1"):
+            TensorSpec(name="x", dtype="float32", shape=(-1, -1), free_max=0)
+
+    def test_parts_are_immutable_and_know_their_names_only(self) -> None:
+        part: Part = spec()
+        with pytest.raises(ValidationError, match="frozen"):
+            part.name = "y"  # type: ignore[attr-defined]
+        with pytest.raises(ValidationError, match="Extra inputs"):
+            TensorSpec.model_validate({**spec().model_dump(), "size": 3})
+
+
+class TestEncodedArray:
+    @given(npst.arrays(st.sampled_from(["<f4", ">f4", ">i8", "<u1", "?"]), SHAPES))
+    def test_the_bytes_are_little_endian_in_row_major_order(self, array: Array) -> None:
+        kept = EncodedArray.of(array)
+        little = array.astype(array.dtype.newbyteorder("<"))
+        assert base64.b64decode(kept.data) == little.tobytes(order="C")
+        again = kept.array()
+        assert (again.shape, again.dtype) == (array.shape, np.dtype(array.dtype.name))
+        assert again.dtype.isnative
+        np.testing.assert_array_equal(again, array)
+
+    @pytest.mark.parametrize("array", [np.zeros(2, np.complex64), np.array(["a"])])
+    def test_what_a_manifest_has_no_word_for_is_refused(self, array: Array) -> None:
+        with pytest.raises(ValidationError):
+            EncodedArray.of(array)
+
+    @pytest.mark.parametrize(
+        ("data", "shape", "message"),
+        [
+            ("AAAAAA==", (3,), "golden data has 4 bytes, its shape needs 6"),
+            ("AAAAAA==", (), "golden data has 4 bytes, its shape needs 2"),
+            ("AAAA AA==", (2,), "golden data is not base64"),
+            ("AAAAAA", (2,), "golden data is not base64"),
+        ],
+    )
+    def test_bytes_that_do_not_fill_the_shape(
+        self, data: str, shape: tuple[int, ...], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            encoded(data, shape).array()
+
+    def test_every_decoding_has_memory_of_its_own(self) -> None:
+        kept = encoded("AQACAA==")
+        assert not np.shares_memory(kept.array(), kept.array())
+        assert kept.array().tolist() == [1, 2]
+
+
+class TestTolerance:
+    def test_as_people_read_it(self) -> None:
+        assert str(Tolerance(absolute=0.1, relative=1e-4)) == "0.1 + 0.0001 * |value|"
+        lossy = Tolerance(absolute=0.05, relative=0, of_range=0.25)
+        assert str(lossy) == "0.05 + 0 * |value| + 0.25 * max |value|"
+
+    @given(
+        npst.arrays(np.float64, 4, elements=NUMBERS),
+        npst.arrays(np.float64, 4, elements=NUMBERS),
+        st.tuples(st.floats(0, 10), st.floats(0, 1), st.floats(0, 1)),
+    )
+    def test_it_is_the_sum_of_its_three_shares(
+        self, expected: Array, got: Array, shares: tuple[float, float, float]
+    ) -> None:
+        absolute, relative, of_range = shares
+        tolerance = Tolerance(absolute=absolute, relative=relative, of_range=of_range)
+        size = np.abs(expected)
+        allowed = absolute + relative * size + of_range * size.max()
+        off = np.abs(got - expected)
+        excess = tolerance.excess(expected, got)
+        if (off < allowed * (1 - 1e-9)).all():
+            assert excess is None
+        elif (off > allowed * (1 + 1e-9) + 1e-300).any():
+            assert excess == f"differs by up to {off.max():.3g} (allowed: {tolerance})"
+
+    @pytest.mark.parametrize(
+        ("expected", "got", "passes"),
+        [
+            ([0.0, 100.0], [9.9, 100.0], True),  # a small sum of large values
+            ([0.0, 100.0], [10.1, 100.0], False),
+            ([0.0, 0.0], [0.001, 0.0], False),  # the range of nothing is nothing
+            ([0.0, np.inf], [9.9, np.inf], False),  # infinity is no range
+            ([0.0, -100.0, np.inf], [9.9, -100.0, np.inf], True),
+            ([0.0, np.nan, 100.0], [9.9, np.nan, 100.0], True),
+        ],
+    )
+    def test_a_share_of_the_range(
+        self, expected: list[float], got: list[float], passes: bool
+    ) -> None:
+        tolerance = Tolerance(absolute=0, relative=0, of_range=0.1)
+        assert (tolerance.excess(np.array(expected), np.array(got)) is None) is passes
+
+    def test_half_precision_is_compared_in_full(self) -> None:
+        expected, got = np.array([60_000], np.float16), np.array([-60_000], np.float16)
+        assert Tolerance(absolute=0, relative=2).excess(expected, got) is None
+        excess = Tolerance(absolute=0, relative=1).excess(expected, got)
+        assert excess is not None
+        assert excess.startswith("differs by up to 1.2e+05 ")
+
+    @pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
+    def test_an_item_may_be_a_number_or_empty(self, shape: tuple[int, ...]) -> None:
+        tolerance = Tolerance(absolute=0.5, relative=0, of_range=0.5)
+        ones = np.ones(shape, np.float32)
+        assert tolerance.excess(ones, ones) is None
+        assert (tolerance.excess(ones, ones + 2) is None) is (ones.size == 0)
+
+    @pytest.mark.parametrize("share", ["absolute", "relative", "of_range"])
+    @pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf")])
+    def test_shares_are_finite_and_not_negative(self, share: str, value: float) -> None:
+        with pytest.raises(ValidationError):
+            Tolerance.model_validate({"absolute": 0, "relative": 0, share: value})
+
+
+def test_items_are_stacked_by_name_in_their_order() -> None:
+    items = [{"a": np.array([i, -i]), "b": np.float32(i) * np.ones(())} for i in range(3)]
+    batch = stack(items)
+    assert {name: array.shape for name, array in batch.items()} == {"a": (3, 2), "b": (3,)}
+    np.testing.assert_array_equal(batch["a"], [[0, 0], [1, -1], [2, -2]])
+    np.testing.assert_array_equal(batch["b"], [0, 1, 2])
+    with pytest.raises(ValueError, match="same shape"):
+        stack([{"a": np.zeros(2)}, {"a": np.zeros(3)}])
