@@ -117,19 +117,13 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
         _leave_out(work, name, str(error), progress)
         return
     try:
-        variant = _prove(work, name, maker.precision, draft, progress)
-        why = _too_inaccurate(work, variant.accuracy)
-    except NotApplicable as error:
-        why = str(error)
-    except ParityError as error:
-        if maker.precision == "float32" or work.options.variants is not None:
+        work.variants[name] = _prove(work, name, maker.precision, draft, progress)
+    except (NotApplicable, ParityError) as error:
+        lossy = maker.precision != "float32" and work.options.variants is None
+        if isinstance(error, ParityError) and not lossy:
             raise ParityError(f"{name}: {error}{_without(work, name)}") from error
-        why = str(error)
-    if why is None:
-        work.variants[name] = variant
-    else:
         (work.folder / draft.file).unlink()
-        _leave_out(work, name, why, progress)
+        _leave_out(work, name, str(error), progress)
 
 
 def _without(work: _Work, name: str) -> str:
@@ -145,17 +139,22 @@ def _leave_out(work: _Work, name: str, why: str, progress: Progress) -> None:
     progress(1, 1, f"left out: {why}")
 
 
-def _too_inaccurate(work: _Work, accuracy: float | None) -> str | None:
-    """Why a form is not to be used; None where it is as accurate as it must be."""
-    if accuracy is None or work.accuracy is None:
+def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
+    """On the held-out set, where there is one.
+
+    Raises:
+        NotApplicable: if it is further under eager's than is allowed.
+    """
+    if work.held_out is None or work.accuracy is None:
         return None
-    drop = round(100 * (work.accuracy - accuracy), 6)  # 0.5 points are 0.5, not 0.5000000000000004
-    if drop <= work.options.max_accuracy_drop:
-        return None
-    return (
-        f"accuracy {accuracy:.4f} is {drop:.2f} points under eager's; "
-        f"--max-accuracy-drop allows {work.options.max_accuracy_drop:g}"
-    )
+    got = verify.accuracy(form, work.subject.definition, work.held_out, torch.device(kind))
+    drop = round(100 * (work.accuracy - got), 6)  # 0.5 points are 0.5, not 0.5000000000000004
+    if drop > work.options.max_accuracy_drop:
+        raise NotApplicable(
+            f"accuracy {got:.4f} is {drop:.2f} points under eager's; "
+            f"--max-accuracy-drop allows {work.options.max_accuracy_drop:g}"
+        )
+    return got
 
 
 def _prove(
@@ -202,19 +201,11 @@ def _optimized(
     try:
         form = _load(work, draft, data, "cpu", optimized=True)
         parity = _parity(work, form, precision, "cpu", progress)
-        why = _too_inaccurate(work, _accuracy(work, form, "cpu"))
+        _accuracy(work, form, "cpu")
     except (ParityError, NotApplicable) as error:
-        why = str(error)
-    if why is None:
-        return parity
-    work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {why}"
-    return None
-
-
-def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
-    if work.held_out is None:
+        work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
         return None
-    return verify.accuracy(form, work.subject.definition, work.held_out, torch.device(kind))
+    return parity
 
 
 def _parity(

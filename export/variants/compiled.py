@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -53,9 +54,9 @@ class Compiled:
             raise NotApplicable("made from Python modules only; this one is TorchScript already")
         compiler = find_compiler()
         file = "compiled.pt2" if self.kind == "cpu" else f"compiled-{self.kind}.pt2"
-        march, native = self._target()
         try:
             with _quiet():
+                march, native = self._target()
                 package = _compile(self._program(subject), march)
         except Exception as error:  # torch.export and its compiler raise classes of many kinds
             full = isinstance(error, OSError) and error.errno in NO_SPACE
@@ -106,22 +107,32 @@ class Compiled:
 
 
 def find_compiler() -> str:
-    """The C++ compiler that torch would use.
+    """The name of the C++ compiler that torch would use, after it was tried.
 
     Raises:
-        NotApplicable: if there is none.
+        NotApplicable: if there is none, or it does not work.
     """
     from torch._inductor.cpp_builder import get_cpp_compiler  # noqa: PLC0415 - slow
     from torch._inductor.exc import InvalidCxxCompiler  # noqa: PLC0415
 
     try:
-        return Path(get_cpp_compiler()).name
+        compiler = get_cpp_compiler()
     except (InvalidCxxCompiler, OSError) as error:
-        cxx = os.environ.get("CXX")
-        found = f"CXX={cxx} does not run" if cxx else "there is none"
+        found = "what CXX names does not run" if os.environ.get("CXX") else "there is none"
         raise NotApplicable(
             f"it needs a C++ compiler and {found}; install g++ or clang++, or set CXX to one"
         ) from error
+    name = Path(compiler).name
+    with tempfile.TemporaryDirectory() as folder:
+        # Where this fails, torch fails as well, later and with whatever that leads to.
+        command = [compiler, "-x", "c++", "-shared", "-fPIC", "-o", f"{folder}/tried.so", "-"]
+        tried = subprocess.run(
+            command, input="#include <cmath>\n", capture_output=True, text=True, check=False
+        )
+    if tried.returncode != 0:
+        why = reason(RuntimeError(f"C++ compile error\n{tried.stderr}"))
+        raise NotApplicable(f"it needs a C++ compiler and {name} does not work: {why}")
+    return name
 
 
 def _vector_flags(flags: frozenset[str]) -> set[str]:

@@ -86,7 +86,8 @@ def test_an_archive_by_the_public_archiver_is_adopted_and_served(tmp_path: Path)
     scaled = picture.resize((int(256 * 500 / 300), 256), Image.Resampling.BILINEAR)
     left, top = round((scaled.width - 224) / 2), round((scaled.height - 224) / 2)
     middle = np.asarray(scaled.crop((left, top, left + 224, top + 224)), np.float32) / 255
-    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    mean = np.array([0.485, 0.456, 0.406], np.float32)
+    std = np.array([0.229, 0.224, 0.225], np.float32)
     array = ((middle - mean) / std).transpose(2, 0, 1)[None]
     with torch.inference_mode():
         logits = Regions()(torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)))

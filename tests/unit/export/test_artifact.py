@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +18,7 @@ from export.artifact import (
     publish,
     staging_folder,
     versions,
+    write_file,
 )
 from export.errors import ExportError, UsageError
 from models.manifest import Manifest
@@ -56,6 +59,16 @@ class TestVersions:
             choose_version(tmp_path, 4)
 
 
+class TestWriteFile:
+    def test_whole(self, tmp_path: Path) -> None:
+        write_file(tmp_path / "file", b"content")
+        assert (tmp_path / "file").read_bytes() == b"content"
+
+    def test_what_the_disk_says_against_it(self, tmp_path: Path) -> None:
+        with pytest.raises(ExportError, match=r"^cannot write file: No such file or directory$"):
+            write_file(tmp_path / "missing/file", b"content")
+
+
 def test_digest_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
@@ -75,6 +88,33 @@ class TestStaging:
     def test_a_failed_first_export_leaves_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError), staging_folder(tmp_path, "tiny"):
             raise RuntimeError
+        assert list(tmp_path.iterdir()) == []
+
+    def test_nor_any_folder_above_it_that_was_not_there(self, tmp_path: Path) -> None:
+        (tmp_path / "old").mkdir()
+        for out in ("old/new/newer", "another"):
+            with pytest.raises(RuntimeError), staging_folder(tmp_path / out, "tiny"):
+                raise RuntimeError
+        assert list(tmp_path.rglob("*")) == [tmp_path / "old"]
+
+    def test_what_was_there_stays(self, tmp_path: Path) -> None:
+        (tmp_path / "tiny").mkdir()
+        with pytest.raises(RuntimeError), staging_folder(tmp_path, "tiny"):
+            raise RuntimeError
+        assert list(tmp_path.iterdir()) == [tmp_path / "tiny"]
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+    def test_a_full_disk_is_nobodys_wrong_command(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        def full(**_: object) -> str:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("tempfile.mkdtemp", full)
+        with pytest.raises(ExportError) as failed, staging_folder(tmp_path, "tiny"):
+            pass
+        assert not isinstance(failed.value, UsageError)
+        assert str(failed.value) == f"cannot write to {tmp_path}/tiny: {os.strerror(number)}"
         assert list(tmp_path.iterdir()) == []
 
     def test_where_nothing_can_be_written(self, tmp_path: Path) -> None:
@@ -112,6 +152,9 @@ class TestPublish:
     def test_the_digest_is_that_of_the_manifest(self, folder: Path) -> None:
         digest = digest_of(folder / "manifest.json").sha256
         assert (folder / "manifest.sha256").read_bytes() == f"{digest}  manifest.json\n".encode()
+
+    def test_others_may_read_it(self, folder: Path) -> None:
+        assert folder.stat().st_mode & 0o777 == 0o755
 
     def test_of_two_exports_at_once_the_second_gives_way(
         self, tmp_path: Path, folder: Path

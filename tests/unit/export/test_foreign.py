@@ -218,7 +218,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("module", "message"),
         [
-            (Never(), "the model fails on samples of x [1, 3]: builtins.ValueError: I never do"),
+            (Never(), "the model fails on samples of x [1, 3]: ValueError: I never do"),
             (Mapped(), "the model gives dict where a tensor, or a tuple or list of tensors"),
             (Nested(), "the model gives Tensor, list where a tensor"),
             (Squeezing(), "does not follow the batch axis: for a batch of 1, output has shape []"),

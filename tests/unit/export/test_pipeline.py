@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from export.errors import ExportError
-from export.pipeline import Job, Made, Method, export
-from export.verify import BATCH_SIZES, FLOAT32
-from models.definitions.definition import Definition, Progress
-from models.manifest import Manifest, TensorCodecSpec
-from tests.unit.export.definitions import CATALOG, definition
+from export.artifact import digest_of
+from export.errors import UsageError
+from export.pipeline import Made, export, open_artifact
+from export.variants.base import TOLERANCES
+from models.definitions.definition import Progress
+from models.integrity import read_artifact
+from models.manifest import Manifest
+from tests.unit.export.definitions import CATALOG, MIXED, definition
+from tests.unit.export.jobs import content, job, make
 
-
-def quiet(done: int, total: int, note: str) -> None:
-    """Nobody watches."""
-
-
-def make(out: Path, model: Definition = CATALOG["tiny"], method: Method = "script") -> Made:
-    return export(Job("tiny", model, out, method), lambda name: quiet)
+TINY = CATALOG["tiny"]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make(tmp_path_factory.mktemp("out"))
+    return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
 
 
 class TestManifest:
     def test_it_is_the_one_on_disk(self, made: Made) -> None:
         text = (made.folder / "manifest.json").read_bytes()
         assert Manifest.model_validate_json(text) == made.manifest
+        assert read_artifact(made.folder)[0] == open_artifact(made.folder) == made.manifest
 
     def test_the_contract_is_the_definitions(self, made: Made) -> None:
-        tiny, manifest = CATALOG["tiny"], made.manifest
+        manifest = made.manifest
         assert (manifest.model, manifest.version) == ("tiny", 1)
-        assert manifest.description == tiny.description
-        assert (manifest.inputs, manifest.outputs) == (tiny.inputs, tiny.outputs)
-        assert manifest.codec == tiny.codec
+        assert manifest.description == TINY.description
+        assert (manifest.inputs, manifest.outputs) == (TINY.inputs, TINY.outputs)
+        assert manifest.codec == TINY.codec
         assert manifest.example == [3.0, 4.0]
 
     def test_golden_examples_hold_what_the_trained_eager_model_answers(self, made: Made) -> None:
@@ -50,6 +50,16 @@ class TestManifest:
             for each in made.manifest.golden
         ]
         assert golden == [([3, 4], [6, 8]), ([0, -1], [0, -2])]
+
+    def test_of_several_inputs_and_outputs(self, tmp_path: Path) -> None:
+        manifest = make(tmp_path, MIXED).manifest
+        assert [list(each.inputs) for each in manifest.golden] == [["x", "index"]] * 2
+        following = [each.outputs["next"].array() for each in manifest.golden]
+        assert [(int(array), array.dtype.name) for array in following] == [
+            (1, "int64"),
+            (300, "int64"),
+        ]
+        assert set(manifest.variants["script"].parity.outputs) == {"row", "next"}
 
     def test_when_and_from_which_commit(self, made: Made) -> None:
         created = made.manifest.created_at
@@ -63,73 +73,107 @@ class TestManifest:
         assert (variant.file, variant.precision) == ("script.pt", "float32")
         assert variant.made_by == "torch.jit.script + torch.jit.freeze"
         assert variant.torch_version == torch.__version__
-        assert variant.tolerance == FLOAT32
-        assert variant.parity.batch_sizes == BATCH_SIZES == tuple(range(1, 65))
-        assert variant.parity.max_absolute <= FLOAT32.absolute
+        assert variant.tolerance == TOLERANCES["float32"]
+        assert variant.parity.batch_sizes == (1, 2, 3)
         assert variant.accuracy == made.manifest.accuracy == 0.75
 
-    def test_every_other_file_has_its_digest(self, made: Made) -> None:
+    def test_the_plan_is_of_what_was_made(self, made: Made) -> None:
+        plan = made.manifest.plan
+        assert plan is not None
+        assert plan.precision == "float32"
+        device = plan.on("cpu")
+        assert device is not None
+        assert device.processor.threads == 1
+        assert [str(times.form) for times in device.times] == [
+            "script",
+            "script, optimized at load",
+            "bf16",
+            "bf16, optimized at load",
+        ]
+        assert {times.batch_sizes for times in device.times} == {(1, 2, 3)}
+        assert set(device.steps) == {"float32", "bf16"}
+
+    def test_what_was_left_out_is_there_with_its_reason(self, tmp_path: Path) -> None:
+        left_out = make(tmp_path, TINY, "script", "int8").manifest.left_out
+        assert [(each.variant, each.reason) for each in left_out] == [
+            ("int8", "there is no convolution and no linear layer to quantize")
+        ]
+
+    def test_nothing_is_trained_where_there_is_nothing_to_learn(self, tmp_path: Path) -> None:
+        golden = make(tmp_path, definition(train=None)).manifest.golden[0]
+        assert golden.outputs["y"].array().tolist() == [3, 4]
+
+
+class TestFiles:
+    def test_every_one_has_its_digest(self, made: Made) -> None:
         names = {path.name for path in made.folder.iterdir()}
+        assert names == {"manifest.json", "manifest.sha256", "script.pt", "bf16.pt", "report.html"}
         assert names - {"manifest.json", "manifest.sha256"} == set(made.manifest.files)
-        assert made.manifest.files["script.pt"].bytes == (made.folder / "script.pt").stat().st_size
+        for name, digest in made.manifest.files.items():
+            assert digest == digest_of(made.folder / name)
 
-    def test_without_a_test_set_there_is_no_accuracy(self, tmp_path: Path) -> None:
-        manifest = make(tmp_path, definition(held_out=None)).manifest
-        assert manifest.accuracy is None
-        assert manifest.variants["script"].accuracy is None
+    def test_the_manifest_has_its_digest_in_a_file(self, made: Made) -> None:
+        digest = digest_of(made.folder / "manifest.json").sha256
+        text = (made.folder / "manifest.sha256").read_text()
+        assert text == f"{digest}  manifest.json\n"
 
+    @pytest.mark.parametrize(
+        "name", ["manifest.json", "manifest.sha256", "script.pt", "bf16.pt", "report.html"]
+    )
+    def test_one_changed_byte_anywhere_is_found_and_named(
+        self, made: Made, tmp_path: Path, name: str
+    ) -> None:
+        folder = tmp_path / "tiny/1"
+        shutil.copytree(made.folder, folder)
+        data = bytearray((folder / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (folder / name).write_bytes(data)
+        named = "manifest.json" if name == "manifest.sha256" else name
+        with pytest.raises(UsageError, match=f"is not an intact artifact: {re.escape(named)} has"):
+            open_artifact(folder)
 
-@pytest.mark.parametrize("method", ["script", "trace"])
-def test_the_file_answers_without_its_class(tmp_path: Path, method: Method) -> None:
-    folder = make(tmp_path, method=method).folder
-    loaded = torch.jit.load(str(folder / f"{method}.pt"))  # type: ignore[no-untyped-call]
-    for rows in (1, 5):
-        assert loaded(torch.full((rows, 2), 3.0)).tolist() == [[6.0, 6.0]] * rows
-    assert list(loaded.parameters()) == []  # frozen: they are constants now
+    @pytest.mark.parametrize("variant", ["script", "trace"])
+    def test_the_model_answers_without_its_class(self, tmp_path: Path, variant: str) -> None:
+        folder = make(tmp_path, TINY, variant).folder
+        loaded = torch.jit.load(str(folder / f"{variant}.pt"))  # type: ignore[no-untyped-call]
+        for rows in (1, 5):
+            assert loaded(torch.full((rows, 2), 3.0)).tolist() == [[6.0, 6.0]] * rows
 
+    def test_the_next_export_leaves_it_alone(self, tmp_path: Path) -> None:
+        first = make(tmp_path)
+        before = content(first.folder)
+        second = make(tmp_path, definition(train=None))
+        assert (second.folder.name, second.manifest.version) == ("2", 2)
+        assert content(first.folder) == before
 
-def test_nothing_is_trained_where_there_is_nothing_to_learn(tmp_path: Path) -> None:
-    golden = make(tmp_path, definition(train=None)).manifest.golden[0]
-    assert golden.outputs["y"].array().tolist() == [3, 4]
+    def test_a_version_is_not_written_over(self, tmp_path: Path) -> None:
+        before = content(make(tmp_path).folder)
+        with pytest.raises(UsageError, match="version 1 exists"):
+            make(tmp_path, version=1)
+        assert content(tmp_path / "tiny/1") == before
+
+    def test_a_profile_of_eager_and_every_form(self, tmp_path: Path) -> None:
+        made = make(tmp_path, profile=True)
+        profiles = sorted(name for name in made.manifest.files if name.startswith("profile-"))
+        stems = ["eager", "script", "script-optimized"]
+        assert profiles == sorted(
+            f"profile-{stem}.{kind}" for stem in stems for kind in ("json.gz", "txt")
+        )
+        for name in profiles:
+            assert made.manifest.files[name] == digest_of(made.folder / name)
+        trace = json.loads(gzip.decompress((made.folder / "profile-eager.json.gz").read_bytes()))
+        assert "aten::mul" in {event.get("name") for event in trace["traceEvents"]}
+        assert "aten::mul" in (made.folder / "profile-eager.txt").read_text()
 
 
 def test_long_steps_tell_their_progress(tmp_path: Path) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
 
-    def stage(name: str) -> Progress:
-        def progress(done: int, total: int, note: str) -> None:
-            told.setdefault(name, []).append((done, total))
+    def watched(name: str) -> Progress:
+        return lambda done, total, note: told.setdefault(name, []).append((done, total))
 
-        return progress
-
-    export(Job("tiny", CATALOG["tiny"], tmp_path), stage)
+    export(job(tmp_path, profile=True), watched)
+    assert list(told) == ["training", "eager", "script", "timing", "profiling"]
     assert told["training"] == [(1, 1)]
-    assert told["verifying"] == [(done, 66) for done in range(1, 67)]  # 64 batches, 2 examples
-
-
-def test_a_definition_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def broken() -> list[object]:
-        raise KeyError("golden")
-
-    with pytest.raises(KeyError):
-        make(tmp_path, definition(golden_inputs=broken))
-    assert list(tmp_path.rglob("*")) == []
-
-
-class Stubborn(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise ValueError("I will not")
-
-
-def test_what_cannot_be_traced_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"^torch\.jit\.trace refused 'tiny': I will not"):
-        make(tmp_path, definition(Stubborn), "trace")
-    assert list(tmp_path.rglob("*")) == []
-
-
-def test_a_definition_that_contradicts_itself_is_said_in_one_line(tmp_path: Path) -> None:
-    wrong = definition(codec=TensorCodecSpec(labels=("only one",)))
-    with pytest.raises(ExportError, match=r"contradicts itself: manifest: .*1 labels") as failed:
-        make(tmp_path, wrong)
-    assert "\n" not in str(failed.value)
-    assert list(tmp_path.iterdir()) == []
+    assert told["timing"] == [(1, 3), (2, 3), (3, 3)]
+    assert told["profiling"][-1] == (1, 1)

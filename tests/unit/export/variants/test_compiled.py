@@ -24,7 +24,7 @@ from models.forms import Forward
 from models.manifest import Manifest
 from models.processor import cpu_flags, machine
 from models.tensors import Arrays, TensorSpec
-from tests.unit.export.definitions import Branching, definition, loaded, proved, quiet, subject
+from tests.unit.export.definitions import Branching, definition, loaded, proved, subject
 
 ROOT = Path(__file__).parents[4]
 COMPILED = Compiled("cpu")
@@ -123,7 +123,7 @@ class TestFreeDimensions:
             np.testing.assert_allclose(pairs.form(a, b)[0], pairs.of.eager(a, b), atol=1e-6)
 
     def test_what_is_larger_than_declared_is_refused(self, pairs: Case) -> None:
-        with pytest.raises(ValueError, match="'b' is torch.float32"):
+        with pytest.raises(ValueError, match="input 'b' is"):
             pairs.form(torch.rand(1, 3, 2), torch.rand(1, 257, 2))
 
     def test_names_that_are_alike_and_axes_with_next_to_no_room(self, tmp_path: Path) -> None:
@@ -209,15 +209,25 @@ class TestCompilers:
         manifest = Manifest.model_validate_json((out / "pairwise/1/manifest.json").read_bytes())
         assert list(manifest.variants) == ["script", "bf16"]
         reasons = {each.variant: each.reason for each in manifest.left_out}
-        assert reasons["compiled"].startswith("it needs a C++ compiler and CXX=g++ does not run;")
+        assert reasons["compiled"].startswith("it needs a C++ compiler and what CXX names does")
 
     def test_one_that_is_not_there(self) -> None:
         told = run(FIND, CXX="/nowhere/g++")
         assert told == (
-            "it needs a C++ compiler and CXX=/nowhere/g++ does not run; install g++ or clang++, "
+            "it needs a C++ compiler and what CXX names does not run; install g++ or clang++, "
             "or set CXX to one\n"
         )
 
     def test_one_that_must_not_be_run(self, tmp_path: Path) -> None:
         (tmp_path / "g++").touch(mode=0o644)
-        assert "g++ does not run; install" in run(FIND, CXX=str(tmp_path / "g++"))
+        assert "what CXX names does not run; install" in run(FIND, CXX=str(tmp_path / "g++"))
+
+    def test_one_that_fails(self, tmp_path: Path) -> None:
+        broken = tmp_path / "c++"
+        broken.write_text(
+            '#!/bin/sh\n[ "$1" = --version ] || { echo "x.cpp:1: error: too tired" >&2; exit 1; }\n'
+        )
+        broken.chmod(0o755)
+        told = run(FIND, CXX=str(broken))
+        why = "C++ compile error: too tired"
+        assert told == f"it needs a C++ compiler and c++ does not work: {why}\n"

@@ -63,7 +63,7 @@ class Locked(Dense):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator = (each for each in ())
+        self.numbers = (number for number in range(3))
 
 
 def calibration(count: int = 2) -> Callable[[], list[Arrays]]:

@@ -65,6 +65,18 @@ def test_held_out_pictures_go_through_the_one_preprocess_from_their_files() -> N
         np.testing.assert_array_equal(held_out.inputs["image"][row], from_file)
 
 
+def test_calibration_is_on_pictures_that_were_trained_on() -> None:
+    assert DEFINITION.calibration is not None
+    batches = DEFINITION.calibration()
+    assert {batch["image"].shape for batch in batches} == {(64, 1, 32, 32)}
+    indices = split()[0]
+    drawn = [array for batch in batches for array in batch["image"]]
+    assert len(drawn) == 512
+    for row in (0, 63, 64, 511):
+        from_file = preprocess(png(pictures()[0][indices[row]]), PREPROCESS)
+        np.testing.assert_array_equal(drawn[row], from_file)
+
+
 def test_the_golden_pictures_are_one_unseen_picture_of_each_digit() -> None:
     assert DEFINITION.held_out is not None
     held_out = DEFINITION.held_out()
@@ -96,6 +108,27 @@ def test_accuracy_on_unseen_pictures(manifest: Manifest) -> None:
     assert manifest.accuracy is not None
     assert manifest.accuracy >= 0.97
     assert manifest.variants["script"].accuracy == pytest.approx(manifest.accuracy, abs=0.003)
+
+
+def test_each_variant_is_as_accurate_as_eager_but_for_half_a_point(manifest: Manifest) -> None:
+    assert manifest.accuracy is not None
+    assert {"script", "bf16", "int8"} <= set(manifest.variants)
+    for variant in manifest.variants.values():
+        assert variant.accuracy is not None
+        assert variant.accuracy >= manifest.accuracy - 0.005 - 1e-9
+
+
+def test_int8_takes_at_most_two_fifths_of_the_space(manifest: Manifest) -> None:
+    assert manifest.files["int8.pt"].bytes <= 0.4 * manifest.files["script.pt"].bytes
+
+
+def test_the_plan_has_steps_for_every_precision_up_to_64(manifest: Manifest) -> None:
+    assert manifest.plan is not None
+    device = manifest.plan.on("cpu")
+    assert device is not None
+    assert manifest.plan.precision == "float32"
+    assert set(device.steps) == {each.precision for each in manifest.variants.values()}
+    assert {steps[-1].up_to for steps in device.steps.values()} == {64}
 
 
 def test_most_golden_answers_name_their_digit(manifest: Manifest) -> None:

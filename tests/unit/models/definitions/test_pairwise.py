@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from models.definitions.pairwise import DEFINITION
+from models.manifest import Manifest
 from models.tensors import Array
 
 
@@ -57,3 +60,12 @@ def test_random_inputs_fit_the_contract_and_vary_in_size() -> None:
 def test_golden_items_have_several_shapes() -> None:
     shapes = [(item["a"].shape, item["b"].shape) for item in DEFINITION.golden_inputs()]
     assert len(set(shapes)) == len(shapes) >= 2
+
+
+def test_what_the_exported_artifact_holds(repository: Path) -> None:
+    text = (repository / "pairwise/1/manifest.json").read_bytes()
+    manifest = Manifest.model_validate_json(text)
+    assert {"script", "bf16"} <= set(manifest.variants)
+    assert manifest.accuracy is None
+    reasons = {each.variant: each.reason for each in manifest.left_out}
+    assert reasons["int8"] == "there is no convolution and no linear layer to quantize"

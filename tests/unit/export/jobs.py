@@ -1,0 +1,35 @@
+"""Exports of milliseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from export.pipeline import Job, Made, export
+from export.prove import ProofOptions
+from export.tune import TuneOptions
+from models.definitions.definition import Definition, Progress
+from tests.unit.export.definitions import CATALOG, quiet
+
+
+def stage(name: str) -> Progress:
+    """Of an export that nobody watches."""
+    return quiet
+
+
+def job(out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any) -> Job:
+    """Called `tiny`; `script` alone and batches of up to 3, unless something else is said."""
+    fields: dict[str, Any] = {
+        "proof": ProofOptions(variants or ("script",), max_batch=3),
+        "tuning": TuneOptions(max_batch=3, threads=1),
+    }
+    return Job("tiny", model, out, **(fields | changes))
+
+
+def make(out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any) -> Made:
+    return export(job(out, model, *variants, **changes), stage)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """What the files of a folder hold."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -1,0 +1,229 @@
+"""The command line: exit codes, and one line for whatever can go wrong."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from export.cli import main
+from tests.unit.export.command_line import QUICK, complete, files, run
+from tests.unit.export.definitions import CATALOG, definition
+
+
+class Convolution(torch.nn.Module):
+    """x [n, 2] -> y [n, 2], by way of a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(1, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.conv(x[:, None])[:, 0]
+        return y
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tiny, version 1: do not change."""
+    out = tmp_path_factory.mktemp("exported")
+    assert run("tiny", "--out", out, *QUICK)[0] == 0
+    return out / "tiny/1"
+
+
+def refused(
+    code: int, arguments: list[object], capsys: pytest.CaptureFixture[str], out: Path | None = None
+) -> str:
+    """Checks the code, that one line tells why, and that nothing was left in `out`."""
+    assert run(*arguments)[0] == code
+    message = capsys.readouterr().err
+    assert message.startswith("export: ")
+    assert message.count("\n") == 1
+    if out is not None:
+        assert list(out.rglob("*")) == []
+    return message
+
+
+class TestWrongUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (
+                ["unknown"],
+                (
+                    "unknown model 'unknown'; there are: close, liar, moody, nan, tiny, "
+                    "unscriptable; or a command: adopt, tune, show, compare"
+                ),
+            ),
+            ([], "the following arguments are required: model"),
+            (["tiny", "--version", "0"], "--version must be 1 to 999999999, got 0"),
+            (["tiny", "--version", "-3"], "--version must be 1 to 999999999, got -3"),
+            (["tiny", "--version", "1000000000"], "--version must be 1 to 999999999"),
+            (["tiny", "--version", "two"], "argument --version: invalid int value: 'two'"),
+            (["tiny", "--variants", "fast,script"], "--variants fast: there are: script, trace"),
+            (["tiny", "--variants", ","], "--variants '': there are: script, trace"),
+            (["tiny", "--max-accuracy-drop", "x"], "must be 0 to 100 points, got 'x'"),
+            (["tiny", "--max-accuracy-drop", "101"], "must be 0 to 100 points, got '101'"),
+            (["tiny", "--max-accuracy-drop", "nan"], "must be 0 to 100 points, got 'nan'"),
+            (["tiny", "--max-batch-size", "0"], "must be a whole number, at least 1, got '0'"),
+            (["tiny", "--max-batch-size", "2.5"], "a whole number, at least 1, got '2.5'"),
+            (["tiny", "--threads", "many"], "argument --threads: must be a whole number, at"),
+            (
+                ["tiny", "--plan-precision", "int4"],
+                "argument --plan-precision: invalid choice: 'int4",
+            ),
+            (
+                ["tiny", "--plan-precision", "int8", "--variants", "script"],
+                "--plan-precision int8: of script none computes so",
+            ),
+            (["tiny", "--turbo"], "unrecognized arguments: --turbo (--help explains every option)"),
+            (["tiny", "nan"], "unrecognized arguments: nan"),
+        ],
+    )
+    def test_of_an_export(
+        self,
+        arguments: list[object],
+        message: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        told = refused(2, [*arguments, "--out", tmp_path], capsys, tmp_path)
+        assert message in told
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["tune"], "the following arguments are required: folder"),
+            (["show"], "the following arguments are required: folder"),
+            (["show", "a", "b"], "unrecognized arguments: b"),
+            (["tune", "a", "--profile"], "unrecognized arguments: --profile"),
+            (["tune", "a", "--threads", "0"], "must be a whole number, at least 1, got '0'"),
+            (["adopt"], "the following arguments are required: FILE"),
+        ],
+    )
+    def test_of_another_command(
+        self, arguments: list[object], message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert message in refused(2, arguments, capsys)
+
+    def test_a_version_that_exists(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run("tiny", "--out", tmp_path, *QUICK)
+        before = (tmp_path / "tiny/1/manifest.json").read_bytes()
+        message = refused(2, ["tiny", "--out", tmp_path, "--version", 1], capsys)
+        assert "leave --version out to make version 2" in message
+        assert files(tmp_path) == complete("tiny/1")
+        assert (tmp_path / "tiny/1/manifest.json").read_bytes() == before
+
+    @pytest.mark.parametrize("out", ["file", "file/below"])
+    def test_a_folder_that_cannot_be_written(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str
+    ) -> None:
+        (tmp_path / "file").write_text("not a folder")
+        message = refused(2, ["tiny", "--out", tmp_path / out], capsys)
+        assert f"cannot write to {tmp_path / out}/tiny: Not a directory" in message
+        assert files(tmp_path) == ["file"]
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (None, "No such file or directory"),
+            (b"", "not a state_dict"),
+            (b"garbage", "not a state_dict"),
+            (b"PK\x03\x04", "zip archive"),
+            (torch.zeros(2), "Expected state_dict to be dict-like"),
+            ([1, 2], "Expected state_dict to be dict-like"),
+            ({"other": torch.ones(2)}, 'Missing key(s) in state_dict: "weight"'),
+            ({"weight": torch.ones(3)}, "size mismatch for weight"),
+            (Path("pickled"), "not a state_dict"),
+        ],
+        ids=["missing", "empty", "garbage", "zip", "tensor", "list", "names", "shape", "pickle"],
+    )
+    def test_weights(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, message: str
+    ) -> None:
+        weights, out = tmp_path / "weights.pt", tmp_path / "out"
+        if isinstance(content, bytes):
+            weights.write_bytes(content)
+        elif content is not None:
+            torch.save(content, weights)
+        told = refused(2, ["tiny", "--out", out, "--weights", weights], capsys, out)
+        assert f"--weights {weights}: " in told
+        assert message in told
+
+
+class TestDamaged:
+    @pytest.mark.parametrize("command", ["show", "tune"])
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            ("script.pt", "script.pt has SHA-256 "),
+            ("manifest.json", "manifest.json has SHA-256 "),
+            (None, "manifest.json cannot be read: No such file or directory"),
+        ],
+    )
+    def test_what_is_no_intact_artifact(
+        self,
+        command: str,
+        damage: str | None,
+        message: str,
+        exported: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        folder = tmp_path / "tiny/1"
+        if damage is not None:
+            shutil.copytree(exported, folder)
+            (folder / damage).write_bytes(b"{}")
+        told = refused(2, [command, folder], capsys)
+        assert f"{folder} is not an intact artifact: {message}" in told
+        assert not (tmp_path / "tiny/2").exists()
+
+
+class TestFailed:
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            ("liar", "script: golden example 0: output 'y' differs by up to 0.001"),
+            ("moody", "script: the model fails on x [4, 2]: ValueError: more than three"),
+            ("nan", "golden example 0: the eager model's output 'y' is not finite; nothing can"),
+            (
+                "unscriptable",
+                "no variant of 'unscriptable' could be made: script: torch.jit.script",
+            ),
+        ],
+    )
+    def test_no_parity_no_artifact(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, message: str
+    ) -> None:
+        arguments = [model, "--out", tmp_path / "out", "--variants", "script"]
+        assert message in refused(1, arguments, capsys, tmp_path)
+
+    def test_too_large_a_drop_of_accuracy(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        arguments = ["close", "--out", tmp_path / "out", "--variants", "bf16"]
+        told = refused(1, arguments, capsys, tmp_path)
+        assert "bf16: accuracy 0.0000 is 100.00 points under eager's; --max-accuracy-drop" in told
+
+    def test_empty_calibration_data(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        catalog = {"tiny": definition(Convolution, train=None, calibration=list)}
+        arguments = ["tiny", "--out", str(tmp_path), "--variants", "script,int8"]
+        assert main(arguments, catalog, Console(file=io.StringIO())) == 1
+        message = "export: the calibration data of 'tiny' is empty: give `calibration` of its"
+        assert capsys.readouterr().err.startswith(message)
+        assert list(tmp_path.rglob("*")) == []
+
+    def test_earlier_versions_stay_as_they_are(self, tmp_path: Path) -> None:
+        arguments = ["tiny", "--out", tmp_path, *QUICK]
+        assert run(*arguments)[0] == 0
+        assert run(*arguments, catalog={"tiny": CATALOG["liar"]})[0] == 1
+        assert files(tmp_path) == complete("tiny/1")
+        assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["1"]

@@ -1,0 +1,171 @@
+"""What fails an export: it is told in one line, early where it can be, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from export.errors import ExportError, ParityError, UsageError
+from export.tune import TuneOptions
+from models.definitions.definition import Definition, Progress
+from models.manifest import TensorCodecSpec
+from tests.unit.export.definitions import (
+    CATALOG,
+    Close,
+    Liar,
+    NotANumber,
+    close_calls,
+    definition,
+)
+from tests.unit.export.jobs import make
+
+ROOT = Path(__file__).parents[3]
+TINY = CATALOG["tiny"]
+
+
+class TestFailed:
+    """Nothing is left, whatever went wrong."""
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_left(self, tmp_path: Path) -> object:
+        yield
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("variant", ["script", "trace", "bf16"])
+    def test_eager_that_gives_nan(self, tmp_path: Path, variant: str) -> None:
+        with pytest.raises(ParityError, match="eager model's output 'y' is not finite"):
+            make(tmp_path, definition(NotANumber), variant)
+
+    def test_a_variant_that_breaks_parity(self, tmp_path: Path) -> None:
+        with pytest.raises(ParityError, match="script: golden example 0: output 'y' differs"):
+            make(tmp_path, definition(Liar))
+
+    def test_a_definition_that_raises(self, tmp_path: Path) -> None:
+        def broken() -> list[object]:
+            raise KeyError("golden")
+
+        with pytest.raises(KeyError):
+            make(tmp_path, definition(golden_inputs=broken))
+
+    def test_training_that_raises(self, tmp_path: Path) -> None:
+        def broken(module: object, progress: Progress) -> None:
+            raise FloatingPointError("the loss is not finite")
+
+        with pytest.raises(FloatingPointError):
+            make(tmp_path, definition(train=broken))
+
+    def test_a_definition_that_contradicts_itself_is_said_in_one_line(self, tmp_path: Path) -> None:
+        wrong = definition(codec=TensorCodecSpec(labels=("only one",)))
+        message = r"contradicts itself: manifest: .*1 labels"
+        with pytest.raises(ExportError, match=message) as failed:
+            make(tmp_path, wrong)
+        assert "\n" not in str(failed.value)
+
+
+class TestRefusedBeforeAnythingIsLearned:
+    @pytest.fixture
+    def unteachable(self) -> Callable[..., Definition]:
+        def never(module: object, progress: Progress) -> None:
+            raise AssertionError("it was trained")
+
+        return lambda **changes: definition(train=never, **changes)
+
+    def test_unknown_variants(self, tmp_path: Path, unteachable: Callable[..., Definition]) -> None:
+        with pytest.raises(UsageError, match="--variants fast: there are: script"):
+            make(tmp_path, unteachable(), "fast")
+
+    def test_a_precision_that_no_wanted_variant_has(
+        self, tmp_path: Path, unteachable: Callable[..., Definition]
+    ) -> None:
+        message = "^--plan-precision int8: of script, bf16 none computes so$"
+        with pytest.raises(UsageError, match=message):
+            make(tmp_path, unteachable(), "script", "bf16", tuning=TuneOptions(precision="int8"))
+
+    def test_no_golden_examples(
+        self, tmp_path: Path, unteachable: Callable[..., Definition]
+    ) -> None:
+        with pytest.raises(ExportError, match="'tiny' has no golden examples; a server replays"):
+            make(tmp_path, unteachable(golden_inputs=list))
+
+
+class TestPrecision:
+    def test_the_wanted_one_is_the_plans(self, tmp_path: Path) -> None:
+        tuning = TuneOptions(max_batch=1, precision="bf16")
+        plan = make(tmp_path, TINY, "script", "bf16", tuning=tuning).manifest.plan
+        assert plan is not None
+        assert plan.precision == "bf16"
+
+    def test_one_whose_variants_were_left_out_fails_with_their_reasons(
+        self, tmp_path: Path
+    ) -> None:
+        wanted = TuneOptions(max_batch=1, precision="bf16")
+        model = definition(Close, train=None, held_out=close_calls)
+        message = r"^--plan-precision bf16: no variant is left: bf16: accuracy 0\.0000 is 100\.00"
+        with pytest.raises(ExportError, match=message):
+            make(tmp_path, model, "script", "bf16", tuning=wanted)
+        assert list(tmp_path.iterdir()) == []
+
+
+# Run in processes of their own: what they do to a process stays there.
+FULL = """
+import resource, sys
+from pathlib import Path
+from export.cli import main
+from tests.unit.export.definitions import CATALOG
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+arguments = ["tiny", "--out", sys.argv[2], "--variants", "script", "--max-batch-size", "2"]
+sys.exit(main(arguments, CATALOG))
+"""
+SLOW = """
+import sys, time
+from pathlib import Path
+from export.cli import main
+from tests.unit.export.definitions import definition
+
+def train(module, progress):
+    progress(1, 100, "begun")
+    Path(sys.argv[1]).touch()
+    time.sleep(100)
+
+arguments = ["tiny", "--out", sys.argv[2], "--variants", "script"]
+sys.exit(main(arguments, {"tiny": definition(train=train)}))
+"""
+
+
+class TestProcess:
+    @pytest.mark.parametrize(("limit", "file"), [(1_000, "script.pt"), (10_000, "report.html")])
+    def test_a_full_disk_leaves_nothing(self, tmp_path: Path, limit: int, file: str) -> None:
+        """A limit of what a file may hold is to a writer what a full disk is."""
+        out = tmp_path / "out"
+        command = [sys.executable, "-c", FULL, str(limit), str(out)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, out.exists()) == (1, False)
+        assert f"export: cannot write {file}: File too large\n" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_interrupted_it_leaves_nothing(self, tmp_path: Path) -> None:
+        begun, out = tmp_path / "begun", tmp_path / "out"
+        process = subprocess.Popen(
+            [sys.executable, "-c", SLOW, str(begun), str(out)],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            while not begun.exists() and process.poll() is None:
+                time.sleep(0.05)
+            os.kill(process.pid, signal.SIGINT)
+            told = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+        assert (process.returncode, out.exists()) == (130, False)
+        assert told.endswith("export: interrupted; nothing was written\n")
+        assert "Traceback" not in told

@@ -1,0 +1,115 @@
+"""Tuning an artifact again: a new version with another plan, and all else as it was."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from export.errors import ExportError, UsageError
+from export.pipeline import Made, open_artifact, tune_again
+from export.tune import TuneOptions
+from models.manifest import Manifest
+from tests.unit.export.definitions import CATALOG
+from tests.unit.export.jobs import content, make, stage
+
+TINY = CATALOG["tiny"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
+
+
+@pytest.fixture
+def old(made: Made, tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny/1"
+    shutil.copytree(made.folder, folder)
+    return folder
+
+
+def test_a_new_version_and_the_old_one_as_it_was(made: Made, old: Path) -> None:
+    before = content(old)
+    again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
+    assert again.folder == old.parent / "2"
+    assert sorted(path.name for path in old.parent.iterdir()) == ["1", "2"]
+    assert content(old) == before
+    assert open_artifact(again.folder) == again.manifest
+
+
+def test_nothing_but_the_plan_differs(made: Made, old: Path) -> None:
+    again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
+    kept = set(Manifest.model_fields) - {"version", "created_at", "plan", "files"}
+    for name in kept:
+        assert getattr(again.manifest, name) == getattr(made.manifest, name)
+    assert (again.manifest.version, again.manifest.plan is None) == (2, False)
+    for name, digest in made.manifest.files.items():
+        if name != "report.html":
+            assert again.manifest.files[name] == digest
+    plan = again.manifest.plan
+    assert plan is not None
+    device = plan.on("cpu")
+    assert device is not None
+    assert device.processor.threads == 2
+    assert {times.batch_sizes for times in device.times} == {(1, 2)}
+    assert "tiny version 2" in (again.folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "at_last"),
+    [("bf16", None, "bf16"), ("bf16", "float32", "float32"), (None, "bf16", "bf16")],
+)
+def test_the_precision_stays_unless_another_is_wanted(
+    tmp_path: Path, first: None, then: None, at_last: str
+) -> None:
+    tuning = TuneOptions(max_batch=1, precision=first)
+    folder = make(tmp_path, TINY, "script", "bf16", tuning=tuning).folder
+    plan = tune_again(folder, replace(tuning, precision=then), stage).manifest.plan
+    assert plan is not None
+    assert plan.precision == at_last
+
+
+def test_a_precision_that_there_is_not(old: Path) -> None:
+    with pytest.raises(UsageError, match="--plan-precision int8: no variant has it; there are"):
+        tune_again(old, TuneOptions(precision="int8"), stage)
+    assert [path.name for path in old.parent.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize("name", ["script.pt", "report.html", "manifest.json"])
+def test_a_damaged_artifact_is_refused_by_the_files_name(old: Path, name: str) -> None:
+    with (old / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(UsageError, match=f"{old} is not an intact artifact: {name} has SHA-256"):
+        tune_again(old, TuneOptions(), stage)
+    assert [path.name for path in old.parent.iterdir()] == ["1"]
+
+
+def test_a_missing_file_is_named(old: Path) -> None:
+    (old / "bf16.pt").unlink()
+    with pytest.raises(UsageError, match=r"bf16\.pt cannot be read: No such file"):
+        tune_again(old, TuneOptions(), stage)
+
+
+def test_a_file_that_is_damaged_on_the_way(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaging(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes() + b" ")
+
+    monkeypatch.setattr("shutil.copyfile", damaging)
+    with pytest.raises(ExportError, match=r"bf16\.pt changed while it was copied; run this again"):
+        tune_again(old, TuneOptions(), stage)
+    assert [path.name for path in old.parent.iterdir()] == ["1"]
+
+
+def test_from_inside_the_folder(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(old)
+    again = tune_again(Path(), TuneOptions(max_batch=1), stage)
+    assert again.folder.resolve() == old.parent / "2"
+
+
+def test_a_folder_that_is_not_named_for_the_model(old: Path) -> None:
+    moved = old.parent.rename(old.parent.with_name("other")) / "1"
+    with pytest.raises(UsageError, match="holds the model 'tiny', its new version would not"):
+        tune_again(moved, TuneOptions(), stage)
+    assert [path.name for path in moved.parent.iterdir()] == ["1"]

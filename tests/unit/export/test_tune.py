@@ -1,0 +1,230 @@
+"""The plan of what was measured: every form at every size, of one precision by default."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export import tune
+from export.errors import ExportError, UsageError
+from export.tune import TuneOptions
+from models.manifest import Manifest, NativeCode, Variant
+from models.plan import Form, Plan
+from tests.artifacts import write_artifact
+from tests.unit.export.definitions import Moody, definition, quiet
+from tests.unit.export.jobs import make
+from tests.unit.models.manifests import example, make_manifest, spec
+
+CPU = torch.device("cpu")
+SCRIPT = make_manifest().variants["script"]
+COMPILED = SCRIPT.model_copy(
+    update={
+        "file": "compiled.pt2",
+        "format": "aotinductor",
+        "native": NativeCode(architecture="pdp11", requires=("eis",)),
+    }
+)
+INT8 = SCRIPT.model_copy(update={"file": "int8.pt", "precision": "int8"})
+
+
+def read(folder: Path) -> Manifest:
+    return Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+
+
+def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
+    return manifest.model_copy(update={"variants": variants})
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> tuple[Path, Manifest]:
+    """A model that doubles, in a plain and an optimized form, and the same called int8."""
+    folder = write_artifact(tmp_path, "double")
+    manifest = read(folder)
+    script = manifest.variants["script"]
+    script = script.model_copy(update={"optimized": script.parity})
+    int8 = script.model_copy(update={"precision": "int8", "optimized": None})
+    return folder, with_variants(manifest, script=script, int8=int8)
+
+
+def measure(artifact: tuple[Path, Manifest], options: TuneOptions) -> Plan:
+    return tune.measure(*artifact, options, quiet)
+
+
+class TestMeasure:
+    def test_every_form_at_every_size(self, artifact: tuple[Path, Manifest]) -> None:
+        plan = measure(artifact, TuneOptions(max_batch=6))
+        device = plan.on("cpu")
+        assert device is not None
+        assert [(each.form, each.precision) for each in device.times] == [
+            (Form(variant="script"), "float32"),
+            (Form(variant="script", optimized=True), "float32"),
+            (Form(variant="int8"), "int8"),
+        ]
+        for each in device.times:
+            assert each.batch_sizes == (1, 2, 4, 6)
+            for low, middle, high in zip(each.low_us, each.median_us, each.high_us, strict=True):
+                assert 0 < low <= middle <= high
+
+    def test_each_precision_has_steps_of_its_own_forms_up_to_the_largest_batch(
+        self, artifact: tuple[Path, Manifest]
+    ) -> None:
+        device = measure(artifact, TuneOptions(max_batch=6)).on("cpu")
+        assert device is not None
+        assert set(device.steps) == {"float32", "int8"}
+        for precision, steps in device.steps.items():
+            assert steps[-1].up_to == 6
+            names = {step.form.variant for step in steps}
+            assert names == {"script" if precision == "float32" else "int8"}
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_it_says_where_it_was_measured_and_leaves_the_threads_alone(
+        self, artifact: tuple[Path, Manifest], threads: int
+    ) -> None:
+        before = torch.get_num_threads()
+        device = measure(artifact, TuneOptions(max_batch=1, threads=threads)).on("cpu")
+        assert device is not None
+        assert (device.processor.kind, device.processor.threads) == ("cpu", threads)
+        assert device.torch_version == torch.__version__
+        assert torch.get_num_threads() == before
+
+    def test_it_tells_how_far_it_is(self, artifact: tuple[Path, Manifest]) -> None:
+        told: list[tuple[int, int, str]] = []
+        tune.measure(*artifact, TuneOptions(max_batch=3), lambda *each: told.append(each))
+        assert told[:3] == [(n, 3, f"cpu, batch {size}") for n, size in ((1, 1), (2, 2), (3, 3))]
+
+    def test_of_several_shapes_it_is_the_mean(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By a clock that ticks a second whenever it is read, so once per timed sample."""
+        shapes = [np.ones((count, 2), np.float32) for count in (1, 2, 3, 2)]
+        folder = write_artifact(
+            tmp_path,
+            "double",
+            inputs=(spec("x", shape=(-1, -1, 2)),),
+            outputs=(spec("y", shape=(-1, -1, 2)),),
+            golden=[{"x": array} for array in shapes],
+        )
+        ticks = itertools.count()
+        monkeypatch.setattr("models.plan.time.perf_counter", lambda: float(next(ticks)))
+        device = tune.measure(folder, read(folder), TuneOptions(max_batch=2), quiet).on("cpu")
+        assert device is not None
+        assert device.times[0].median_us == (333_333.33, 333_333.33)
+
+    def test_what_holds_the_gil_for_long_is_measured_and_not_planned(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the same clock: a forward of a second is a thousand times too long."""
+        tiny = definition(train=None)
+        made = make(tmp_path, tiny, "script", "compiled", tuning=TuneOptions(max_batch=1))
+        preferred = {name: made.manifest.variants[name] for name in ("compiled", "script")}
+        manifest = with_variants(made.manifest, **preferred)
+        ticks = itertools.count()
+        monkeypatch.setattr("models.plan.time.perf_counter", lambda: float(next(ticks)))
+        device = tune.measure(made.folder, manifest, TuneOptions(max_batch=1), quiet).on("cpu")
+        assert device is not None
+        assert "compiled" in {times.form.variant for times in device.times}
+        assert {step.form.variant for step in device.steps["float32"]} == {"script"}
+
+    def test_machine_code_for_another_machine_is_not_measured(
+        self, artifact: tuple[Path, Manifest]
+    ) -> None:
+        folder, manifest = artifact
+        manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
+        device = measure((folder, manifest), TuneOptions(max_batch=1)).on("cpu")
+        assert device is not None
+        assert {each.form.variant for each in device.times} == {"script", "int8"}
+
+    def test_nothing_that_runs_here(self, artifact: tuple[Path, Manifest]) -> None:
+        folder, manifest = artifact
+        with pytest.raises(ExportError, match="no variant runs on this machine, so there is"):
+            measure((folder, with_variants(manifest, compiled=COMPILED)), TuneOptions())
+
+    def test_a_file_that_torch_cannot_read(self, artifact: tuple[Path, Manifest]) -> None:
+        (artifact[0] / "script.pt").write_bytes(b"garbage")
+        before = torch.get_num_threads()
+        with pytest.raises(ExportError, match="script cannot be loaded here: "):
+            measure(artifact, TuneOptions(threads=2))
+        assert torch.get_num_threads() == before
+
+    def test_a_batch_that_fails(self, tmp_path: Path) -> None:
+        folder = write_artifact(tmp_path, "moody", module=Moody())
+        message = r"^a batch of 4 cannot be timed: ValueError: more than three$"
+        with pytest.raises(ExportError, match=message):
+            tune.measure(folder, read(folder), TuneOptions(max_batch=8), quiet)
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(
+        ("variants", "wanted", "chosen"),
+        [
+            ({"script": SCRIPT, "int8": INT8}, None, "float32"),
+            ({"int8": INT8, "script": SCRIPT}, None, "float32"),
+            ({"int8": INT8}, None, "int8"),
+            ({"script": SCRIPT, "int8": INT8}, "int8", "int8"),
+        ],
+    )
+    def test_float32_unless_there_is_none_or_another_is_wanted(
+        self, variants: dict[str, Variant], wanted: None, chosen: str
+    ) -> None:
+        assert tune.default_precision(variants, wanted) == chosen
+
+    def test_one_that_no_variant_has(self, artifact: tuple[Path, Manifest]) -> None:
+        message = "^--plan-precision bf16: no variant has it; there are: float32, int8$"
+        with pytest.raises(UsageError, match=message):
+            measure(artifact, TuneOptions(precision="bf16"))
+
+    def test_it_is_the_plans(self, artifact: tuple[Path, Manifest]) -> None:
+        assert measure(artifact, TuneOptions(max_batch=1)).precision == "float32"
+        wanted = TuneOptions(max_batch=1, precision="int8")
+        assert measure(artifact, wanted).precision == "int8"
+
+
+class TestGoldenBatches:
+    def test_one_of_each_shape_of_different_examples_in_turn(self) -> None:
+        arrays = [
+            np.full((count, 1), value, np.float32)
+            for count, value in ((1, 10), (2, 20), (1, 11), (1, 12))
+        ]
+        manifest = make_manifest(
+            inputs=[spec("x", shape=(-1, -1, 1))],
+            golden=[example({"x": array}, {"value": np.zeros(1, np.float32)}) for array in arrays],
+        )
+        batches = tune.golden_batches(manifest, 4)
+        assert [batch["x"][:, 0, 0].tolist() for batch in batches] == [[10, 11, 12, 10], [20] * 4]
+        assert [batch["x"].shape for batch in batches] == [(4, 1, 1), (4, 2, 1)]
+
+    def test_several_inputs_in_their_order(self) -> None:
+        manifest = make_manifest(
+            inputs=[spec("b"), spec("a", "int64", (-1,))],
+            golden=[
+                example(
+                    {"a": np.array(7), "b": np.ones(1, np.float32)},
+                    {"value": np.zeros(1, np.float32)},
+                )
+            ],
+        )
+        (batch,) = tune.golden_batches(manifest, 2)
+        assert list(batch) == ["b", "a"]
+        assert batch["a"].tolist() == [7, 7]
+
+
+class TestForms:
+    def test_in_the_order_of_the_variants_plain_before_optimized(self) -> None:
+        optimized = SCRIPT.model_copy(update={"optimized": SCRIPT.parity})
+        forms = tune.forms_of({"int8": INT8, "script": optimized})
+        assert [str(form) for form in forms] == ["int8", "script", "script, optimized at load"]
+
+    def test_a_runner_gives_each_batch_to_the_model(self) -> None:
+        seen: list[list[float]] = []
+
+        def forward(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            seen.append([*a.tolist(), *b.tolist()])
+            return a, b
+
+        batches = [{"a": np.array([n]), "b": np.array([n + 1])} for n in (1, 5)]
+        tune.runner(forward, batches, CPU)()
+        assert seen == [[1, 2], [5, 6]]
