@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from export.cli import main
-from models.catalog import CATALOG
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], CATALOG))
+    try:  # importing torch takes a second or two, and Ctrl-C may come then too
+        from export.cli import main
+        from models.catalog import CATALOG
+
+        code = main(sys.argv[1:], CATALOG)
+    except KeyboardInterrupt:
+        sys.stderr.write("export: interrupted; nothing was written\n")
+        code = 130  # as a shell says of SIGINT
+    sys.exit(code)
