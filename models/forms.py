@@ -71,6 +71,28 @@ def hush_quantized_tensors() -> None:
         torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
+class Package:
+    """A loaded package, for one thread at a time.
+
+    Whoever waits for its runner waits with the GIL, and whoever has it may let go of the GIL and
+    want it back: two threads inside a package can stop the process for ever. Here they wait outside
+    of it, without the GIL.
+
+    Args:
+        loader: torch's, from `load_package`.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._run = loader.boxed_run
+        self._lock = threading.Lock()
+
+    def boxed_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """One forward; it takes the tensors out of the list."""
+        with self._lock:
+            made: Sequence[torch.Tensor] = self._run(tensors)
+            return made
+
+
 class Packages:
     """The AOTInductor packages of a process: each is loaded once and stays.
 
@@ -80,11 +102,11 @@ class Packages:
     """
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], Any] = {}
+        self._loaded: dict[tuple[str, str], Package] = {}
         self._lock = threading.Lock()
 
-    def load(self, data: bytes, device: torch.device) -> Any:
-        """The loader of a package; call its `boxed_run` with a list of tensors.
+    def load(self, data: bytes, device: torch.device) -> Package:
+        """The package on a device, which several threads may share.
 
         Args:
             data: the `.pt2` file; what has the same bytes is loaded once.
@@ -97,7 +119,7 @@ class Packages:
         with self._lock:
             key = (hashlib.sha256(data).hexdigest(), str(device))
             if key not in self._loaded:
-                self._loaded[key] = load_package(data, device)
+                self._loaded[key] = Package(load_package(data, device))
             return self._loaded[key]
 
 
@@ -127,7 +149,7 @@ class Compiled:
     """A loaded package that looks at what it is given: the package itself would not.
 
     Args:
-        loader: from `Packages.load`.
+        loader: from `Packages.load`, or from `load_package` where one thread alone uses it.
         inputs: what the package was compiled for.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import functools
 import hashlib
@@ -208,6 +209,11 @@ def write_small(
         variants={name: small_variant(name) for name in variants} | dict(changed or {}),
         plan=plan,
     )
+
+
+def small_module() -> nn.Module:
+    """A `Small` of its own, with the weights of all the others."""
+    return copy.deepcopy(_small().eager)
 
 
 def small_answer(batch: Arrays) -> Arrays:

@@ -23,6 +23,7 @@ class FakeBackend:
 
     Args:
         script: called at every run; None: nothing special ever happens.
+        refusal: what loading raises; None: it loads.
 
     Attributes:
         batches: the values of `x` of every run that was begun, as lists.
@@ -30,8 +31,9 @@ class FakeBackend:
         calls: names of the methods that were called, in order.
     """
 
-    def __init__(self, script: Step | None = None) -> None:
+    def __init__(self, script: Step | None = None, refusal: Exception | None = None) -> None:
         self.script = script
+        self.refusal = refusal
         self.batches: list[list[float]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -40,6 +42,8 @@ class FakeBackend:
     def load(self) -> None:
         """See `Backend`."""
         self.calls.append("load")
+        if self.refusal is not None:
+            raise self.refusal
 
     def warm_up(self, batches: Sequence[Arrays]) -> None:
         """See `Backend`."""

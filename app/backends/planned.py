@@ -169,7 +169,8 @@ class PlannedBackend:
         rounds: dict[int, dict[Form, list[float]]] = {}
         for size, same in sorted(by_size.items()):
             runs = {form: _runner(part.backend, same) for form, part in self._loaded.items()}
-            rounds[size] = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S)
+            taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S)
+            rounds[size] = {form: [t / len(same) for t in times] for form, times in taken.items()}
         holds_gil = [form for form, part in self._loaded.items() if part.holds_gil]
         allowed = within_limits(rounds, holds_gil)
         steps = choose(allowed, tuple(self._loaded)) or choose(rounds, tuple(self._loaded))

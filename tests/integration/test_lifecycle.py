@@ -83,7 +83,7 @@ async def test_a_variant_for_another_kind_of_device_is_not_run(tmp_path: Path) -
     async with serving(tmp_path, wait_ready=False, devices="cpu") as api:
         await settled(api)
         reasons = (await api.client.get("/health/ready")).json()["reasons"]
-        assert "script.pt runs on cuda, not cpu" in reasons[0]
+        assert "script.pt runs on cuda, not on cpu" in reasons[0]
 
 
 async def test_an_older_good_version_takes_the_place_of_a_bad_one(tmp_path: Path) -> None:

@@ -163,6 +163,13 @@ class TestChoose:
         noisy = [0.1, 0.1, 0.1, 2.0, 2.0]  # the best median, but two rounds of five are lost
         assert choose({1: table(a=1.0, b=noisy, c=0.5)}, [A, B, C]) == steps((1, C))
 
+    def test_who_wins_is_asked_again_of_the_winner(self) -> None:
+        times = table(a=1.0, b=[0.8, 0.8, 0.8, 1.2, 0.8], c=[0.5, 0.5, 0.5, 1.1, 1.1])
+        assert not is_faster(times[C], times[A])  # too noisy, but it beats who beats the first
+        assert is_faster(times[B], times[A])
+        assert is_faster(times[C], times[B])
+        assert choose({1: times}, [A, B, C]) == steps((1, C))
+
     @given(measured())
     def test_nothing_that_is_better_by_more_than_the_noise_is_passed_over(
         self, rounds: dict[int, dict[Form, list[float]]]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import nn
 
 from app.backends.base import Backend
 from app.backends.golden import Golden
 from app.backends.torchscript import TorchScriptBackend
-from app.errors import ArtifactInvalid, ModelError
+from app.errors import ArtifactInvalid, ModelError, VariantUnusable
 from app.repository.store import Artifact, Repository
-from app.types import Arrays, Device, ModelId
+from app.types import Arrays, Device, ModelId, ServedStep
 from models.manifest import Manifest
 from models.plan import Form
-from tests.artifacts import Y, write_artifact
+from tests.artifacts import Double, Made, Y, scripted, small_batch, write_artifact, write_small
 from tests.unit.app.backends.suite import BackendSuite
 
 CPU = Device("cpu")
 PLAIN = Form(variant="script")
+OPTIMIZED = Form(variant="script", optimized=True)
 
 
 def backend_of(artifact: Artifact, device: Device = CPU, form: Form = PLAIN) -> TorchScriptBackend:
@@ -42,6 +46,38 @@ class TestTorchScriptBackend(BackendSuite):
 
     def bad_batch(self) -> Arrays:
         return {"x": np.full((2, 2), 1000, np.float32)}
+
+
+class TestSmallBackends(BackendSuite):
+    """Every TorchScript form of one model, as export makes them."""
+
+    @pytest.fixture(
+        autouse=True,
+        params=[
+            Form(variant=v, optimized=o) for v in ("script", "bf16", "int8") for o in (False, True)
+        ],
+        ids=str,
+    )
+    def _form(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.form: Form = request.param
+        write_small(tmp_path, [self.form.variant])
+        self.artifact = Repository(tmp_path).open(ModelId("small", 1))
+
+    def make(self) -> Backend:
+        return backend_of(self.artifact, form=self.form)
+
+    def batch(self, size: int) -> Arrays:
+        return small_batch(size)
+
+    def bad_batch(self) -> Arrays:
+        return {**small_batch(2), "picture": np.zeros((2, 1, 2, 2), np.float32)}
+
+    def test_golden_examples_hold_at_every_bucket(self, backend: Backend) -> None:
+        tolerance = self.artifact.manifest.variants[self.form.variant].tolerance
+        Golden(self.artifact.manifest, tolerance).replay(backend, (1, 2, 8, 33, 64, 100))
+
+    def test_it_says_which_form_it_is(self) -> None:
+        assert self.make().serving().steps == (ServedStep(None, str(self.form)),)
 
 
 class TestDigitsBackend(BackendSuite):
@@ -70,12 +106,47 @@ def test_golden_examples_hold_at_every_bucket(repository: Path) -> None:
         golden.replay(backend, (1, 2, 8, 33, 64, 100))
 
 
-def test_a_file_that_is_no_torchscript_is_refused(tmp_path: Path) -> None:
-    folder = write_artifact(tmp_path, "double")
-    artifact = Repository(tmp_path).open(ModelId("double", 1))
-    (folder / "script.pt").write_bytes(b"not a model")
-    with pytest.raises(ArtifactInvalid, match=r"script\.pt"):
-        backend_of(artifact).load()
+class TestRefusals:
+    def written(self, root: Path, made: Made) -> Artifact:
+        write_artifact(root, "double", variants={"script": made})
+        return Repository(root).open(ModelId("double", 1))
+
+    def test_a_file_that_changed_since(self, tmp_path: Path) -> None:
+        artifact = self.written(tmp_path, scripted(Double()))
+        (artifact.folder / "script.pt").write_bytes(b"not a model")
+        with pytest.raises(ArtifactInvalid, match=r"^script\.pt has SHA-256"):
+            backend_of(artifact).load()
+
+    def test_a_file_that_is_no_archive(self, tmp_path: Path) -> None:
+        artifact = self.written(tmp_path, Made(scripted(Double()).entry, b"not a model"))
+        with pytest.raises(ArtifactInvalid, match=r"^script\.pt: .* is not a zip archive"):
+            backend_of(artifact).load()
+
+    def test_an_archive_that_is_no_torchscript(self, tmp_path: Path) -> None:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("script/data.pkl", b"no pickle")
+        artifact = self.written(tmp_path, Made(scripted(Double()).entry, buffer.getvalue()))
+        message = r"^script\.pt is not a TorchScript file that this torch reads$"
+        with capture_logs() as logs, pytest.raises(ArtifactInvalid, match=message) as caught:
+            backend_of(artifact).load()
+        assert not isinstance(caught.value, VariantUnusable)
+        assert [log["event"] for log in logs] == ["form_not_loaded"]
+
+    def test_what_torch_cannot_optimize_may_still_run_as_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuses(module: object) -> None:
+            raise RuntimeError("no such pass")
+
+        monkeypatch.setattr(torch.jit, "optimize_for_inference", refuses)
+        artifact = self.written(tmp_path, scripted(Double(), optimized=True))
+        message = r"^script, optimized at load: torch cannot optimize script\.pt here$"
+        with capture_logs(), pytest.raises(VariantUnusable, match=message):
+            backend_of(artifact, form=OPTIMIZED).load()
+        backend = backend_of(artifact)
+        backend.load()
+        assert backend.run({"x": np.ones((1, 2), np.float32)})
 
 
 class TwoOutputs(nn.Module):

@@ -1,0 +1,111 @@
+"""What must not be served: what is missing, altered, of another machine, or answers wrongly."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models.integrity import read_artifact, sha256_of
+from models.tensors import EncodedArray
+from tests.artifacts import scripted, small_module, write_manifest, write_small
+from tests.integration.harness import serving
+from tests.integration.small import foreign, info, plan, reason
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (
+            {"variant": "trace"},
+            *("small/1 has no variant 'trace' (TORCHLANE_VARIANT); it has: script, bf16",),
+        ),
+        (
+            {"plan_precision": "int8"},
+            "small/1 has no variant in int8 (TORCHLANE_PLAN_PRECISION); there are: bf16, float32",
+        ),
+        (
+            {"variant": "script", "plan_precision": "bf16"},
+            *("variant 'script' (TORCHLANE_VARIANT) computes in float32, TORCHLANE_PLAN_PREC",),
+        ),
+    ],
+)
+async def test_what_the_artifact_does_not_have_keeps_it_from_being_ready(
+    tmp_path: Path, wish: dict[str, Any], says: str
+) -> None:
+    write_small(tmp_path, ["script", "bf16"])
+    async with serving(tmp_path, wait_ready=False, **wish) as api:
+        assert says in await reason(api)
+        found = await info(api)
+        assert (found["state"], found["replicas"][0]["plan"]) == ("failed", None)
+
+
+async def test_pinned_machine_code_of_another_machine_says_why_it_cannot_be(tmp_path: Path) -> None:
+    write_small(tmp_path, ["script"], changed={"compiled": foreign()})
+    async with serving(tmp_path, wait_ready=False, devices="cpu", variant="compiled") as api:
+        found = await reason(api)
+        assert "compiled.pt2 is machine code for riscv64 with v; cpu here is " in found
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "script.pt", "compiled.pt2"])
+async def test_one_flipped_byte_in_any_file_is_refused_by_name_and_digests(
+    tmp_path: Path, name: str
+) -> None:
+    folder = write_small(tmp_path, ["script", "compiled"], plan=plan("float32"))
+    assert {path.name for path in folder.iterdir()} == {
+        *("manifest.json", "manifest.sha256", "script.pt", "compiled.pt2")
+    }
+    before = sha256_of(folder / name)
+    data = bytearray((folder / name).read_bytes())
+    data[len(data) // 3] ^= 0x10
+    (folder / name).write_bytes(data)
+    async with serving(tmp_path, wait_ready=False) as api:
+        found = await reason(api)
+    assert name in found
+    assert str(tmp_path) not in found
+    digests = re.findall(r"\b[0-9a-f]{64}\b", found)
+    if name != "manifest.sha256":
+        assert digests == [sha256_of(folder / name), before]
+
+
+@pytest.mark.parametrize("index", [0, 2])
+async def test_an_altered_golden_example_is_found_out_though_every_digest_is_right(
+    tmp_path: Path, index: int
+) -> None:
+    folder = write_small(tmp_path, ["script", "compiled"], plan=plan("float32"))
+    manifest, _ = read_artifact(folder)
+    content = json.loads(manifest.model_dump_json())
+    wrong = manifest.golden[index].outputs["y"].array() + np.array([0, 0, 0.01], np.float32)
+    content["golden"][index]["outputs"]["y"] = EncodedArray.of(wrong).model_dump()
+    write_manifest(folder, type(manifest).model_validate(content))
+    read_artifact(folder)  # intact, as far as digests can tell
+    async with serving(tmp_path, wait_ready=False, devices="cpu") as api:
+        assert f"golden example {index} in a batch of 1: output 'y' differs by" in await reason(api)
+
+
+class Slow(nn.Module):
+    """As another model alone or in a pair, but slower; wrong in company."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, picture: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        for _ in range(1000):
+            picture = picture * 1.0
+        made: torch.Tensor = self.inner(picture, shift)
+        return made + 0.5 if picture.shape[0] > 2 else made
+
+
+async def test_a_variant_that_answers_otherwise_is_found_out_though_it_would_never_be_chosen(
+    tmp_path: Path,
+) -> None:
+    write_small(tmp_path, ["script"], changed={"slow": scripted(Slow(small_module()), "slow")})
+    async with serving(tmp_path, wait_ready=False, devices="cpu", max_batch_size=4) as api:
+        assert "in a batch of 4: output 'y' differs by up to 0.5 " in await reason(api)

@@ -1,0 +1,174 @@
+"""The backend of machine code: the shared suite, and where it must not run."""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from app.backends.base import Backend
+from app.backends.compiled import CompiledBackend
+from app.backends.golden import Golden
+from app.errors import ArtifactInvalid, ModelError, ReplicaError, VariantUnusable
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, ModelId
+from models import forms
+from models.forms import Packages, load_package
+from models.manifest import NativeCode
+from tests.artifacts import Made, small_batch, small_variant, write_small
+from tests.unit.app.backends.suite import BackendSuite
+from tests.unit.models.manifests import form
+
+PACKAGES = Packages()  # of all tests: what is loaded again leaks
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Artifact:
+    return written(tmp_path, small_variant("compiled"))
+
+
+def written(root: Path, made: Made) -> Artifact:
+    write_small(root, [], changed={"compiled": made})
+    return Repository(root).open(ModelId("small", 1))
+
+
+def backend_of(artifact: Artifact, packages: Packages = PACKAGES) -> CompiledBackend:
+    folder, manifest = artifact.folder, artifact.manifest
+    return CompiledBackend(folder, manifest, form("compiled"), Device("cpu"), 1, packages)
+
+
+class TestCompiledBackend(BackendSuite):
+    @pytest.fixture(autouse=True)
+    def _artifact(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+
+    def make(self) -> Backend:
+        return backend_of(self.artifact)
+
+    def batch(self, size: int) -> Arrays:
+        return small_batch(size)
+
+    def bad_batch(self) -> Arrays:
+        return {**small_batch(2), "picture": np.zeros((2, 1, 3, 3), np.float32)}
+
+
+def test_golden_examples_hold_at_every_bucket(artifact: Artifact) -> None:
+    backend = backend_of(artifact)
+    backend.load()
+    golden = Golden(artifact.manifest, artifact.manifest.variants["compiled"].tolerance)
+    golden.replay(backend, (1, 2, 8, 33, 64, 100))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"picture": np.zeros((2, 1, 4, 4), np.float64)},
+        {"picture": np.zeros((2, 1, 5, 4), np.float32)},
+        {"shift": np.zeros((2, 9), np.float32)},
+        {"shift": np.zeros((3, 3), np.float32)},
+        {"shift": np.zeros((2, 0), np.float32)},
+        {"picture": np.zeros((0, 1, 4, 4), np.float32), "shift": np.zeros((0, 3), np.float32)},
+    ],
+)
+def test_what_it_was_not_compiled_for_is_a_model_error(artifact: Artifact, wrong: Arrays) -> None:
+    backend = backend_of(artifact)
+    backend.load()
+    with pytest.raises(ModelError, match="the package was compiled for"):
+        backend.run({**small_batch(2), **wrong})
+    assert backend.run(small_batch(2))
+
+
+def changed(made: Made, **changes: object) -> Made:
+    return Made(made.entry.model_copy(update=changes), made.data)
+
+
+class TestUnusable:
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            (
+                {"native": NativeCode(architecture="riscv64", requires=("v",))},
+                "compiled.pt2 is machine code for riscv64 with v; cpu here is ",
+            ),
+            ({"torch_version": "2.1.0"}, "compiled.pt2 was compiled by torch 2.1.0 and runs with"),
+            ({"device_kinds": ("cuda",)}, "compiled.pt2 runs on cuda, not on cpu"),
+        ],
+        ids=["architecture", "torch", "device"],
+    )
+    def test_it_is_never_given_to_torch_and_the_reason_is_told(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        changes: dict[str, object],
+        says: str,
+    ) -> None:
+        monkeypatch.setattr(forms, "load_package", lambda *_: pytest.fail("it was loaded"))
+        backend = backend_of(written(tmp_path, changed(small_variant("compiled"), **changes)))
+        with pytest.raises(VariantUnusable, match=re.escape(says)):
+            backend.load()
+        with pytest.raises(ReplicaError):
+            backend.run(small_batch(1))
+        backend.close()
+
+    def test_without_a_temporary_folder(
+        self, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend_of(artifact).load()
+        monkeypatch.setattr(tempfile, "tempdir", str(artifact.folder / "none"))
+        with capture_logs() as logs, pytest.raises(VariantUnusable) as caught:
+            backend_of(artifact, Packages()).load()
+        assert str(caught.value) == (
+            "compiled.pt2 could not be loaded; it needs a temporary folder (TMPDIR) that can be "
+            "written to and executed from"
+        )
+        assert [log["event"] for log in logs] == ["form_not_loaded"]
+        assert "No such file or directory" in logs[0]["error"]
+        backend_of(artifact).load()  # what this process has loaded before needs none
+
+    def test_an_archive_without_machine_code(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))  # torch leaves an empty folder behind there
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("compiled/data/version", "1")
+        made = Made(small_variant("compiled").entry, buffer.getvalue())
+        backend = backend_of(written(tmp_path, made), Packages())
+        with capture_logs() as logs, pytest.raises(VariantUnusable, match="could not be loaded"):
+            backend.load()
+        assert [log["event"] for log in logs] == ["form_not_loaded"]
+
+    def test_a_file_that_must_not_be_unpacked_is_no_matter_of_this_machine(
+        self, tmp_path: Path
+    ) -> None:
+        made = Made(small_variant("compiled").entry, b"no archive")
+        with pytest.raises(ArtifactInvalid, match=r"^compiled\.pt2: .* not a zip arch") as caught:
+            backend_of(written(tmp_path, made), Packages()).load()
+        assert not isinstance(caught.value, VariantUnusable)
+
+
+def test_a_rebuilt_backend_loads_no_package_again(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[int] = []
+
+    def load(data: bytes, device: torch.device) -> Any:
+        loads.append(len(data))
+        return load_package(data, device)
+
+    monkeypatch.setattr(forms, "load_package", load)
+    packages = Packages()
+    for _ in range(3):
+        backend = backend_of(artifact, packages)
+        backend.load()
+        assert backend.run(small_batch(3))
+        backend.close()
+    assert len(loads) == 1

@@ -1,0 +1,228 @@
+"""Which backend serves a selection: the stored plan where it holds, a measured one elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from app.backends.base import Backend
+from app.backends.devices import cpu_threads
+from app.backends.factory import TorchBackends
+from app.backends.forward import run_forward
+from app.backends.golden import Golden
+from app.backends.selection import Preference, select
+from app.errors import VariantUnusable
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, ModelId, ServedStep
+from models.forms import Compiled, Forward
+from models.manifest import NativeCode
+from models.plan import GIL_LIMIT_S, Plan
+from models.processor import Processor, this_cpu
+from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
+from tests.unit.models.manifests import form, make_plan, steps
+from tests.unit.models.stopwatch import Stopwatch
+
+CPU = Device("cpu")
+HERE = this_cpu(cpu_threads((CPU,)))
+STEPS = steps((2, form("script")), (8, form("script", optimized=True)))
+
+
+def plan(processor: Processor = HERE, torch_version: str = torch.__version__) -> Plan:
+    return make_plan({"float32": STEPS}, processor, torch_version=torch_version)
+
+
+def written(root: Path, stored: Plan | None, **changed: Made) -> Artifact:
+    write_small(root, ["script"], plan=stored, changed=changed)
+    return Repository(root).open(ModelId("small", 1))
+
+
+def made(
+    artifact: Artifact,
+    preference: Preference | None = None,
+    *,
+    backends: TorchBackends | None = None,
+    device: Device = CPU,
+) -> tuple[Backend, list[Any]]:
+    """A backend, and what was logged while it was made."""
+    selection = select(artifact.manifest, preference or Preference())
+    with capture_logs() as logs:
+        backend = (backends or TorchBackends((CPU,), 8)).make(
+            artifact.folder, artifact.manifest, artifact.digest, selection, device
+        )
+    return backend, logs
+
+
+def warm(backend: Backend, artifact: Artifact) -> Backend:
+    backend.load()
+    golden = Golden(artifact.manifest, artifact.manifest.variants["script"].tolerance)
+    backend.warm_up(golden.batches((1, 2, 4, 8)))
+    return backend
+
+
+class TestStoredPlan:
+    def test_it_is_used_on_the_processor_that_it_was_measured_on(self, tmp_path: Path) -> None:
+        artifact = written(tmp_path, plan())
+        backend, logs = made(artifact)
+        assert logs == []
+        serving = warm(backend, artifact).serving()
+        assert serving.measured_by == "export"
+        assert serving.measured_on == str(HERE)
+        assert serving.steps == (ServedStep(2, "script"), ServedStep(8, str(STEPS[1].form)))
+        assert not serving.median_us
+
+    @pytest.mark.parametrize(
+        ("stored", "largest", "reason"),
+        [
+            (plan(HERE.model_copy(update={"name": "Other"})), 8, "it was measured on Other, "),
+            (
+                plan(HERE.model_copy(update={"threads": HERE.threads + 1})),
+                *(8, f"{HERE.threads + 1} threads; here is {HERE}"),
+            ),
+            (plan(torch_version="2.1.0"), 8, "it was measured with torch 2.1.0; here is "),
+            (plan(), 16, "it ends at batches of 8; here they reach 16"),
+            (None, 8, "the artifact has no plan of float32 for cpu"),
+        ],
+        ids=["processor", "threads", "torch", "batch", "none"],
+    )
+    def test_elsewhere_the_forms_are_measured_and_the_log_says_why(
+        self, tmp_path: Path, stored: Plan | None, largest: int, reason: str
+    ) -> None:
+        artifact = written(tmp_path, stored)
+        backend, logs = made(artifact, backends=TorchBackends((CPU,), largest))
+        assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "warning")]
+        assert logs[0]["model"] == "small/1"
+        assert reason in logs[0]["reason"]
+        serving = warm(backend, artifact).serving()
+        assert serving.measured_by == "server"
+        assert serving.measured_on == str(HERE)
+        assert set(serving.median_us) == {str(step.form) for step in STEPS}
+        assert all(list(times) == [1, 2, 4, 8] for times in serving.median_us.values())
+
+    def test_threads_are_shared_by_the_replicas_and_so_are_part_of_the_processor(
+        self, tmp_path: Path
+    ) -> None:
+        many = (CPU,) * 64
+        share = this_cpu(cpu_threads(many))
+        artifact = written(tmp_path, plan(share))
+        backend, logs = made(artifact, backends=TorchBackends(many, 8))
+        assert logs == []
+        assert warm(backend, artifact).serving().measured_on == str(share)
+
+    def test_a_pinned_variant_is_timed_in_both_its_forms_without_a_warning(
+        self, tmp_path: Path
+    ) -> None:
+        artifact = written(tmp_path, plan(), trace=small_variant("trace"))
+        backend, logs = made(artifact, Preference("script"))
+        assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "info")]
+        assert logs[0]["reason"] == "variant 'script' is pinned"
+        serving = warm(backend, artifact).serving()
+        assert {name.partition(",")[0] for name in serving.median_us} == {"script"}
+
+    def test_where_there_is_one_form_there_is_nothing_to_say(self, tmp_path: Path) -> None:
+        alone = small_variant("script")
+        alone = Made(alone.entry.model_copy(update={"optimized": None}), alone.data)
+        artifact = written(tmp_path, None, script=alone)
+        backend, logs = made(artifact)
+        assert logs == []
+        serving = warm(backend, artifact).serving()
+        assert serving.steps == (ServedStep(None, "script"),)
+        assert serving.measured_by is None
+
+
+class TestReplicas:
+    def test_what_one_measured_the_others_take(self, tmp_path: Path) -> None:
+        artifact = written(tmp_path, None)
+        backends = TorchBackends((CPU, CPU), 8)
+        one, other = (
+            warm(made(artifact, backends=backends)[0], artifact).serving() for _ in range(2)
+        )
+        assert one == other
+        assert one.median_us is other.median_us
+
+    def test_another_selection_is_measured_by_itself(self, tmp_path: Path) -> None:
+        artifact = written(tmp_path, None)
+        backends = TorchBackends((CPU,), 8)
+        planned = warm(made(artifact, backends=backends)[0], artifact).serving()
+        pinned = made(artifact, Preference("script"), backends=backends)[0]
+        assert warm(pinned, artifact).serving().median_us is not planned.median_us
+
+
+class TestForms:
+    def test_machine_code_runs_beside_torchscript(self, tmp_path: Path) -> None:
+        mixed = steps((1, form("compiled")), (8, form("script")))
+        stored = make_plan({"float32": mixed}, HERE, torch_version=torch.__version__)
+        artifact = written(tmp_path, stored, compiled=small_variant("compiled"))
+        backend = warm(made(artifact)[0], artifact)
+        assert [step.form for step in backend.serving().steps] == ["compiled", "script"]
+        for size in (1, 2, 8):
+            batch = small_batch(size)
+            wanted = small_answer(batch)["y"]
+            np.testing.assert_allclose(backend.run(batch)["y"], wanted, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize(("forward_s", "chosen"), [(0.9 * GIL_LIMIT_S, True), (2e-3, False)])
+    def test_machine_code_holds_the_gil_and_is_chosen_where_it_is_short(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forward_s: float, chosen: bool
+    ) -> None:
+        watch = Stopwatch(monkeypatch)
+
+        def run(forward: Forward, *others: Any) -> Arrays:
+            watch.now += forward_s if isinstance(forward, Compiled) else 9 * forward_s
+            return run_forward(forward, *others)
+
+        monkeypatch.setattr("app.backends.forward.run_forward", run)
+        artifact = written(tmp_path, None, compiled=small_variant("compiled"))
+        serving = warm(made(artifact)[0], artifact).serving()
+        assert serving.median_us["compiled"][1] == round(forward_s * 1e6)
+        assert serving.steps == (ServedStep(8, "compiled" if chosen else "script"),)
+
+    def test_machine_code_of_another_machine_leaves_the_others_to_be_measured(
+        self, tmp_path: Path
+    ) -> None:
+        mixed = steps((1, form("compiled")), (8, form("script")))
+        stored = make_plan({"float32": mixed}, HERE, torch_version=torch.__version__)
+        foreign = small_variant("compiled")
+        native = NativeCode(architecture="riscv64", requires=("v",))
+        foreign = Made(foreign.entry.model_copy(update={"native": native}), foreign.data)
+        artifact = written(tmp_path, stored, compiled=foreign)
+        backend, logs = made(artifact)
+        assert logs == []  # the plan is of this processor, and nobody has tried its forms yet
+        with capture_logs() as logs:
+            warm(backend, artifact)
+        assert [log["event"] for log in logs if log["log_level"] == "warning"] == [
+            "variant_unusable"
+        ]
+        serving = backend.serving()
+        assert serving.measured_by == "server"
+        assert "compiled" not in serving.median_us
+        with pytest.raises(VariantUnusable, match="machine code for riscv64"):
+            made(artifact, Preference("compiled"))[0].load()
+
+    def test_a_selection_that_is_made_for_no_such_device(self, tmp_path: Path) -> None:
+        artifact = written(tmp_path, None, int8=small_variant("int8"))
+        message = "int8.pt runs on cpu, not on cuda:0"
+        with pytest.raises(VariantUnusable, match=f"^{re.escape(message)}$"):
+            made(artifact, Preference(precision="int8"), device=Device("cuda", 0))
+
+    def test_a_plan_is_of_one_kind_of_device(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+        stored = plan(Processor(kind="cuda", name="GPU 1", threads=1))
+        only_script = steps((8, form("script")))
+        device = stored.devices[0].model_copy(update={"steps": {"float32": only_script}})
+        artifact = written(
+            tmp_path,
+            stored.model_copy(update={"devices": (device,)}),
+            trace=small_variant("trace"),
+        )
+        assert made(artifact, device=Device("cuda", 1))[1] == []
+        other = made(artifact, device=Device("cuda", 0))[1]
+        assert other[0]["reason"] == "it was measured on GPU 1; here is GPU 0"
+        on_cpu = made(artifact)[1]
+        assert on_cpu[0]["reason"] == "the artifact has no plan of float32 for cpu"

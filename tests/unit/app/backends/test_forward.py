@@ -1,0 +1,238 @@
+"""What every backend of torch does: a file that is checked, a forward, and whose fault it was."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from app.backends.forward import FormBackend, run_forward, verified_bytes
+from app.errors import (
+    ArtifactInvalid,
+    DeviceLost,
+    ModelError,
+    ReplicaError,
+    TorchlaneError,
+    VariantUnusable,
+)
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, ModelId, ServedStep
+from models.archive import ArchiveError
+from models.forms import Forward
+from models.plan import WARM_RUNS
+from tests.artifacts import write_artifact
+from tests.unit.models.manifests import form
+
+CPU = torch.device("cpu")
+ONE = {"x": np.array([[1, 2]], np.float32)}
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Artifact:
+    write_artifact(tmp_path, "double")
+    return Repository(tmp_path).open(ModelId("double", 1))
+
+
+class Scripted(FormBackend):
+    """Opens its file as the test says."""
+
+    def __init__(self, artifact: Artifact, opened: Callable[[bytes], Forward]) -> None:
+        super().__init__(artifact.folder, artifact.manifest, form(), Device("cpu"), 1)
+        self.opened = opened
+
+    def open(self, data: bytes) -> Forward:
+        return self.opened(data)
+
+    def refused(self) -> ArtifactInvalid:
+        return ArtifactInvalid("it is refused")
+
+
+def fails(error: BaseException) -> Callable[..., Forward]:
+    def work(*arguments: object) -> Forward:
+        raise error
+
+    return work
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class TestLoad:
+    def test_what_is_opened_are_the_bytes_of_the_variants_file(self, artifact: Artifact) -> None:
+        seen: list[bytes] = []
+
+        def opened(data: bytes) -> Forward:
+            seen.append(data)
+            return doubled
+
+        backend = Scripted(artifact, opened)
+        backend.load()
+        assert seen == [(artifact.folder / "script.pt").read_bytes()]
+        np.testing.assert_array_equal(backend.run(ONE)["y"], [[2, 4]])
+
+    @pytest.mark.parametrize(
+        ("error", "becomes", "says"),
+        [
+            (torch.AcceleratorError("sticky"), DeviceLost, "sticky"),
+            (torch.OutOfMemoryError("2 GiB"), ReplicaError, "the model does not fit on cpu: 2 GiB"),
+            (ArchiveError("it is a bomb"), ArtifactInvalid, "script.pt: it is a bomb"),
+            (RuntimeError("/a/path"), ArtifactInvalid, "it is refused"),
+            (ValueError("/a/path"), ArtifactInvalid, "it is refused"),
+            (OSError(28, "No space left on device"), ArtifactInvalid, "it is refused"),
+            (VariantUnusable("made for another"), VariantUnusable, "made for another"),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+    )
+    def test_whose_fault_it_was(
+        self, artifact: Artifact, error: Exception, becomes: type[TorchlaneError], says: str
+    ) -> None:
+        backend = Scripted(artifact, fails(error))
+        with capture_logs() as logs, pytest.raises(TorchlaneError) as caught:
+            backend.load()
+        assert (type(caught.value), str(caught.value)) == (becomes, says)
+        if says == "it is refused":  # torch's words hold paths and code: they are for the log
+            event = {"event": "form_not_loaded", "file": "script.pt", "form": "script"}
+            assert [event | {"error": str(error), "log_level": "error"}] == logs
+        backend.close()
+
+    def test_a_file_that_changed_since_is_never_opened(self, artifact: Artifact) -> None:
+        path = artifact.folder / "script.pt"
+        path.write_bytes(path.read_bytes() + b" ")
+        backend = Scripted(artifact, lambda data: pytest.fail("it was opened"))
+        with pytest.raises(ArtifactInvalid, match=r"^script\.pt has SHA-256 [0-9a-f]{64}, the man"):
+            backend.load()
+
+    def test_it_computes_with_its_share_of_the_cores(self, artifact: Artifact) -> None:
+        found: list[int] = []
+
+        def work() -> None:  # a thread of its own, as a replica's
+            torch.set_num_threads(2)
+            Scripted(artifact, lambda data: doubled).load()
+            found.append(torch.get_num_threads())
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert found == [1]
+
+
+class TestBackend:
+    def test_before_it_is_loaded_and_after_it_was_closed_it_does_not_run(
+        self, artifact: Artifact
+    ) -> None:
+        backend = Scripted(artifact, lambda data: doubled)
+        with pytest.raises(ReplicaError, match=r"^bug: the backend runs although it is not loaded"):
+            backend.run(ONE)
+        backend.load()
+        assert backend.run(ONE)
+        backend.close()
+        with pytest.raises(ReplicaError, match=r"^bug: "):
+            backend.run(ONE)
+
+    def test_a_closed_one_lets_go_of_its_model(self, artifact: Artifact) -> None:
+        freed = threading.Event()
+
+        class Forwards:
+            def __call__(self, x: torch.Tensor) -> torch.Tensor:
+                return x * 2
+
+            def __del__(self) -> None:
+                freed.set()
+
+        backend = Scripted(artifact, lambda data: Forwards())
+        backend.load()
+        backend.run(ONE)
+        assert not freed.is_set()
+        backend.close()
+        assert freed.is_set()
+
+    def test_every_batch_is_warmed_often_enough_to_be_specialised(self, artifact: Artifact) -> None:
+        sizes: list[int] = []
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(x))
+            return x
+
+        backend = Scripted(artifact, lambda data: forward)
+        backend.load()
+        backend.warm_up([{"x": np.ones((size, 2), np.float32)} for size in (1, 4)])
+        assert sizes == [1] * WARM_RUNS + [4] * WARM_RUNS
+        assert WARM_RUNS >= 3
+
+    def test_it_serves_its_form_at_any_size(self, artifact: Artifact) -> None:
+        backend = Scripted(artifact, lambda data: doubled)
+        assert backend.serving().steps == (ServedStep(None, "script"),)
+        assert backend.serving().measured_by is None
+
+
+class TestVerifiedBytes:
+    def test_a_file_that_is_as_the_manifest_says(self, artifact: Artifact) -> None:
+        path = artifact.folder / "script.pt"
+        assert verified_bytes(path, artifact.manifest) == path.read_bytes()
+
+    def test_a_missing_file(self, artifact: Artifact) -> None:
+        path = artifact.folder / "script.pt"
+        path.unlink()
+        message = "script.pt cannot be read: No such file or directory"
+        with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
+            verified_bytes(path, artifact.manifest)
+
+
+class TestRunForward:
+    def run(self, artifact: Artifact, forward: Forward, inputs: Arrays = ONE) -> Arrays:
+        return run_forward(forward, inputs, artifact.manifest, CPU)
+
+    @pytest.mark.parametrize(
+        ("error", "becomes", "says"),
+        [
+            (torch.OutOfMemoryError("2 GiB"), ModelError, "out of memory on cpu"),
+            (torch.AcceleratorError("sticky"), DeviceLost, "sticky"),
+            (RuntimeError("mat1 and mat2"), ModelError, "mat1 and mat2"),
+            (ValueError("no such shape"), ModelError, "no such shape"),
+            (TypeError("no tensor"), ModelError, "no tensor"),
+            (MemoryError("32 TiB"), ModelError, "32 TiB"),
+            (torch.jit.Error("too large"), ModelError, "too large"),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+    )
+    def test_whose_fault_it_was(
+        self, artifact: Artifact, error: Exception, becomes: type[TorchlaneError], says: str
+    ) -> None:
+        with pytest.raises(TorchlaneError) as caught:
+            self.run(artifact, fails(error))
+        assert (type(caught.value), str(caught.value)) == (becomes, says)
+
+    @pytest.mark.parametrize(
+        ("made", "says"),
+        [
+            (torch.ones(1, 2).double(), "output 'y' is torch.float64, not float32"),
+            ((torch.ones(1, 2),) * 2, "the model gave 2 outputs, 1 are declared"),
+            (None, "output 'y' is no tensor but NoneType"),
+        ],
+    )
+    def test_an_answer_of_another_form_is_the_models_fault(
+        self, artifact: Artifact, made: object, says: str
+    ) -> None:
+        with pytest.raises(ModelError, match=says):
+            self.run(artifact, lambda x: made)
+
+    def test_nothing_is_kept_for_gradients(self, artifact: Artifact) -> None:
+        weight = torch.ones(2, requires_grad=True)
+        outputs = self.run(artifact, lambda x: x * weight)
+        np.testing.assert_array_equal(outputs["y"], [[1, 2]])
+
+    def test_a_read_only_array_is_not_written_to(self, artifact: Artifact) -> None:
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return x.mul_(2)  # a model that writes to what it is given
+
+        inputs = {"x": np.array([[1, 2]], np.float32)}
+        inputs["x"].setflags(write=False)
+        np.testing.assert_array_equal(self.run(artifact, forward, inputs)["y"], [[2, 4]])
+        np.testing.assert_array_equal(inputs["x"], [[1, 2]])

@@ -1,0 +1,236 @@
+"""One backend of several forms: it follows a plan that holds, and makes its own where none does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from app.backends.base import Backend
+from app.backends.factory import TorchBackends
+from app.backends.fake import FakeBackend
+from app.backends.planned import Measurements, Part, PlannedBackend
+from app.backends.selection import Preference, select
+from app.errors import (
+    ModelError,
+    ReplicaError,
+    TorchlaneError,
+)
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, ModelId, ServedStep, Serving
+from models.plan import GIL_LIMIT_S
+from tests.artifacts import small_batch, write_small
+from tests.unit.app.backends.stage import SIZES, UNTIMED_RUNS, Stage, batch, golden
+from tests.unit.app.backends.suite import BackendSuite
+from tests.unit.models.manifests import XEON, form, steps
+from tests.unit.models.stopwatch import Stopwatch
+
+A, B, C = form("a"), form("b", optimized=True), form("c")
+CPU = Device("cpu")
+MS = 1e-3
+WARMED = [batch(size) for size in SIZES]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(Stopwatch(monkeypatch))
+
+
+class TestPlannedBackend(BackendSuite):
+    def make(self) -> Backend:
+        def script(inputs: Arrays) -> Arrays | None:
+            if (inputs["x"] < 0).any():
+                raise ModelError("negative")
+            return None
+
+        parts = {each: Part(FakeBackend(script), golden()) for each in (A, B)}
+        return PlannedBackend(parts, None, XEON, Measurements(), "key")
+
+    def batch(self, size: int) -> Arrays:
+        return batch(size)
+
+    def bad_batch(self) -> Arrays:
+        return {"x": np.full((2, 1), -1, np.float32)}
+
+
+class TestRealPlannedBackend(BackendSuite):
+    """Script, script optimized at load, and machine code, timed by the suite itself."""
+
+    backends = TorchBackends((CPU,), 8)
+
+    @pytest.fixture(autouse=True)
+    def _artifact(self, tmp_path: Path) -> None:
+        write_small(tmp_path, ["script", "compiled"])
+        self.artifact: Artifact = Repository(tmp_path).open(ModelId("small", 1))
+
+    def make(self) -> Backend:
+        selection = select(self.artifact.manifest, Preference())
+        assert len(selection.candidates) == 3
+        folder, manifest = self.artifact.folder, self.artifact.manifest
+        return self.backends.make(folder, manifest, self.artifact.digest, selection, CPU)
+
+    def batch(self, size: int) -> Arrays:
+        return small_batch(size)
+
+    def bad_batch(self) -> Arrays:
+        return {**small_batch(2), "picture": np.zeros((2, 1, 3, 3), np.float32)}
+
+
+class TestStoredPlan:
+    def test_each_batch_runs_in_the_form_of_its_step(self, stage: Stage) -> None:
+        for each in (A, B, C):
+            stage.add(each)
+        backend = stage.warm(steps((1, A), (4, B), (8, C)))
+        assert [stage.ran(backend, size) for size in (1, 2, 3, 4, 5, 8, 9)] == [A, B, B, B, C, C, C]
+
+    def test_forms_that_it_does_not_name_are_never_loaded(self, stage: Stage) -> None:
+        for each in (A, B, C):
+            stage.add(each)
+        stage.warm(steps((1, C), (8, A)))
+        assert stage.fakes[B].calls == []
+
+    def test_nothing_is_timed_whatever_the_times_are(self, stage: Stage) -> None:
+        stage.add(A, 9 * MS)
+        stage.add(B, 1 * MS)
+        backend = stage.warm(steps((1, B), (8, A)))
+        assert [len(fake.batches) for fake in stage.fakes.values()] == [UNTIMED_RUNS] * 2
+        assert backend.serving() == Serving(
+            (ServedStep(1, "b, optimized at load"), ServedStep(8, "a")), str(XEON), "export"
+        )
+
+
+class TestMeasured:
+    def test_the_fastest_form_at_each_size(self, stage: Stage) -> None:
+        stage.add(A, lambda size: 1 * MS * size)
+        stage.add(B, lambda size: 3 * MS)
+        stage.add(C, 20 * MS)
+        with capture_logs() as logs:
+            backend = stage.warm()
+        assert [stage.ran(backend, size) for size in (1, 2, 4, 8, 9)] == [A, A, B, B, B]
+        assert backend.serving() == Serving(
+            (ServedStep(2, "a"), ServedStep(8, "b, optimized at load")),
+            str(XEON),
+            "server",
+            {
+                "a": {1: 1000, 2: 2000, 4: 4000, 8: 8000},
+                "b, optimized at load": dict.fromkeys(SIZES, 3000),
+                "c": dict.fromkeys(SIZES, 20_000),
+            },
+        )
+        told = [log for log in logs if log["event"] == "plan_measured"]
+        assert [(log["processor"], log["steps"]) for log in told] == [
+            (str(XEON), {2: "a", 8: "b, optimized at load"})
+        ]
+
+    def test_of_equals_the_preferred_one_is_kept(self, stage: Stage) -> None:
+        for each in (B, A):
+            stage.add(each)
+        assert stage.ran(stage.warm(), 8) == B
+
+    def test_what_is_not_used_is_closed_and_only_that(self, stage: Stage) -> None:
+        stage.add(A, 1 * MS)
+        stage.add(B, 9 * MS)
+        backend = stage.warm()
+        assert stage.fakes[B].calls[-1] == "close"
+        assert "close" not in stage.fakes[A].calls
+        backend.close()
+        assert [fake.calls.count("close") for fake in stage.fakes.values()] == [1, 1]
+
+    def test_of_batches_of_several_shapes_the_mean_is_told(self, stage: Stage) -> None:
+        stage.add(A, 2 * MS)
+        stage.add(B, 9 * MS)
+        backend = stage.backend()
+        backend.load()
+        backend.warm_up([batch(2), {"x": np.ones((2, 3), np.float32)}])
+        assert backend.serving().median_us == {str(A): {2: 2000}, str(B): {2: 9000}}
+
+    def test_one_form_is_not_timed(self, stage: Stage) -> None:
+        stage.add(A)
+        backend = stage.warm()
+        assert not stage.timed(A)
+        assert backend.serving() == Serving((ServedStep(None, "a"),))
+
+    def test_without_batches_there_is_nothing_to_time(self, stage: Stage) -> None:
+        stage.add(A)
+        stage.add(B)
+        backend = stage.backend()
+        backend.load()
+        backend.warm_up([])
+        assert backend.serving() == Serving((ServedStep(None, "a"),))
+        assert stage.ran(backend, 3) == A
+
+
+class TestGil:
+    def test_a_form_that_holds_it_runs_only_where_it_is_short(self, stage: Stage) -> None:
+        stage.add(A, lambda size: 2 * GIL_LIMIT_S * size)
+        stage.add(B, lambda size: 0.3 * GIL_LIMIT_S * size, holds_gil=True)
+        backend = stage.warm()
+        assert [stage.ran(backend, size) for size in (1, 2, 3, 4, 8)] == [B, B, A, A, A]
+        median_us = backend.serving().median_us[str(B)]
+        assert list(median_us) == list(SIZES)  # what it could do is told all the same
+
+    def test_one_that_is_never_short_enough_is_never_used(self, stage: Stage) -> None:
+        stage.add(A, 9 * GIL_LIMIT_S)
+        stage.add(B, 1.1 * GIL_LIMIT_S, holds_gil=True)
+        backend = stage.warm()
+        assert {stage.ran(backend, size) for size in SIZES} == {A}
+        assert stage.fakes[B].calls[-1] == "close"
+
+    def test_where_there_is_nothing_else_it_serves(self, stage: Stage) -> None:
+        stage.add(A, 9 * GIL_LIMIT_S, holds_gil=True)
+        assert stage.ran(stage.warm(), 8) == A
+
+
+class TestLife:
+    def test_before_it_is_loaded_and_after_it_was_closed_it_does_not_run(
+        self, stage: Stage
+    ) -> None:
+        stage.add(A)
+        stage.add(B)
+        backend = stage.backend()
+        with pytest.raises(ReplicaError, match="bug"):
+            backend.run(batch(1))
+        backend.load()
+        backend.close()
+        with pytest.raises(ReplicaError, match="bug"):
+            backend.run(batch(1))
+        backend.load()
+        backend.warm_up(WARMED)
+        assert stage.ran(backend, 4) == A
+
+    @pytest.mark.parametrize("stored", [True, False])
+    def test_before_it_is_warm_it_runs_as_far_as_it_knows(self, stage: Stage, stored: bool) -> None:
+        stage.add(A)
+        stage.add(B)
+        backend = stage.backend(steps((1, B), (8, A)) if stored else None)
+        backend.load()
+        assert [stage.ran(backend, size) for size in (1, 8)] == [B if stored else A, A]
+        assert backend.serving().measured_by == ("export" if stored else None)
+
+    def test_one_that_cannot_be_closed_keeps_no_other_open(self, stage: Stage) -> None:
+        class Stubborn(FakeBackend):
+            def close(self) -> None:
+                raise RuntimeError("the device is gone")
+
+        stage.parts[A] = Part(Stubborn(), golden())
+        stage.add(B)
+        backend = stage.backend(steps((1, A), (8, B)))
+        backend.load()
+        with capture_logs() as logs:
+            backend.close()
+        assert stage.fakes[B].calls[-1] == "close"
+        assert [log["event"] for log in logs] == ["backend_not_closed"]
+
+    @pytest.mark.parametrize("error", [ModelError("no"), ReplicaError("gone")])
+    def test_what_a_form_raises_is_raised(self, stage: Stage, error: TorchlaneError) -> None:
+        fake = stage.add(A)
+        backend = stage.warm()
+
+        def script(inputs: Arrays) -> Arrays:
+            raise error
+
+        fake.script = script
+        with pytest.raises(type(error), match=str(error)):
+            backend.run(batch(1))

@@ -1,0 +1,201 @@
+"""Forms that cannot be used or answer wrongly, and what replicas of one process share."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from app.backends.planned import Measured, Measurements
+from app.errors import (
+    ArtifactInvalid,
+    DeviceLost,
+    ReplicaError,
+    TorchlaneError,
+    VariantUnusable,
+)
+from app.types import ServedStep, Serving
+from models.plan import Step
+from models.tensors import Tolerance
+from tests.unit.app.backends.stage import SIZES, Stage
+from tests.unit.models.manifests import form, steps
+from tests.unit.models.stopwatch import Stopwatch
+
+A, B, C = form("a"), form("b", optimized=True), form("c")
+MS = 1e-3
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(Stopwatch(monkeypatch))
+
+
+class TestUnusable:
+    def test_another_form_takes_the_place_of_one_that_the_plan_names(self, stage: Stage) -> None:
+        stage.add(A, 2 * MS)
+        stage.add(B, 1 * MS)
+        refused = stage.add(C, refusal=VariantUnusable("made for another machine"))
+        with capture_logs() as logs:
+            backend = stage.warm(steps((1, A), (8, C)))
+        assert [stage.ran(backend, size) for size in (1, 8)] == [B, B]
+        assert backend.serving().measured_by == "server"
+        assert refused.calls == ["load"]
+        assert [log["event"] for log in logs if log["log_level"] != "debug"] == [
+            "variant_unusable",
+            "plan_measured",
+        ]
+        assert (logs[0]["form"], logs[0]["reason"]) == ("c", "made for another machine")
+
+    def test_a_form_that_is_none_of_the_candidates_makes_a_plan_void(self, stage: Stage) -> None:
+        stage.add(A, 2 * MS)
+        stage.add(B, 1 * MS)
+        backend = stage.warm(steps((1, A), (8, C)))
+        assert stage.ran(backend, 8) == B
+        assert backend.serving().measured_by == "server"
+
+    def test_the_preference_holds_in_whatever_order_forms_were_loaded(self, stage: Stage) -> None:
+        stage.add(A)
+        stage.add(B)
+        stage.add(C, refusal=VariantUnusable("no"))
+        backend = stage.warm(steps((1, B), (8, C)))
+        assert stage.timed(A)
+        assert stage.ran(backend, 1) == A
+
+    def test_the_only_one_that_is_left_serves_untimed(self, stage: Stage) -> None:
+        stage.add(A, refusal=VariantUnusable("no"))
+        stage.add(B)
+        backend = stage.warm(steps((1, B), (8, A)))
+        assert not stage.timed(B)
+        assert backend.serving() == Serving((ServedStep(None, str(B)),))
+        assert stage.ran(backend, 64) == B
+
+    def test_where_nothing_is_left_every_reason_is_told_once(self, stage: Stage) -> None:
+        stage.add(A, refusal=VariantUnusable("a file for others"))
+        stage.add(B, refusal=VariantUnusable("a file for others"))
+        stage.add(C, refusal=VariantUnusable("no folder"))
+        message = "^a file for others; no folder$"
+        for stored in (None, steps((8, C))):
+            expected = message if stored is None else "^no folder; a file for others$"
+            with pytest.raises(VariantUnusable, match=expected):
+                stage.backend(stored).load()
+
+    @pytest.mark.parametrize(
+        "error", [ArtifactInvalid("altered"), ReplicaError("it does not fit"), DeviceLost("gone")]
+    )
+    def test_what_is_no_matter_of_the_variant_passes_through(
+        self, stage: Stage, error: TorchlaneError
+    ) -> None:
+        stage.add(A)
+        stage.add(B, refusal=error)
+        backend = stage.backend()
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            backend.load()
+        backend.close()
+        assert stage.fakes[A].calls == ["load", "close"]
+
+
+class TestGolden:
+    def test_every_form_replays_them_at_every_size(self, stage: Stage) -> None:
+        stage.add(A)
+        stage.add(B)
+        stage.warm(steps((1, A), (8, B)))
+        for fake in stage.fakes.values():
+            replayed = fake.batches[-5:]
+            assert replayed == [[1], *([1] * size for size in SIZES)]
+
+    @pytest.mark.parametrize("stored", [None, steps((1, A), (8, B))])
+    def test_a_form_that_answers_wrongly_condemns_the_artifact(
+        self, stage: Stage, stored: tuple[Step, ...] | None
+    ) -> None:
+        stage.add(A)
+        # It would never be chosen, and is wrong at one size only.
+        stage.add(B, 99 * MS, answer=lambda x: x * 2 + (len(x) == 4))
+        message = "tiny/3: golden example 0 in a batch of 4: output 'value' differs by up to 1"
+        with pytest.raises(ArtifactInvalid, match=re.escape(message)) as caught:
+            stage.warm(stored)
+        assert not isinstance(caught.value, VariantUnusable)
+
+    def test_each_form_has_a_tolerance_of_its_own(self, stage: Stage) -> None:
+        wide = Tolerance(absolute=0.5, relative=0)
+        stage.add(A, answer=lambda x: x * 2 + np.float32(0.4), tolerance=wide)
+        stage.add(B)
+        assert stage.warm().serving().measured_by == "server"
+        stage.add(A, answer=lambda x: x * 2 + np.float32(0.4))
+        with pytest.raises(ArtifactInvalid, match="golden example 0"):
+            stage.warm()
+
+
+class TestReplicas:
+    def test_what_one_measured_the_others_and_the_rebuilt_take(self, stage: Stage) -> None:
+        stage.add(A, 9 * MS)
+        stage.add(B, 1 * MS)
+        first = stage.warm()
+        assert stage.timed(A)
+        for _ in range(2):
+            stage.add(A, 1 * MS)  # it would win now
+            stage.add(B, 9 * MS)
+            second = stage.warm()
+            assert not stage.timed(A)
+            assert second.serving() == first.serving()
+            assert stage.ran(second, 8) == B
+            assert stage.fakes[A].calls[-1] == "close"
+            second.close()
+
+    def test_another_artifact_or_selection_is_measured_by_itself(self, stage: Stage) -> None:
+        for key in ("one", "other"):
+            stage.add(A, 9 * MS)
+            stage.add(B, 1 * MS)
+            stage.warm(key=key)
+            assert stage.timed(A)
+
+    def test_one_that_has_lost_a_form_does_not_take_a_plan_that_names_it(
+        self, stage: Stage
+    ) -> None:
+        stage.add(A, 3 * MS)
+        stage.add(B, 2 * MS)
+        stage.add(C, 1 * MS)
+        assert stage.ran(stage.warm(), 8) == C
+        stage.add(A, 3 * MS)
+        stage.add(B, 2 * MS)
+        stage.add(C, refusal=VariantUnusable("the temporary folder is full"))
+        backend = stage.warm()
+        assert {stage.ran(backend, size) for size in SIZES} == {B}
+        assert str(C) not in backend.serving().median_us
+
+
+class TestMeasurements:
+    found = Measured(steps((1, A)), {})
+
+    def test_two_threads_measure_once_and_in_turns(self) -> None:
+        measurements, together = Measurements(), threading.Barrier(2)
+        begun: list[str] = []
+        seen: list[Measured] = []
+
+        def measure() -> Measured:
+            begun.append("one")
+            return Measured(steps((1, A)), {})
+
+        def work() -> None:
+            together.wait()
+            seen.append(measurements.get("key", measure))
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert begun == ["one"]
+        assert seen[0] is seen[1]
+
+    def test_one_that_failed_is_made_again(self) -> None:
+        measurements = Measurements()
+
+        def fails() -> Measured:
+            raise ReplicaError("it broke")
+
+        with pytest.raises(ReplicaError):
+            measurements.get("key", fails)
+        assert measurements.get("key", lambda: self.found) is self.found

@@ -1,0 +1,207 @@
+"""Which forms may serve: all of one precision, as the artifact or whoever deploys it says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from app.backends.selection import Preference, Selection, runs_on, select, stored_steps
+from app.errors import ArtifactInvalid
+from models.manifest import Manifest, NativeCode
+from models.plan import DevicePlan, Precision
+from models.processor import Processor
+from models.tensors import Tolerance
+from tests.unit.models.manifests import (
+    CLOSE,
+    XEON,
+    form,
+    make_manifest,
+    make_plan,
+    make_variant,
+    steps,
+)
+
+NATIVE = NativeCode(architecture="x86_64", requires=("avx2",))
+WIDE = Tolerance(absolute=1e-6, relative=0.1, of_range=0.2)
+VARIANTS = {
+    "script": make_variant(optimized=True, device_kinds=("cpu", "cuda")),
+    "compiled": make_variant("compiled.pt2", native=NATIVE, tolerance=WIDE),
+    "bf16": make_variant("bf16.pt", "bf16", optimized=True, device_kinds=("cpu", "cuda")),
+    "int8": make_variant("int8.pt", "int8", tolerance=WIDE),
+}
+PLAN = make_plan(
+    {"float32": steps((4, form("compiled")), (64, form(optimized=True)))},
+    precision="float32",
+    torch_version="2.13.0+cpu",
+)
+
+
+def manifest(default: Precision | None = "float32") -> Manifest:
+    """Three precisions; the plan's default, or no plan at all."""
+    plan = PLAN.model_copy(update={"precision": default}) if default else None
+    return make_manifest(variants=VARIANTS, plan=plan)
+
+
+class TestSelect:
+    @pytest.mark.parametrize(
+        ("default", "preference", "precision", "forms"),
+        [
+            ("float32", Preference(), "float32", ["script", "script+", "compiled"]),
+            (None, Preference(), "float32", ["script", "script+", "compiled"]),
+            ("int8", Preference(), "int8", ["int8"]),
+            ("float32", Preference(precision="bf16"), "bf16", ["bf16", "bf16+"]),
+            ("int8", Preference(precision="float32"), "float32", ["script", "script+", "compiled"]),
+            ("float32", Preference("script"), "float32", ["script", "script+"]),
+            ("float32", Preference("int8"), "int8", ["int8"]),
+            ("float32", Preference("compiled", "float32"), "float32", ["compiled"]),
+        ],
+    )
+    def test_candidates_are_of_one_precision_in_the_order_of_preference(
+        self,
+        default: Precision | None,
+        preference: Preference,
+        precision: str,
+        forms: list[str],
+    ) -> None:
+        found = select(manifest(default), preference)
+        assert found.precision == precision
+        assert found.variant == preference.variant
+        names = [each.variant + "+" * each.optimized for each in found.candidates]
+        assert names == forms
+        for each, variant in found.candidates.items():
+            assert variant == VARIANTS[each.variant]
+            assert variant.precision == precision
+
+    def test_without_a_plan_the_first_variant_gives_the_precision(self) -> None:
+        variants = {"int8": VARIANTS["int8"], "script": VARIANTS["script"]}
+        found = select(make_manifest(variants=variants), Preference())
+        assert (found.precision, list(found.candidates)) == ("int8", [form("int8")])
+
+    def test_whatever_gives_another_answer_has_another_label(self) -> None:
+        """The label is part of the cache key."""
+        preferences = [
+            *(Preference(variant) for variant in VARIANTS),
+            *(Preference(precision=precision) for precision in ("float32", "bf16", "int8")),
+        ]
+        labels = [select(manifest(), preference).label for preference in preferences]
+        assert len(set(labels)) == len(preferences)
+        assert select(manifest(), Preference()).label == "plan:float32"
+        assert select(manifest("int8"), Preference()).label == "plan:int8"
+
+    def test_the_same_choice_has_the_same_label_however_it_was_made(self) -> None:
+        asked = select(manifest("int8"), Preference(precision="float32"))
+        assert asked.label == select(manifest(), Preference()).label
+        pinned = select(manifest(), Preference("script", "float32"))
+        assert pinned.label == select(manifest(), Preference("script")).label == "variant:script"
+
+    @pytest.mark.parametrize(
+        ("preference", "wanted"),
+        [
+            (Preference("script"), CLOSE),
+            (Preference("compiled"), WIDE),
+            # The widest of each share: any of the candidates may answer.
+            (Preference(), Tolerance(absolute=1e-5, relative=0.1, of_range=0.2)),
+        ],
+    )
+    def test_the_tolerance_is_as_wide_as_the_candidates_need(
+        self, preference: Preference, wanted: Tolerance
+    ) -> None:
+        assert select(manifest(), preference).tolerance == wanted
+
+    @pytest.mark.parametrize(
+        ("preference", "message"),
+        [
+            (
+                Preference("trace"),
+                (
+                    "tiny/3 has no variant 'trace' (TORCHLANE_VARIANT); it has: script, compiled, "
+                    "bf16, int8"
+                ),
+            ),
+            (
+                Preference(precision="fp16"),
+                (
+                    "tiny/3 has no variant in fp16 (TORCHLANE_PLAN_PRECISION); there are: bf16, "
+                    "float32, int8"
+                ),
+            ),
+            (
+                Preference("int8", "bf16"),
+                (
+                    "tiny/3: variant 'int8' (TORCHLANE_VARIANT) computes in int8, "
+                    "TORCHLANE_PLAN_PRECISION says bf16"
+                ),
+            ),
+        ],
+        ids=["variant", "precision", "both"],
+    )
+    def test_what_is_not_there_is_refused_with_what_is(
+        self, preference: Preference, message: str
+    ) -> None:
+        with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
+            select(manifest(), preference)
+
+
+class TestRunsOn:
+    def test_on_a_cpu_everything_that_is_made_for_it(self) -> None:
+        forms = runs_on(select(manifest(), Preference()), "cpu")
+        assert list(forms) == [form(), form(optimized=True), form("compiled")]
+
+    def test_on_cuda_nothing_is_optimized_at_load(self) -> None:
+        assert list(runs_on(select(manifest(), Preference()), "cuda")) == [form()]
+        assert list(runs_on(select(manifest(), Preference("bf16")), "cuda")) == [form("bf16")]
+
+    def test_nothing_may_be_left(self) -> None:
+        assert runs_on(select(manifest(), Preference("int8")), "cuda") == {}
+
+
+class TestStoredSteps:
+    wanted = PLAN.devices[0].steps["float32"]
+
+    def ask(
+        self,
+        plan: DevicePlan | None = PLAN.devices[0],
+        selection: Selection | None = None,
+        here: Processor = XEON,
+        torch_version: str = "2.13.0",
+        largest: int = 64,
+    ) -> tuple[object, str]:
+        chosen = selection or select(manifest(), Preference())
+        return stored_steps(plan, chosen, here, torch_version, largest)
+
+    @pytest.mark.parametrize("largest", [1, 32, 64])
+    @pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
+    def test_they_hold_where_they_were_measured(self, largest: int, version: str) -> None:
+        assert self.ask(torch_version=version, largest=largest) == (self.wanted, "")
+
+    @pytest.mark.parametrize(
+        ("here", "says"),
+        [
+            (XEON.model_copy(update={"name": "B"}), "A Xeon (x86_64), 3 threads; here is B, 3 thr"),
+            (XEON.model_copy(update={"threads": 1}), "3 threads; here is A Xeon (x86_64), 1 thr"),
+        ],
+    )
+    def test_not_on_another_processor_or_with_other_threads(
+        self, here: Processor, says: str
+    ) -> None:
+        found, why = self.ask(here=here)
+        assert found is None
+        assert "it was measured on" in why
+        assert says in why
+
+    def test_not_with_another_torch(self) -> None:
+        why = "it was measured with torch 2.13.0+cpu; here is 2.14.0+cpu"
+        assert self.ask(torch_version="2.14.0+cpu") == (None, why)
+
+    def test_not_for_larger_batches(self) -> None:
+        assert self.ask(largest=65) == (None, "it ends at batches of 64; here they reach 65")
+
+    def test_not_for_a_variant_that_is_pinned(self) -> None:
+        pinned = select(manifest(), Preference("script"))
+        assert self.ask(selection=pinned) == (None, "variant 'script' is pinned")
+
+    def test_not_where_there_is_none(self) -> None:
+        assert self.ask(plan=None) == (None, "the artifact has no plan of float32 for cpu")
+        int8 = select(manifest(), Preference(precision="int8"))
+        assert self.ask(selection=int8) == (None, "the artifact has no plan of int8 for cpu")
