@@ -6,6 +6,7 @@ Loading runs in the background, so that the process is live while it is not yet 
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import structlog
 
 from app.backends.base import Backend, close_safely
 from app.backends.golden import Golden
-from app.backends.selection import Preference, Selection, select
+from app.backends.selection import NotAsAskedFor, Preference, Selection, select
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
 from app.engine.replicas import Replica, ReplicaState
@@ -56,6 +57,18 @@ class LifecycleConfig:
     preference: Preference
     on_device_lost: Callable[[DeviceLost], None]
     on_loaded: Callable[[], None]
+
+
+class Attempt(enum.Enum):
+    """What became of a version that was to be loaded.
+
+    After FAILED the next older one gets its turn; after REFUSED it does not: the version is good,
+    but lacks what the settings pin, and an older one would be a silent step back.
+    """
+
+    LOADED = enum.auto()
+    FAILED = enum.auto()
+    REFUSED = enum.auto()
 
 
 class Lifecycle:
@@ -167,7 +180,7 @@ class Lifecycle:
         self.loaded.discovered(ModelId(name, numbers[0]) for name, numbers in versions.items())
         for name, numbers in versions.items():
             for number in numbers:
-                if await self._load(ModelId(name, number)):
+                if await self._load(ModelId(name, number)) is not Attempt.FAILED:
                     break
         self._config.on_loaded()
         readiness = self.readiness()
@@ -176,12 +189,12 @@ class Lifecycle:
         else:
             LOG.error("not_ready", reasons=list(readiness.reasons))
 
-    async def _load(self, model: ModelId) -> bool:
-        """Try one version; a failure is recorded, and the next older one gets its turn."""
+    async def _load(self, model: ModelId) -> Attempt:
+        """Try one version; a failure is recorded."""
         self.loaded.record(VersionStatus(model, ModelState.LOADING))
         try:
             artifact = await asyncio.to_thread(self._repository.open, model)
-            selection = select(artifact.manifest, self._config.preference)
+            selection = self._select(artifact)
             golden = Golden(artifact.manifest, selection.tolerance)
             maker = self._maker(artifact, selection, golden)
             await self._upkeep.install_everywhere(model, maker)
@@ -192,14 +205,27 @@ class Lifecycle:
             self.loaded.record(VersionStatus(model, ModelState.FAILED, problem))
             LOG.error("model_not_loaded", model=str(model), problem=str(error), exc_info=not known)
             await self._upkeep.remove_everywhere(model)
-            return False
+            return Attempt.REFUSED if isinstance(error, NotAsAskedFor) else Attempt.FAILED
         manifest = artifact.manifest
         outputs = tuple(spec.name for spec in manifest.outputs)
         self._engine.publish(model, f"{artifact.digest}:{selection.label}", outputs, golden.probe)
         self.loaded.publish(LoadedModel(model, manifest, codec_for(manifest), selection))
         count = sum(replica.serves(model) for replica in self._replicas)
         LOG.info("model_loaded", model=str(model), serves=selection.label, replicas=count)
-        return True
+        return Attempt.LOADED
+
+    def _select(self, artifact: Artifact) -> Selection:
+        selection = select(artifact.manifest, self._config.preference)
+        wanted = self._config.preference.precision
+        if wanted not in (None, selection.precision):
+            LOG.warning(
+                "precision_not_there",
+                model=str(artifact.id),
+                wanted=wanted,
+                serves=selection.precision,
+                instead="the model's own plan; export it with that variant to change this",
+            )
+        return selection
 
     def _maker(self, artifact: Artifact, selection: Selection, golden: Golden) -> Maker:
         """What a replica's thread runs to get a backend that has proved itself."""

@@ -20,7 +20,7 @@ from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact, tune_again
 from export.prove import ProofOptions
 from export.report import print_report
-from export.tune import TuneOptions
+from export.tune import MAX_BATCH, TuneOptions
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
 from models.plan import Precision
@@ -154,7 +154,7 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
         description="Time an artifact's variants on this machine; the plan is a new version.",
     )
     parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
-    _add_tuning(parser, profile=False)
+    _add_tuning(parser, again=True)
     parsed = parser.parse_args(arguments)
     _carry_out(lambda stage: tune_again(parsed.folder, _tuning(parsed), stage), console)
 
@@ -204,7 +204,7 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_tuning(parser: argparse.ArgumentParser, *, profile: bool = True) -> None:
+def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
     parser.add_argument(
         "--plan-precision",
         choices=get_args(Precision),
@@ -214,9 +214,11 @@ def _add_tuning(parser: argparse.ArgumentParser, *, profile: bool = True) -> Non
     parser.add_argument(
         "--max-batch-size",
         type=_positive,
-        default=64,
+        default=None if again else MAX_BATCH,
         metavar="N",
-        help="prove and time batches of up to N (default: 64)",
+        help=f"time batches of up to N (default: as far as its plan reaches, else {MAX_BATCH})"
+        if again
+        else f"prove and time batches of up to N (default: {MAX_BATCH})",
     )
     parser.add_argument(
         "--threads",
@@ -225,7 +227,7 @@ def _add_tuning(parser: argparse.ArgumentParser, *, profile: bool = True) -> Non
         help="time with N threads on the CPU (default: as many as a server with one replica takes, "
         "all usable cores but one)",
     )
-    if profile:
+    if not again:
         parser.add_argument(
             "--profile",
             action="store_true",

@@ -13,7 +13,7 @@ from torch import nn
 from export.errors import ParityError, reason
 from export.variants.base import NotApplicable
 from export.variants.compiled import find_compiler
-from models.forms import load_package
+from models.packages import load_package
 from models.plan import time_interleaved
 
 LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "compiled"

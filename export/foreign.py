@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import torch
 
+from export import traces
 from export.errors import ExportError, UsageError, reason
-from export.samples import SEED, Samples, draw
+from export.samples import SEED, Samples, draw, sample_bytes
 from models.archive import ArchiveError, check_archive
 from models.forms import load_torchscript
 from models.manifest import CodecSpec
 from models.tensors import Arrays, Dtype, TensorSpec
 
 BATCHES = (1, 2, 3)
-# Pairs of sizes for free dimensions. The first pair on which the model runs is taken: a network
-# that halves its picture five times needs more than a few pixels, and an even number of them.
+# Pairs of sizes for free dimensions. Samples are of the first pair on which the model runs: a
+# network that halves its picture five times needs more than a few pixels, and an even number. The
+# larger ones tell which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
 FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
+MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
+MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, of the pairs after the first that the model ran on
+LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
 HOW = (
     "make a TorchScript file where its Python code is: torch.jit.script(model.eval())"
     ".save('model.pt'), or torch.jit.trace(model.eval(), example_input).save('model.pt')"
@@ -36,17 +41,22 @@ Made: TypeAlias = list[torch.Tensor]
 
 
 class DoesNotRun(ExportError):
-    """The model fails on inputs of the shapes that were asked for."""
+    """The model fails on inputs of the shapes that were asked for, or gives no finite numbers."""
 
 
-def archive_names(data: bytes, what: str) -> list[str]:
+def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str]:
     """The names of the entries of a zip archive; it is checked before anything unpacks it.
+
+    Args:
+        data: the file.
+        what: its name, for messages.
+        of_torch: it must be one that torch wrote; False where it may be a `.mar`.
 
     Raises:
         ExportError: if it is no zip archive, or one that must not be unpacked.
     """
     try:
-        return check_archive(io.BytesIO(data), what)
+        return check_archive(io.BytesIO(data), what, of_torch=of_torch)
     except ArchiveError as error:
         raise ExportError(_advice(data, what) or str(error)) from error
 
@@ -61,7 +71,7 @@ def load(data: bytes, what: str) -> torch.jit.ScriptModule:
     Raises:
         ExportError: if it is something else; the message says what, and what to do.
     """
-    files = {name.partition("/")[2] for name in archive_names(data, what)}
+    files = {name.partition("/")[2] for name in archive_names(data, what, of_torch=True)}
     if not {"data.pkl", "constants.pkl"} <= files:
         raise ExportError(_what_it_is(files, what))
     try:
@@ -79,21 +89,54 @@ def infer(
     """Run the model on samples of several batch sizes and free dimensions.
 
     Returns:
-        its outputs, named `output`, or `output_0`, `output_1` and so on; and samples like those
-        that it ran on.
+        its outputs, named `output`, or `output_0`, `output_1` and so on, where an axis that ever
+        differed is free; and samples like the smallest that it ran on.
 
     Raises:
-        UsageError: if the model takes another number of inputs.
+        UsageError: if the model takes another number of inputs, or one sample would be too large.
         ExportError: if it fails on the samples, answers otherwise each time, or gives what cannot
             be served.
     """
     _check_count(module, inputs)
-    is_free = not all(spec.is_fixed for spec in inputs)
-    *small, last = FREE_SIZES if is_free else ((1,),)
-    for sizes in small:
-        with contextlib.suppress(DoesNotRun):
-            return _outputs(_runs(module, inputs, codec, sizes)), Samples(inputs, codec, sizes)
-    return _outputs(_runs(module, inputs, codec, last)), Samples(inputs, codec, last)
+    traces.check_evaluating(module)
+    fixed = all(spec.is_fixed for spec in inputs)
+    pairs = _affordable(inputs, ((1,),) if fixed else FREE_SIZES)
+    runs: dict[Sizes, Made] = {}
+    first: tuple[int, ...] | None = None
+    took = size = 0.0
+    for pair in pairs:
+        wanted = sample_bytes(inputs, (BATCHES[-1], pair[-1]))
+        too_long = took and took * wanted / size > LARGER_BUDGET_S
+        if first is not None and (wanted > MAX_LARGER_BYTES or too_long):
+            break
+        began = time.perf_counter()
+        try:
+            made = _runs(module, inputs, codec, pair)
+        except DoesNotRun:
+            if first is None and pair == pairs[-1]:
+                raise
+            continue
+        took, size = time.perf_counter() - began, wanted
+        runs |= made
+        first = first or pair
+    if first is None:
+        raise RuntimeError("a bug in infer: no sizes were tried")
+    return _outputs(runs), Samples(inputs, codec, first)
+
+
+def _affordable(
+    inputs: tuple[TensorSpec, ...], pairs: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """The pairs of which a batch of samples fits in memory; the smallest one must."""
+    batch = BATCHES[-1]
+    needed = sample_bytes(inputs, (batch, pairs[0][-1]))
+    if needed > MAX_SAMPLE_BYTES:
+        raise UsageError(
+            f"--input: a sample batch of {batch} items has {needed:,} bytes; at most "
+            f"{MAX_SAMPLE_BYTES:,} are tried. Say smaller sizes, or -1 where a size is free"
+        )
+    fits = (sample_bytes(inputs, (batch, pair[-1])) <= MAX_SAMPLE_BYTES for pair in pairs)
+    return [pair for pair, is_small in zip(pairs, fits, strict=True) if is_small]
 
 
 def _runs(
@@ -102,14 +145,16 @@ def _runs(
     codec: CodecSpec,
     free_sizes: Sequence[int],
 ) -> dict[Sizes, Made]:
+    """What it gives to batches of every size, without the numbers: dtypes and shapes."""
     rng = np.random.default_rng(SEED)
     runs: dict[Sizes, Made] = {}
     for free in free_sizes:
         for batch in BATCHES:
             sample = draw(inputs, codec, rng, (batch, free))
-            runs[batch, free] = _run(module, inputs, sample)
-    again = _run(module, inputs, sample)
-    for before, after in zip(runs[batch, free], again, strict=True):
+            made = _run(module, inputs, sample)
+            _check_finite(made)
+            runs[batch, free] = [tensor.to("meta") for tensor in made]
+    for before, after in zip(made, _run(module, inputs, sample), strict=True):
         if not _same(before, after):
             raise ExportError(
                 "the model answers otherwise each time that it is asked the same: something in it "
@@ -117,6 +162,17 @@ def _runs(
                 "before torch.jit.trace"
             )
     return runs
+
+
+def _check_finite(made: Made) -> None:
+    floats = [each for each in made if str(each.dtype).removeprefix("torch.") in get_args(Dtype)]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
+        raise DoesNotRun(
+            "the model gives NaN or infinite numbers for the samples, so nothing can be proved "
+            "against it. Samples are random normal numbers, about half of them below 0 (integers "
+            "are 0 or 1, uint8 0 to 255): script a module around the model that brings them into "
+            "the range that it takes, or write a definition with golden inputs of your own"
+        )
 
 
 def _same(before: torch.Tensor, after: torch.Tensor) -> bool:

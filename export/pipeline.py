@@ -23,7 +23,7 @@ from export.variants.base import Subject
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition, Progress
 from models.integrity import IntegrityError, read_artifact
-from models.manifest import GoldenExample, LeftOut, Manifest
+from models.manifest import SCHEMA_VERSION, GoldenExample, LeftOut, Manifest
 from models.plan import Precision
 from models.tensors import EncodedArray, stack
 
@@ -180,6 +180,7 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
     definition = job.definition
     try:
         return Manifest(
+            schema_version=SCHEMA_VERSION,
             model=job.model,
             version=version,
             description=definition.description,
@@ -209,10 +210,11 @@ def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Prog
     """Of eager and of every form, on the CPU, with a batch of eight."""
     batch = tune.golden_batches(manifest, PROFILED_BATCH)[0]
     device = torch.device("cpu")
-    runs = {"eager": tune.runner(subject.eager, [batch], device)}
-    for form, call in tune.load_forms(staging, manifest, device).items():
+    runs = {"eager": tune.runner(subject.eager, batch, device)}
+    forms = tune.load_forms(staging, manifest, device, lambda why: progress(0, 1, why))
+    for form, call in forms.items():
         name = f"{form.variant}-optimized" if form.optimized else form.variant
-        runs[name] = tune.runner(call, [batch], device)
+        runs[name] = tune.runner(call, batch, device)
     progress(0, 1, f"{len(runs)} forms")
     profiling.profile(runs, staging)
     progress(1, 1, "")

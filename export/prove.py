@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,10 +16,20 @@ from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subjec
 from export.variants.registry import MAKERS
 from models.archive import ArchiveError
 from models.definitions.definition import HeldOut, Progress
-from models.forms import Forward, growth_per_reload, kinds_here, load_form
+from models.forms import (
+    Forward,
+    kinds_here,
+    load_form,
+)
 from models.manifest import Difference, Parity, Variant
-from models.plan import Precision
+from models.packages import growth_per_reload
+from models.plan import GIL_LIMIT_S, Precision, time_interleaved
 from models.processor import DeviceKind
+
+# Each load keeps the whole of the weights, and all of it stays: no more loads than tell how much.
+RELOADS = 3
+ROUNDS = 11  # of timing whether a form is short enough, no more of them after so many seconds
+BUDGET_S = 1.0
 
 Stage = Callable[[str], Progress]
 
@@ -165,13 +177,15 @@ def _prove(
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
         plain = _load(work, draft, data, kind, optimized=False)
+        if draft.format == "aotinductor" and work.options.variants is None:
+            _check_short(work, name, plain, torch.device(kind))
         found = _parity(work, plain, precision, kind, progress)
         parity = found if parity is None else _worse(parity, found)
         here = _accuracy(work, plain, kind)
         accuracy = here if accuracy is None or here is None else min(accuracy, here)
     if parity is None:
         raise ExportError(f"bug: {name} was made for no device that is here")
-    cpu = torch.device("cpu")
+    optimized, interchangeable = _optimized(work, name, precision, draft, data, progress)
     return Variant(
         file=draft.file,
         format=draft.format,
@@ -181,11 +195,12 @@ def _prove(
         device_kinds=draft.device_kinds,
         tolerance=TOLERANCES[precision],
         parity=parity,
-        optimized=_optimized(work, name, precision, draft, data, progress),
+        optimized=optimized,
         accuracy=accuracy,
         native=draft.native,
+        interchangeable=interchangeable,
         reload_growth_bytes=(
-            growth_per_reload(data, cpu)
+            growth_per_reload(data, torch.device("cpu"), times=RELOADS)
             if draft.format == "aotinductor" and "cpu" in draft.device_kinds
             else None
         ),
@@ -194,18 +209,49 @@ def _prove(
 
 def _optimized(
     work: _Work, name: str, precision: Precision, draft: Draft, data: bytes, progress: Progress
-) -> Parity | None:
-    """The proof of the form that a server makes at load; None, with a reason, where it fails."""
+) -> tuple[Parity | None, bool]:
+    """The proof of the form that a server makes at load; None, with a reason, where it fails.
+
+    And whether a plan may mix it with the plain one. In float32 both are eager to that very
+    tolerance; of a lossy precision each errs in its own way, and they have to be compared.
+    """
     if draft.format != "torchscript" or "cpu" not in draft.device_kinds:
-        return None
+        return None, True
     try:
         form = _load(work, draft, data, "cpu", optimized=True)
         parity = _parity(work, form, precision, "cpu", progress)
         _accuracy(work, form, "cpu")
+        if precision == "float32":
+            return parity, True
+        plain = _load(work, draft, data, "cpu", optimized=False)
+        return parity, verify.agree(plain, form, work.reference, TOLERANCES["float32"])
     except (ParityError, NotApplicable) as error:
         work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
-        return None
-    return parity
+        return None, True
+
+
+def _check_short(work: _Work, name: str, form: Forward, device: torch.device) -> None:
+    """A compiled form holds the GIL while it runs; where no plan may have it, it is not kept.
+
+    Raises:
+        NotApplicable: if one item, of the slowest shape there is, takes longer than is allowed.
+        ParityError: if it fails.
+    """
+    by_shape = {
+        tuple(array.shape for array in each.inputs.values()): partial(
+            verify.run, form, work.subject.definition, each.inputs, device
+        )
+        for each in work.reference.comparisons
+        if all(len(array) == 1 for array in each.inputs.values())
+    }
+    taken = time_interleaved(by_shape, ROUNDS, BUDGET_S)
+    slowest = max(statistics.median(times) for times in taken.values())
+    if slowest > GIL_LIMIT_S:
+        others = ",".join((*work.variants, name))
+        raise NotApplicable(
+            f"a forward of one item takes {slowest * 1e3:.2f} ms and would stop a whole server "
+            f"for so long, {GIL_LIMIT_S * 1e3:g} ms are allowed; to keep it: --variants {others}"
+        )
 
 
 def _parity(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from models.tensors import Array, Arrays, Dtype, TensorSpec
 GOLDEN = 3
 SEED = 11
 EXAMPLE_PICTURE = 16  # pixels to a side
+MAX_EXAMPLE = 4096  # numbers; more are read by nobody, and stand in many documents
 DECIMALS = 2  # of the numbers of an example: they are read by people, and there may be many
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
@@ -58,15 +60,24 @@ def draw(
     Returns:
         input name -> array with the batch axis.
     """
-    batch, free = sizes
     made = {}
     for spec in inputs:
-        shape = (batch, *(free if size == -1 else size for size in spec.item_shape))
+        shape = _shape(spec, sizes)
         if isinstance(codec, ImageCodecSpec):
             made[spec.name] = _normalised(_bytes(rng, shape), codec.preprocess)
         else:
             made[spec.name] = DRAWS[spec.dtype](rng, shape).astype(spec.dtype)
     return made
+
+
+def sample_bytes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> int:
+    """How many bytes `draw` would give back."""
+    return sum(math.prod(_shape(spec, sizes)) * np.dtype(spec.dtype).itemsize for spec in inputs)
+
+
+def _shape(spec: TensorSpec, sizes: tuple[int, int]) -> tuple[int, ...]:
+    batch, free = sizes
+    return (batch, *(free if size == -1 else size for size in spec.item_shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +107,15 @@ class Samples:
         return [{name: array[0] for name, array in batch.items()} for batch in batches]
 
     def example(self) -> JsonValue:
-        """See `Definition.example`: a small PNG in base64, or the first golden item in numbers."""
+        """See `Definition.example`: a small PNG in base64, or the first golden item in numbers.
+
+        None where that would be more than 4096 numbers: too large to show.
+        """
         if isinstance(self.codec, ImageCodecSpec):
             return _png(self.codec.preprocess.channels)
         item = self.golden_inputs()[0]
+        if sum(array.size for array in item.values()) > MAX_EXAMPLE:
+            return None
         plain = {name: _numbers(array) for name, array in item.items()}
         return plain if len(plain) > 1 else next(iter(plain.values()))
 

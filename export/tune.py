@@ -7,6 +7,7 @@ Python model.
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +18,37 @@ import torch
 from export.errors import ExportError, UsageError, reason
 from models.archive import ArchiveError
 from models.definitions.definition import Progress
-from models.forms import Forward, WrongMachine, check_runs_here, kinds_here, load_form
-from models.manifest import Manifest, Variant
+from models.forms import (
+    Forward,
+    WrongMachine,
+    check_runs_here,
+    kinds_here,
+    load_form,
+    processor_of,
+)
+from models.manifest import Manifest, Variant, forms_of, may_mix
 from models.plan import (
     DevicePlan,
     Form,
     Plan,
     Precision,
+    Rounds,
+    Step,
     batch_sizes,
     choose,
+    choose_one,
     summary,
     time_interleaved,
     within_limits,
 )
-from models.processor import DeviceKind, Processor, this_cpu, usable_cores
+from models.processor import DeviceKind, usable_cores
 from models.tensors import Arrays, stack
 
 ROUNDS = 21
 BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
+MAX_BATCH = 64  # where nothing else is said
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +56,12 @@ class TuneOptions:
     """How to measure.
 
     Attributes:
-        max_batch: the largest batch that is timed.
+        max_batch: the largest batch that is timed; None: as in the plan there is, else MAX_BATCH.
         threads: intra-op threads on the CPU; None: as many as a server with one replica takes.
         precision: the plan's default; None: float32 where a variant has it, else the first one's.
     """
 
-    max_batch: int = 64
+    max_batch: int | None = None
     threads: int | None = None
     precision: Precision | None = None
 
@@ -55,11 +69,13 @@ class TuneOptions:
 def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Progress) -> Plan:
     """Time all forms on the golden examples, on every kind of device at hand.
 
+    What the manifest's own plan says of kinds of device that are not at hand stays in the plan.
+
     Args:
         folder: where the variants' files lie.
-        manifest: what they are; a plan that it has already is not looked at.
+        manifest: what they are.
         options: how to measure.
-        progress: told after each batch size.
+        progress: told after each batch size, and what cannot be timed here.
 
     Raises:
         UsageError: if the wanted precision is none of the variants'.
@@ -70,7 +86,10 @@ def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Pr
     devices = [found for found in measured if found is not None]
     if not devices:
         raise ExportError("no variant runs on this machine, so there is nothing to measure")
-    return Plan(precision=precision, devices=tuple(devices))
+    new = {device.processor.kind for device in devices}
+    old = manifest.plan.devices if manifest.plan else ()
+    kept = (device for device in old if device.processor.kind not in new)
+    return Plan(precision=precision, devices=(*devices, *kept))
 
 
 def default_precision(variants: Mapping[str, Variant], wanted: Precision | None) -> Precision:
@@ -87,60 +106,101 @@ def default_precision(variants: Mapping[str, Variant], wanted: Precision | None)
     return wanted or ("float32" if "float32" in there else there[0])
 
 
-def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
-    """Every form that was proved, in the order of the variants, plain before optimized."""
-    forms = {}
-    for name, variant in variants.items():
-        forms[Form(variant=name)] = variant
-        if variant.optimized is not None:
-            forms[Form(variant=name, optimized=True)] = variant
-    return forms
-
-
 def _measure_on(
     kind: DeviceKind, folder: Path, manifest: Manifest, options: TuneOptions, progress: Progress
 ) -> DevicePlan | None:
     device = torch.device(kind)
     threads = (options.threads or max(1, usable_cores() - 1)) if kind == "cpu" else 1
     with _threads(threads):
-        forms = load_forms(folder, manifest, device)
+        sizes = batch_sizes(options.max_batch or _largest(manifest.plan, kind))
+        forms = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
         if not forms:
             return None
-        sizes = batch_sizes(options.max_batch)
         rounds: dict[int, dict[Form, list[float]]] = {}
+        slowest: dict[int, dict[Form, list[float]]] = {}
         for done, size in enumerate(sizes, start=1):
-            batches = golden_batches(manifest, size)
-            runs = {form: runner(call, batches, device) for form, call in forms.items()}
-            rounds[size] = _time(runs, len(batches), size)
+            taken = _time(forms, golden_batches(manifest, size), device, size)
+            # Per round: the mean over the shapes, and the slowest of them.
+            rounds[size] = {
+                form: [statistics.fmean(shapes) for shapes in each] for form, each in taken.items()
+            }
+            slowest[size] = {form: [max(shapes) for shapes in each] for form, each in taken.items()}
             progress(done, len(sizes), f"{kind}, batch {size}")
-    holds_gil = [form for form in forms if _format(manifest, form) == "aotinductor"]
-    allowed = within_limits(rounds, holds_gil)
-    by_precision: dict[Precision, list[Form]] = {}
-    for form in forms:
-        by_precision.setdefault(manifest.variants[form.variant].precision, []).append(form)
     return DevicePlan(
-        processor=_processor(device, threads),
+        processor=processor_of(device, threads),
         torch_version=torch.__version__,
         times=tuple(
             summary(rounds, form, manifest.variants[form.variant].precision) for form in forms
         ),
-        steps={
-            precision: steps
-            for precision, candidates in by_precision.items()
-            if (steps := choose(allowed, candidates))
-        },
+        steps=plan_steps(manifest, rounds, slowest),
     )
 
 
+def plan_steps(
+    manifest: Manifest, rounds: Rounds, slowest: Rounds
+) -> dict[Precision, tuple[Step, ...]]:
+    """Which form runs which batch, per precision.
+
+    A compiled form holds the GIL, so it is planned only where the slowest shape keeps the limit;
+    and never where a dimension is free: a client's item may be larger than all golden ones.
+
+    Args:
+        manifest: of what was measured.
+        rounds: a forward of the mean shape.
+        slowest: a forward of the slowest shape; the same forms, sizes and rounds.
+    """
+    forms = list(dict.fromkeys(form for taken in rounds.values() for form in taken))
+    variants = {form: manifest.variants[form.variant] for form in forms}
+    holds_gil = [form for form in forms if variants[form].format == "aotinductor"]
+    short = within_limits(slowest, holds_gil)
+    fixed = all(spec.is_fixed for spec in manifest.inputs)
+    allowed = {
+        size: {
+            form: times
+            for form, times in taken.items()
+            if form in short[size] and (fixed or form not in holds_gil)
+        }
+        for size, taken in rounds.items()
+    }
+    by_precision: dict[Precision, list[Form]] = {}
+    for form in forms:
+        by_precision.setdefault(variants[form].precision, []).append(form)
+    made = {
+        precision: (choose if may_mix(variants[form] for form in candidates) else choose_one)(
+            allowed, candidates
+        )
+        for precision, candidates in by_precision.items()
+    }
+    return {precision: steps for precision, steps in made.items() if steps}
+
+
 def _time(
-    runs: Mapping[Form, Callable[[], object]], shapes: int, size: int
-) -> dict[Form, list[float]]:
-    """Seconds of one forward: the mean over the shapes, where there are several."""
+    forms: Mapping[Form, Forward], batches: Sequence[Arrays], device: torch.device, size: int
+) -> dict[Form, list[tuple[float, ...]]]:
+    """Seconds of one forward: per form and round, one number per shape."""
+    runs = {
+        (form, shape): runner(call, batch, device)
+        for form, call in forms.items()
+        for shape, batch in enumerate(batches)
+    }
     try:
         taken = time_interleaved(runs, ROUNDS, BUDGET_S)
     except Exception as error:  # what was never run at this size may fail in any way
         raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
-    return {form: [seconds / shapes for seconds in times] for form, times in taken.items()}
+    return {
+        form: list(zip(*(taken[form, shape] for shape in range(len(batches))), strict=True))
+        for form in forms
+    }
+
+
+def _largest(plan: Plan | None, kind: DeviceKind) -> int:
+    """The largest batch that was timed before: on this kind of device, else on any."""
+    if plan is None:
+        return MAX_BATCH
+    own = plan.on(kind)
+    devices = (own,) if own is not None else plan.devices
+    sizes = (size for device in devices for times in device.times for size in times.batch_sizes)
+    return max(sizes, default=MAX_BATCH)
 
 
 def golden_batches(manifest: Manifest, size: int) -> list[Arrays]:
@@ -154,11 +214,20 @@ def golden_batches(manifest: Manifest, size: int) -> list[Arrays]:
     ]
 
 
-def load_forms(folder: Path, manifest: Manifest, device: torch.device) -> dict[Form, Forward]:
+def load_forms(
+    folder: Path, manifest: Manifest, device: torch.device, tell: Tell
+) -> dict[Form, Forward]:
     """Every form that runs on a device here, ready to be called.
 
+    Args:
+        folder: where the variants' files lie.
+        manifest: what they are.
+        device: where they are to run.
+        tell: told why a form is not among them. Machine code may be for another machine, or this
+            one forbids to run what is unpacked; a server does without it as well.
+
     Raises:
-        ExportError: if one should, and torch cannot load it.
+        ExportError: if a form that is no machine code cannot be loaded.
     """
     forms: dict[Form, Forward] = {}
     for form, variant in forms_of(manifest.variants).items():
@@ -166,7 +235,8 @@ def load_forms(folder: Path, manifest: Manifest, device: torch.device) -> dict[F
             continue
         try:
             check_runs_here(variant, device, torch.__version__)
-        except WrongMachine:
+        except WrongMachine as error:
+            tell(f"without {form}: {error}")
             continue
         try:
             data = (folder / variant.file).read_bytes()
@@ -174,34 +244,24 @@ def load_forms(folder: Path, manifest: Manifest, device: torch.device) -> dict[F
                 data, variant.format, manifest.inputs, device, optimized=form.optimized
             )
         except (OSError, RuntimeError, ArchiveError) as error:
-            raise ExportError(f"{form} cannot be loaded here: {reason(error)}") from error
+            why = f"{form} cannot be loaded here: {reason(error)}"
+            if variant.format != "aotinductor":
+                raise ExportError(why) from error
+            tell(f"{why}; it needs a temporary folder (TMPDIR) that files may be executed from")
     return forms
 
 
-def runner(
-    forward: Forward, batches: Sequence[Arrays], device: torch.device
-) -> Callable[[], object]:
-    """One forward per batch, host memory to host memory."""
-    prepared = [[torch.from_numpy(np.array(a)) for a in batch.values()] for batch in batches]
+def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[], object]:
+    """One forward of a batch, host memory to host memory."""
+    tensors = [torch.from_numpy(np.array(array)) for array in batch.values()]
 
     def run() -> None:
         with torch.inference_mode():
-            for tensors in prepared:
-                made = forward(*(tensor.to(device) for tensor in tensors))
-                for output in made if isinstance(made, tuple | list) else (made,):
-                    output.cpu()
+            made = forward(*(tensor.to(device) for tensor in tensors))
+            for output in made if isinstance(made, tuple | list) else (made,):
+                output.cpu()
 
     return run
-
-
-def _format(manifest: Manifest, form: Form) -> str:
-    return manifest.variants[form.variant].format
-
-
-def _processor(device: torch.device, threads: int) -> Processor:
-    if device.type == "cpu":
-        return this_cpu(threads)
-    return Processor(kind="cuda", name=torch.cuda.get_device_name(device), threads=1)
 
 
 @contextlib.contextmanager

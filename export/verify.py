@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from export.errors import ExportError, ParityError, reason
+from export.variants.base import TOLERANCES
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import named_outputs
 from models.manifest import Difference, Parity
@@ -94,7 +95,8 @@ def reference(
 
     Raises:
         ExportError: if the definition gives other inputs than it declares.
-        ParityError: if eager itself fails, or answers something that is not finite.
+        ParityError: if eager itself fails, answers something that is not finite, or answers an item
+            in a batch otherwise than alone.
     """
     rng = np.random.default_rng(SEED)
     comparisons: list[Comparison] = []
@@ -108,6 +110,9 @@ def reference(
                     f"{what}: the eager model's output {spec.name!r} is not finite; "
                     "nothing can be proved against it"
                 )
+        if size > 1:
+            alone = run(eager, definition, _last(inputs))
+            _moved(f"{what}: eager's", definition, TOLERANCES["float32"], alone, expected)
         comparisons.append(Comparison(what, inputs, expected))
 
     for index, item in enumerate(definition.golden_inputs()):
@@ -135,7 +140,8 @@ def check_parity(
         the largest differences that were seen.
 
     Raises:
-        ParityError: at the first answer outside the tolerance, or one that is not finite.
+        ParityError: at the first answer outside the tolerance, of eager's or of the same item's
+            alone, or one that is not finite.
     """
     definition = against.definition
     worst = {spec.name: (0.0, 0.0) for spec in definition.outputs}
@@ -152,9 +158,9 @@ def check_parity(
                 max(worst[spec.name][0], pair[0]),
                 max(worst[spec.name][1], pair[1]),
             )
-        last = {name: array[-1:] for name, array in each.inputs.items()}
-        alone = run(exported, definition, last, device)
-        invariance = max(invariance, _moved(each.what, alone, got))
+        alone = run(exported, definition, _last(each.inputs), device)
+        moved = _moved(f"{each.what}:", definition, tolerance, alone, got)
+        invariance = max(invariance, moved)
         largest = max(absolute for absolute, _ in worst.values())
         progress(done, len(against.comparisons), f"largest difference {largest:.1e}")
     return Parity(
@@ -165,6 +171,22 @@ def check_parity(
         batch_sizes=against.batch_sizes,
         batch_invariance=invariance,
     )
+
+
+def agree(one: Runnable, other: Runnable, against: Reference, tolerance: Tolerance) -> bool:
+    """Whether two forms give the same answers on the CPU, within the tolerance.
+
+    Raises:
+        ParityError: if one of them fails.
+    """
+    definition = against.definition
+    for each in against.comparisons:
+        mine, its = (run(form, definition, each.inputs) for form in (one, other))
+        for name in mine:
+            for want, answer in zip(mine[name], its[name], strict=True):
+                if tolerance.excess(want, answer) is not None:
+                    return False
+    return True
 
 
 def accuracy(
@@ -238,15 +260,24 @@ def _is_finite(array: Array) -> bool:
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
-def _moved(what: str, alone: Arrays, together: Arrays) -> float:
+def _last(batch: Arrays) -> dict[str, Array]:
+    """The last item, as a batch of one."""
+    return {name: array[-1:] for name, array in batch.items()}
+
+
+def _moved(
+    what: str, definition: Definition, tolerance: Tolerance, alone: Arrays, together: Arrays
+) -> float:
     """The largest difference of the last item's answer, alone and in its batch."""
     largest = 0.0
-    for name, one in alone.items():
-        inside = together[name][-1:]
-        if one.shape != inside.shape:
+    for spec in definition.outputs:
+        one, inside = alone[spec.name][-1], together[spec.name][-1]
+        excess = tolerance.excess(one, inside)
+        if excess is not None:
             raise ParityError(
-                f"{what}: output {name!r} of the last item is {list(one.shape)} alone and "
-                f"{list(inside.shape)} in its batch; an answer must not depend on its neighbours"
+                f"{what} output {spec.name!r} of the last item in its batch, compared with that of "
+                f"the item alone: {excess}; an answer must not depend on what else is in its "
+                "batch: call model.eval(), and keep operations off axis 0"
             )
         largest = max(largest, _largest(_difference(one, inside)))
     return largest

@@ -11,8 +11,12 @@ from typing import IO
 
 BEGINNING = b"PK\x03\x04"
 MAX_ENTRIES = 100_000
-# torch stores what it writes uncompressed; a text that deflates better than this is no honest one.
-MAX_RATIO = 200
+# torch deflates nothing but the text of the code, to a tenth at best; an archive within an archive
+# may unpack to as much again, so that what a small file can become stays some hundred megabytes.
+MAX_RATIO = 10
+# What torch writes uncompressed: tensors, in these folders below the archive's root, and libraries.
+STORED_FOLDERS = ("data", "constants")
+STORED_SUFFIX = ".so"
 FREE_BYTES = 16 * 1024 * 1024  # small files may shrink as they like
 ENCRYPTED = 0x1
 # What Python's zipfile raises at bytes that are not what they should be.
@@ -26,16 +30,18 @@ class ArchiveError(ValueError):
     """The file is no zip archive, or one that must not be unpacked; the message says why."""
 
 
-def check_archive(file: IO[bytes], what: str) -> list[str]:
+def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[str]:
     """Look at the directory of a zip archive; nothing is unpacked, the file is read from its start.
 
     Refused are paths that lead out of the folder they are unpacked in, links and devices, names
     that occur twice, encrypted entries, and contents out of proportion to the file (zip bombs). The
-    proportion is to the file's real size: what its directory says of packed sizes may be a lie.
+    proportion is to the file's real size: what its directory says of packed sizes may be a lie. In
+    an archive of torch, tensors and libraries must be stored, as torch writes them.
 
     Args:
         file: open for reading, seekable; left at its start.
         what: the file's name, for messages.
+        of_torch: it is a `.pt` or `.pt2`; False for other archives, such as a `.mar`.
 
     Returns:
         the names of its entries, sorted.
@@ -51,11 +57,18 @@ def check_archive(file: IO[bytes], what: str) -> list[str]:
         path = _checked_path(entry, what)
         if path in paths:
             raise ArchiveError(f"{what} holds {entry.filename!r} twice")
+        if of_torch and entry.compress_type != zipfile.ZIP_STORED and _is_stored(path):
+            raise ArchiveError(
+                f"{what} holds {entry.filename!r} deflated, which torch only ever stores; "
+                "save the model anew with torch.jit.save"
+            )
         paths.add(path)
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > FREE_BYTES + MAX_RATIO * size:
         raise ArchiveError(
-            f"{what} would unpack to {unpacked:,} bytes from {size:,}; no honest archive does"
+            f"{what} would unpack to {unpacked:,} bytes from {size:,}; at most "
+            f"{FREE_BYTES + MAX_RATIO * size:,} are taken; pack it uncompressed (a .mar: "
+            "torch-model-archiver --archive-format zip-store)"
         )
     return sorted(entry.filename for entry in entries)
 
@@ -76,6 +89,12 @@ def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
         raise ArchiveError(f"{what} is not a zip archive: {error}") from error
     finally:
         file.seek(0)
+
+
+def _is_stored(path: PurePosixPath) -> bool:
+    """Does torch write such an entry uncompressed?"""
+    in_folder = len(path.parts) > 2 and path.parts[1] in STORED_FOLDERS
+    return in_folder or path.suffix == STORED_SUFFIX
 
 
 def _checked_path(entry: zipfile.ZipInfo, what: str) -> PurePosixPath:

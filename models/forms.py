@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
-import re
-import shutil
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +14,18 @@ import torch
 
 from models.archive import check_archive
 from models.manifest import NativeCode, Variant
-from models.processor import DeviceKind, cpu_flags, machine, mapped_files, resident_bytes
+from models.packages import Packages, load_package
+from models.plan import same_release
+from models.processor import (
+    DeviceKind,
+    Processor,
+    cpu_flags,
+    machine,
+    this_cpu,
+)
 from models.tensors import TensorSpec
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
-# Where torch unpacks a package, below TMPDIR: the folder, then what is in every package.
-UNPACKED = re.compile(r"(.+/aotinductor_\w{6})/[^/]+/data/aotinductor/model/[^/]+\.so")
-_LOADING = threading.Lock()
 _HUSH = threading.Lock()  # two threads that restore the filters of warnings could leave them off
 
 
@@ -71,80 +72,6 @@ def hush_quantized_tensors() -> None:
         torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
-class Package:
-    """A loaded package, for one thread at a time.
-
-    Whoever waits for its runner waits with the GIL, and whoever has it may let go of the GIL and
-    want it back: two threads inside a package can stop the process for ever. Here they wait outside
-    of it, without the GIL.
-
-    Args:
-        loader: torch's, from `load_package`.
-    """
-
-    def __init__(self, loader: Any) -> None:
-        self._run = loader.boxed_run
-        self._lock = threading.Lock()
-
-    def boxed_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """One forward; it takes the tensors out of the list."""
-        with self._lock:
-            made: Sequence[torch.Tensor] = self._run(tensors)
-            return made
-
-
-class Packages:
-    """The AOTInductor packages of a process: each is loaded once and stays.
-
-    Loading a package again leaks its mappings (about half a megabyte in torch 2.13), so a package
-    is kept even when nobody uses it any more. Loading needs a temporary folder that files may be
-    executed from: a package is machine code, which torch unpacks there.
-    """
-
-    def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], Package] = {}
-        self._lock = threading.Lock()
-
-    def load(self, data: bytes, device: torch.device) -> Package:
-        """The package on a device, which several threads may share.
-
-        Args:
-            data: the `.pt2` file; what has the same bytes is loaded once.
-            device: where it runs.
-
-        Raises:
-            ArchiveError: if the file must not be unpacked.
-            RuntimeError: if torch cannot load it.
-        """
-        with self._lock:
-            key = (hashlib.sha256(data).hexdigest(), str(device))
-            if key not in self._loaded:
-                self._loaded[key] = Package(load_package(data, device))
-            return self._loaded[key]
-
-
-def load_package(data: bytes, device: torch.device) -> Any:
-    """Load a package anew, whether or not it was loaded before.
-
-    torch._inductor.aoti_load_package ends in the same loader, but imports the whole compiler on the
-    way (2 s, 80 MB) and adds 18 us to each call.
-    """
-    check_archive(io.BytesIO(data), "the compiled package")
-    index = -1 if device.index is None else device.index
-    with _LOADING, tempfile.NamedTemporaryFile(suffix=".pt2") as file:
-        file.write(data)
-        file.flush()
-        others = _unpacked()
-        # path, name inside the package, single-threaded, runners, device
-        loader = torch._C._aoti.AOTIModelPackageLoader(file.name, "model", False, 1, index)
-        if device.type == "cpu":  # kernels for CUDA are read from there at their first launch
-            # Torch removes it together with the loader, so never where loaders live as long as the
-            # process: each start of a server would leave code and weights behind on the disk.
-            for folder in _unpacked() - others:
-                shutil.rmtree(folder, ignore_errors=True)
-    return loader
-
-
 class Compiled:
     """A loaded package that looks at what it is given: the package itself would not.
 
@@ -182,11 +109,6 @@ class Compiled:
         return made
 
 
-def _unpacked() -> set[str]:
-    """Folders of packages whose code is mapped into this process."""
-    return {found[1] for path in mapped_files() if (found := UNPACKED.fullmatch(path))}
-
-
 def load_form(
     data: bytes,
     file_format: Literal["torchscript", "aotinductor"],
@@ -210,20 +132,19 @@ def load_form(
         ArchiveError: if the file must not be unpacked.
         RuntimeError: if torch cannot read it.
     """
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # what is called float32 shall be float32
     if file_format == "torchscript":
         return load_torchscript(data, device, optimized=optimized)
     loader = packages.load(data, device) if packages else load_package(data, device)
     return Compiled(loader, inputs)
 
 
-def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int | None:
-    """Bytes of resident memory that each further load of a package keeps; None where unknown."""
-    load_package(data, device)
-    before = resident_bytes()
-    for _ in range(times):
-        load_package(data, device)
-    after = resident_bytes()
-    return None if before is None or after is None else max(0, after - before) // times
+def processor_of(device: torch.device, threads: int) -> Processor:
+    """What times on a device are measured on; `threads` counts on the CPU only."""
+    if device.type == "cpu":
+        return this_cpu(threads)
+    return Processor(kind="cuda", name=torch.cuda.get_device_name(device), threads=1)
 
 
 def check_runs_here(variant: Variant, device: torch.device, torch_version: str) -> None:
@@ -237,16 +158,11 @@ def check_runs_here(variant: Variant, device: torch.device, torch_version: str) 
         raise WrongMachine(f"{variant.file} runs on {kinds}, not on {device}")
     if variant.native is not None:
         _check_native(variant.file, variant.native, device)
-        if base(variant.torch_version) != base(torch_version):
+        if not same_release(variant.torch_version, torch_version):
             raise WrongMachine(
                 f"{variant.file} was compiled by torch {variant.torch_version} and runs with that "
                 f"only; here is {torch_version}"
             )
-
-
-def base(version: str) -> str:
-    """A torch version without its build: 2.13.0 of 2.13.0+cpu."""
-    return version.partition("+")[0]
 
 
 def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray[Any, Any]]:

@@ -73,8 +73,9 @@ def _parse(text: bytes) -> Manifest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         if first["loc"] == ("schema_version",):
+            given = "none" if first["type"] == "missing" else repr(first["input"])
             raise IntegrityError(
-                f"{MANIFEST_FILE} has schema_version {first['input']!r}, this release reads "
+                f"{MANIFEST_FILE} has schema_version {given}, this release reads "
                 f"{SCHEMA_VERSION}; export the model with the matching release"
             ) from error
         where = (MANIFEST_FILE, ".".join(str(part) for part in first["loc"]))  # none: the whole

@@ -7,7 +7,7 @@ it never imports the Python class that the model was made from.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -16,7 +16,7 @@ from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
 from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 
@@ -156,6 +156,11 @@ class Variant(Part):
     optimized: Parity | None = None
     accuracy: float | None = Field(default=None, ge=0, le=1)
     native: NativeCode | None = None
+    interchangeable: bool = Field(
+        default=True,
+        description="whether the optimized form answers as the plain one does, to float32: only "
+        "then may a plan mix the two",
+    )
     reload_growth_bytes: int | None = Field(
         default=None, description="memory that is not given back when the file is loaded again"
     )
@@ -179,7 +184,7 @@ class LeftOut(Part):
 class Manifest(Part):
     """The whole contract of one version of one model."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2]
     model: Name
     version: int = Field(ge=1)
     description: str
@@ -187,7 +192,9 @@ class Manifest(Part):
     outputs: tuple[TensorSpec, ...] = Field(min_length=1)
     codec: CodecSpec
     golden: tuple[GoldenExample, ...] = Field(min_length=1)
-    example: JsonValue = Field(description="one item as a client sends it in JSON")
+    example: JsonValue = Field(
+        description="one item as a client sends it in JSON; null: too large to show"
+    )
     variants: dict[Name, Variant] = Field(min_length=1)
     left_out: tuple[LeftOut, ...] = ()
     plan: Plan | None = Field(default=None, description="None: the first variant, at every size")
@@ -228,6 +235,21 @@ class Manifest(Part):
     def public(self) -> dict[str, JsonValue]:
         """The part that a client may see: without golden data and digests."""
         return self.model_dump(mode="json", exclude={"golden", "files"})
+
+
+def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
+    """Every form that was proved, in the order of the variants, plain before optimized."""
+    forms = {}
+    for name, variant in variants.items():
+        forms[Form(variant=name)] = variant
+        if variant.optimized is not None:
+            forms[Form(variant=name, optimized=True)] = variant
+    return forms
+
+
+def may_mix(variants: Iterable[Variant]) -> bool:
+    """Whether forms of these variants, all of one precision, may serve side by side."""
+    return all(variant.precision == "float32" or variant.interchangeable for variant in variants)
 
 
 def _check_plan(plan: Plan, variants: Mapping[str, Variant]) -> None:

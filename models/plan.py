@@ -24,6 +24,7 @@ Precision = Literal["float32", "bf16", "fp16", "int8"]
 MIN_GAIN = 0.03  # a form replaces another only where it takes at least this share of time less
 SAMPLE_S = 1e-3  # one sample repeats a forward until it takes about this long: clocks are coarse
 MAX_REPEATS = 50
+MIN_ROUNDS = 3  # fewer cannot tell a gain from noise
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 # A compiled package holds the GIL while it runs, and with it the event loop: no longer than this.
 GIL_LIMIT_S = 1e-3
@@ -113,7 +114,7 @@ def time_interleaved(
     Args:
         runs: each does one forward and returns when its result is there.
         rounds: how many at the most.
-        budget_s: no further round is begun after so many seconds; one always is.
+        budget_s: no further round is begun after so many seconds, but MIN_ROUNDS always are.
 
     Returns:
         form -> seconds of one forward, one number per round.
@@ -122,15 +123,15 @@ def time_interleaved(
     for form, run in runs.items():
         for _ in range(WARM_RUNS):
             run()
-        repeats[form] = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(_time(run, 1), 1e-9))))
+        repeats[form] = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(seconds_of(run), 1e-9))))
     taken: dict[Key, list[float]] = {form: [] for form in runs}
     started = time.perf_counter()
     order = list(runs)
-    for _ in range(rounds):
+    for done in range(1, rounds + 1):
         for form in order:
-            taken[form].append(_time(runs[form], repeats[form]))
+            taken[form].append(seconds_of(runs[form], repeats[form]))
         order.append(order.pop(0))  # nobody always follows the same neighbour
-        if time.perf_counter() - started > budget_s:
+        if done >= MIN_ROUNDS and time.perf_counter() - started > budget_s:
             break
     return taken
 
@@ -159,6 +160,28 @@ def choose(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
             steps.pop()
         steps.append(Step(up_to=size, form=current))
     return tuple(steps)
+
+
+def choose_one(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
+    """One form for every size, for forms whose answers are not the same: the best on the whole.
+
+    Args:
+        rounds: what was measured.
+        candidates: in order of preference: the first one is replaced only by a faster one.
+
+    Returns:
+        one step, up to the largest size; none where no candidate was measured at every size.
+    """
+    sums = {
+        form: statistics.fmean(math.log(statistics.median(rounds[size][form])) for size in rounds)
+        for form in candidates
+        if rounds and all(form in taken for taken in rounds.values())
+    }
+    if not sums:
+        return ()
+    first, best = next(iter(sums)), min(sums, key=lambda form: sums[form])
+    wins = sums[best] - sums[first] < math.log(1 - MIN_GAIN)
+    return (Step(up_to=max(rounds), form=best if wins else first),)
 
 
 def _better(taken: Mapping[Form, Sequence[float]], current: Form) -> Form | None:
@@ -214,6 +237,11 @@ def summary(rounds: Rounds, form: Form, precision: Precision) -> FormTimes:
     )
 
 
+def same_release(one: str, other: str) -> bool:
+    """Whether two torch versions differ at most in their build, as 2.13.0+cpu and 2.13.0 do."""
+    return one.partition("+")[0] == other.partition("+")[0]
+
+
 def batch_sizes(largest: int) -> tuple[int, ...]:
     """1, 2, 4 ... and `largest`: the sizes that are measured, and that a server warms."""
     sizes = [1]
@@ -222,7 +250,8 @@ def batch_sizes(largest: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _time(run: Callable[[], object], repeats: int) -> float:
+def seconds_of(run: Callable[[], object], repeats: int = 1) -> float:
+    """Seconds of one call, the mean of several in a row."""
     begin = time.perf_counter()
     for _ in range(repeats):
         run()

@@ -126,6 +126,11 @@ class Tolerance(Part):
     absolute: float = Field(ge=0)
     relative: float = Field(ge=0)
     of_range: float = Field(default=0, ge=0)
+    exact_integers: bool = Field(
+        default=True,
+        description="integer and boolean outputs must be equal; if false they are not compared: "
+        "where a lossy precision makes an index of two near-equal scores, accuracy judges",
+    )
 
     def __str__(self) -> str:
         in_range = f" + {self.of_range:g} * max |value|" if self.of_range else ""
@@ -140,8 +145,9 @@ class Tolerance(Part):
         """
         if expected.shape != got.shape:
             return f"shape {list(got.shape)} instead of {list(expected.shape)}"
-        if expected.dtype.kind not in "fiu":
-            return None if np.array_equal(expected, got) else "values differ"
+        if expected.dtype.kind != "f":
+            same = not self.exact_integers or np.array_equal(expected, got)
+            return None if same else f"differs in {int(np.sum(expected != got))} values"
         wide_expected, wide_got = expected.astype(np.float64), got.astype(np.float64)
         size = np.abs(wide_expected)
         largest = float(np.max(size, initial=0, where=np.isfinite(size)))

@@ -24,6 +24,7 @@ from models.definitions.definition import Definition
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
+    SCHEMA_VERSION,
     CodecSpec,
     Difference,
     GoldenExample,
@@ -126,6 +127,7 @@ def write_artifact(
     items = golden or [{"x": np.array([1.0, 2.0], np.float32)}]
     answers = expected or [_answer(module, item, inputs, outputs) for item in items]
     manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
         model=name,
         version=version,
         description="a test's model",
@@ -195,15 +197,20 @@ def write_small(
     version: int = 1,
     plan: Plan | None = None,
     changed: Mapping[str, Made] | None = None,
+    free: bool = False,
 ) -> Path:
-    """Write root/small/VERSION with these variants of `Small`; those in `changed` as given."""
+    """Write root/small/VERSION with these variants of `Small`; those in `changed` as given.
+
+    Its second input has a free dimension; the manifest fixes it at 3, unless it shall be free.
+    """
     subject = _small()
+    shift = SHIFT if free else SHIFT.model_copy(update={"shape": (-1, 3)})
     return write_artifact(
         root,
         "small",
         version,
         subject.eager,
-        inputs=subject.definition.inputs,
+        inputs=(PICTURE, shift),
         outputs=subject.definition.outputs,
         golden=subject.definition.golden_inputs(),
         variants={name: small_variant(name) for name in variants} | dict(changed or {}),

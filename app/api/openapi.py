@@ -83,7 +83,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
 
 
 def install_openapi(app: FastAPI, service: Service) -> None:
-    """Make the document when it is asked for, with the default model's example in it."""
+    """Make the document when it is asked for, with the default model's example, if it has one."""
 
     def document() -> Docs:
         made = get_openapi(
@@ -93,6 +93,8 @@ def install_openapi(app: FastAPI, service: Service) -> None:
             example = service.loaded.resolve().manifest.example
         except TorchlaneError:
             return made  # nothing is loaded yet: the document is true, only without examples
+        if example is None:
+            return made  # too large to show
         for path, methods in made["paths"].items():
             if path.endswith("predict"):
                 body = {"inputs": [example, example]} if "batch" in path else {"input": example}

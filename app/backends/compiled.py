@@ -13,8 +13,14 @@ import torch
 from app.backends.forward import FormBackend
 from app.errors import ArtifactInvalid, VariantUnusable
 from app.types import Device
-from models.forms import Compiled, Forward, Packages, WrongMachine, check_runs_here
+from models.forms import (
+    Compiled,
+    Forward,
+    WrongMachine,
+    check_runs_here,
+)
 from models.manifest import Manifest
+from models.packages import Packages
 from models.plan import Form
 
 

@@ -12,14 +12,16 @@ from app.backends.compiled import CompiledBackend
 from app.backends.devices import cpu_threads
 from app.backends.golden import Golden
 from app.backends.planned import Measurements, Part, PlannedBackend
-from app.backends.selection import Selection, runs_on, stored_steps
+from app.backends.selection import Selection, runs_on, stored_steps, without_gil_holders
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import VariantUnusable
 from app.types import Device
-from models.forms import Packages
-from models.manifest import Manifest, Variant
+from models.forms import (
+    processor_of,
+)
+from models.manifest import Manifest, Variant, may_mix
+from models.packages import Packages
 from models.plan import Form
-from models.processor import Processor, this_cpu
 
 LOG = structlog.get_logger(__name__)
 
@@ -34,6 +36,7 @@ class TorchBackends:
 
     def __init__(self, devices: tuple[Device, ...], max_batch_size: int) -> None:
         self._threads = cpu_threads(devices)
+        self._replicas = len(devices)
         self._max_batch_size = max_batch_size
         self._packages = Packages()
         self._measurements = Measurements()
@@ -53,12 +56,17 @@ class TorchBackends:
         Raises:
             VariantUnusable: if nothing of the selection is made for such a device.
         """
+        has_free_sizes = not all(spec.is_fixed for spec in manifest.inputs)
+        if selection.variant is None and (self._replicas > 1 or has_free_sizes):
+            # They would run one at a time on all replicas, and for how long at a free size nobody
+            # has measured.
+            selection = without_gil_holders(selection)
         forms = runs_on(selection, device.kind)
         if not forms:
             files = ", ".join(dict.fromkeys(v.file for v in selection.candidates.values()))
             kinds = {kind for v in selection.candidates.values() for kind in v.device_kinds}
             raise VariantUnusable(f"{files} runs on {', '.join(sorted(kinds))}, not on {device}")
-        here = self._processor(device)
+        here = processor_of(torch.device(str(device)), self._threads)
         plan = manifest.plan.on(device.kind) if manifest.plan else None
         steps, why_not = stored_steps(
             plan, selection, here, torch.__version__, self._max_batch_size
@@ -81,15 +89,11 @@ class TorchBackends:
             for form, variant in forms.items()
         }
         key = (digest, selection.label, here, self._max_batch_size)
-        return PlannedBackend(parts, steps, here, self._measurements, key)
+        mixable = may_mix(forms.values())
+        return PlannedBackend(parts, steps, here, self._measurements, key, mixable=mixable)
 
     def _backend(self, folder: Path, manifest: Manifest, form: Form, device: Device) -> Backend:
         variant: Variant = manifest.variants[form.variant]
         if variant.format == "torchscript":
             return TorchScriptBackend(folder, manifest, form, device, self._threads)
         return CompiledBackend(folder, manifest, form, device, self._threads, self._packages)
-
-    def _processor(self, device: Device) -> Processor:
-        if device.kind == "cpu":
-            return this_cpu(self._threads)
-        return Processor(kind="cuda", name=torch.cuda.get_device_name(device.index), threads=1)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from app.backends.base import Backend
 from app.errors import ArtifactInvalid
 from app.types import Array, Arrays
 from models.manifest import Manifest
-from models.tensors import Tolerance
+from models.tensors import Tolerance, stack
 
 
 class Golden:
@@ -31,14 +29,16 @@ class Golden:
             )
             for example in manifest.golden
         ]
-        shapes = {_shapes(inputs): index for index, (inputs, _) in enumerate(self._examples)}
-        self._one_per_shape = tuple(shapes.values())
+        by_shape: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for index, (inputs, _) in enumerate(self._examples):
+            by_shape.setdefault(_shapes(inputs), []).append(index)
+        self._groups = tuple(by_shape.values())
 
     def batches(self, sizes: Sequence[int]) -> list[Arrays]:
         """One batch per size and shape of example, to warm a backend with."""
         return [
-            {name: np.stack([array] * size) for name, array in inputs.items()}
-            for inputs, _ in (self._examples[index] for index in self._one_per_shape)
+            self._batch([group[row % len(group)] for row in range(size)])
+            for group in self._groups
             for size in sizes
         ]
 
@@ -49,28 +49,34 @@ class Golden:
             ArtifactInvalid: if the answer is wrong.
             BackendError: if there is none.
         """
-        self._check(backend, 0, size=1)
+        self._check(backend, [0])
 
     def replay(self, backend: Backend, sizes: Sequence[int]) -> None:
-        """Replay every example alone, then one of each shape in batches of every size.
+        """Replay every example alone, then those of one shape together in batches of every size.
+
+        Different examples stand side by side: none may find its way into another's answer.
 
         Raises:
             ArtifactInvalid: if an answer is wrong, naming example, output and difference.
             BackendError: if there is none.
         """
         for index in range(len(self._examples)):
-            self._check(backend, index, size=1)
-        for index in self._one_per_shape:
+            self._check(backend, [index])
+        for group in self._groups:
             for size in sizes:
-                self._check(backend, index, size)
+                self._check(backend, [group[row % len(group)] for row in range(size)])
 
-    def _check(self, backend: Backend, index: int, size: int) -> None:
-        inputs, expected = self._examples[index]
-        batch = {name: np.stack([array] * size) for name, array in inputs.items()}
-        outputs = backend.run(batch)
-        for name, want in expected.items():
-            for row in _rows(outputs, name, size):
-                excess = self._tolerance.excess(want, row)
+    def _batch(self, indices: Sequence[int]) -> Arrays:
+        return stack([self._examples[index][0] for index in indices])
+
+    def _check(self, backend: Backend, indices: Sequence[int]) -> None:
+        """Run these examples, which have one shape, as one batch."""
+        size = len(indices)
+        outputs = backend.run(self._batch(indices))
+        for name in self._examples[indices[0]][1]:
+            rows = _rows(outputs, name, size)
+            for index, row in zip(indices, rows, strict=True):
+                excess = self._tolerance.excess(self._examples[index][1][name], row)
                 if excess is not None:
                     raise ArtifactInvalid(
                         f"{self._model}: golden example {index} in a batch of {size}: "

@@ -11,9 +11,21 @@ import structlog
 
 from app.backends.base import Backend, close_safely
 from app.backends.golden import Golden
-from app.errors import ReplicaError, VariantUnusable
+from app.errors import ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
-from models.plan import Form, Rounds, Step, choose, form_at, time_interleaved, within_limits
+from models.plan import (
+    GIL_LIMIT_S,
+    WARM_RUNS,
+    Form,
+    Rounds,
+    Step,
+    choose,
+    choose_one,
+    form_at,
+    seconds_of,
+    time_interleaved,
+    within_limits,
+)
 from models.processor import Processor
 
 LOG = structlog.get_logger(__name__)
@@ -51,6 +63,11 @@ class Measurements:
         self._found: dict[Hashable, Measured] = {}
         self._lock = threading.Lock()
 
+    def known(self, key: Hashable) -> Measured | None:
+        """What was measured before; waits for who is measuring now."""
+        with self._lock:
+            return self._found.get(key)
+
     def get(self, key: Hashable, measure: Callable[[], Measured]) -> Measured:
         """What is known, else what `measure` finds; others wait so long."""
         with self._lock:
@@ -62,8 +79,9 @@ class Measurements:
 class PlannedBackend:
     """Dispatches by batch size; see `app.backends.base.Backend`.
 
-    It follows the steps that it is given. Where it is given none, or one of their forms cannot be
-    used here, it loads every form, times them while it is warmed, and keeps the fastest.
+    It follows the steps that it is given, or that another replica has measured. Where there are
+    none, or one of their forms cannot be used here, it holds a contest: it loads every form, times
+    them while it is warmed, and keeps the fastest.
 
     Args:
         parts: form -> its backend, in the order of preference.
@@ -71,6 +89,7 @@ class PlannedBackend:
         processor: what it runs on.
         measurements: where measured steps are kept.
         key: what is measured: artifact, selection and kind of processor.
+        mixable: whether all forms give the same answers; if not, one of them runs every size.
     """
 
     def __init__(
@@ -80,6 +99,8 @@ class PlannedBackend:
         processor: Processor,
         measurements: Measurements,
         key: Hashable,
+        *,
+        mixable: bool = True,
     ) -> None:
         self._parts = dict(parts)
         self._stored = steps
@@ -87,6 +108,7 @@ class PlannedBackend:
         self._processor = processor
         self._measurements = measurements
         self._key = key
+        self._choose = choose if mixable else choose_one
         self._loaded: dict[Form, Part] = {}
         self._measured: Measured | None = None
 
@@ -96,33 +118,46 @@ class PlannedBackend:
         Raises:
             VariantUnusable: if no form can be used here.
         """
-        planned = {step.form for step in self._stored or ()}
+        if self._stored is None:
+            self._measured = self._measurements.known((self._key, tuple(self._parts)))
+            self._steps = self._measured.steps if self._measured else ()
+        planned = {step.form for step in self._steps}
         refusals = self._load([form for form in self._parts if form in planned])
         if not planned or planned - self._loaded.keys():  # no plan holds: whatever there is joins
-            self._stored = None
+            self._stored = self._measured = None
             refusals += self._load([form for form in self._parts if form not in self._loaded])
             self._loaded = dict(self._parts)  # in the order of preference again
-        if not self._loaded:
-            raise VariantUnusable("; ".join(dict.fromkeys(refusals)))
-        if not self._steps or any(step.form not in self._loaded for step in self._steps):
+            if not self._loaded:
+                raise VariantUnusable("; ".join(dict.fromkeys(refusals)))
             self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
 
     def warm_up(self, batches: Sequence[Arrays]) -> None:
-        """See `Backend`; replays the golden examples on every form, and measures where it must."""
-        sizes = sorted({_size(batch) for batch in batches})
-        for form, part in self._loaded.items():
-            part.backend.warm_up(batches)
-            part.golden.replay(part.backend, sizes)
-            LOG.debug("form_warm", form=str(form))
-        if self._stored is None and len(self._loaded) > 1 and batches:
+        """See `Backend`; replays the golden examples on every form, and measures where it must.
+
+        Raises:
+            ArtifactInvalid: if a form answers wrongly.
+            ModelError: if a planned form, or every form, fails.
+        """
+        by_size: dict[int, list[Arrays]] = {}
+        for batch in batches:
+            by_size.setdefault(_size(batch), []).append(batch)
+        if self._stored is not None or self._measured is not None:
+            for form, part in self._loaded.items():
+                served = [size for size in by_size if form_at(self._steps, size) == form]
+                _warm(part, by_size, sorted(served))
+            return
+        sizes = self._warm_contestants(by_size)
+        if len(self._loaded) > 1 and by_size:
             key = (self._key, tuple(self._loaded))  # another replica may have lost a form
-            self._measured = self._measurements.get(key, lambda: self._measure(batches))
+            self._measured = self._measurements.get(key, lambda: self._measure(by_size, sizes))
             self._steps = self._measured.steps
             LOG.info(
                 "plan_measured",
                 processor=str(self._processor),
                 steps={step.up_to: str(step.form) for step in self._steps},
             )
+        else:
+            self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
         self._close_unused()
 
     def run(self, inputs: Arrays) -> Arrays:
@@ -162,24 +197,86 @@ class PlannedBackend:
                 self._loaded[form] = part
         return refusals
 
-    def _measure(self, batches: Sequence[Arrays]) -> Measured:
-        by_size: dict[int, list[Arrays]] = {}
-        for batch in batches:
-            by_size.setdefault(_size(batch), []).append(batch)
+    def _warm_contestants(self, by_size: Mapping[int, Sequence[Arrays]]) -> dict[Form, set[int]]:
+        """Warm every form; one that fails here is dropped while there are others.
+
+        Returns:
+            at which sizes each form may run.
+        """
+        sizes: dict[Form, set[int]] = {}
+        for form, part in list(self._loaded.items()):
+            try:
+                alone = len(self._loaded) == 1
+                sizes[form] = _warm(part, by_size, sorted(by_size), stop_at_limit=not alone)
+            except ModelError as error:
+                if len(self._loaded) == 1:
+                    raise
+                LOG.error("form_dropped", form=str(form), problem=str(error))
+                close_safely(self._loaded.pop(form).backend)
+        return sizes
+
+    def _measure(
+        self, by_size: Mapping[int, Sequence[Arrays]], sizes: Mapping[Form, set[int]]
+    ) -> Measured:
         rounds: dict[int, dict[Form, list[float]]] = {}
         for size, same in sorted(by_size.items()):
-            runs = {form: _runner(part.backend, same) for form, part in self._loaded.items()}
+            runs = {
+                form: _runner(part.backend, same)
+                for form, part in self._loaded.items()
+                if size in sizes[form]
+            }
             taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S)
             rounds[size] = {form: [t / len(same) for t in times] for form, times in taken.items()}
         holds_gil = [form for form, part in self._loaded.items() if part.holds_gil]
         allowed = within_limits(rounds, holds_gil)
-        steps = choose(allowed, tuple(self._loaded)) or choose(rounds, tuple(self._loaded))
+        candidates = tuple(self._loaded)
+        steps = self._choose(allowed, candidates) or self._choose(rounds, candidates)
         return Measured(steps, _medians_us(rounds))
 
     def _close_unused(self) -> None:
         used = {step.form for step in self._steps}
         for form in [form for form in self._loaded if form not in used]:
             close_safely(self._loaded.pop(form).backend)
+
+
+def _warm(
+    part: Part,
+    by_size: Mapping[int, Sequence[Arrays]],
+    sizes: Sequence[int],
+    *,
+    stop_at_limit: bool = False,
+) -> set[int]:
+    """Warm a form at ascending sizes and replay the golden examples on it.
+
+    A form that holds the GIL stops the whole process while it runs: it gets no further than to the
+    first size at which it does so for too long, or, where it must serve, says so.
+
+    Returns:
+        the sizes at which it was warmed.
+    """
+    warmed: list[int] = []
+    for size in sizes:
+        part.backend.warm_up(by_size[size])
+        if part.holds_gil:
+            longest_s = max(_seconds(part.backend, batch) for batch in by_size[size])
+            if longest_s > GIL_LIMIT_S and stop_at_limit:
+                break
+            if longest_s > GIL_LIMIT_S:
+                LOG.warning(
+                    "forward_stops_the_process",
+                    batch_size=size,
+                    milliseconds=round(longest_s * 1000, 2),
+                    limit=GIL_LIMIT_S * 1000,
+                    instead="serve the plan, or a TorchScript variant",
+                )
+        warmed.append(size)
+    part.golden.replay(part.backend, warmed)
+    return set(warmed)
+
+
+def _seconds(backend: Backend, batch: Arrays) -> float:
+    """The least of a few: whatever else the machine does is no fault of the form."""
+    return min(seconds_of(lambda: backend.run(batch)) for _ in range(WARM_RUNS))
 
 
 def _runner(backend: Backend, batches: Sequence[Arrays]) -> Callable[[], object]:

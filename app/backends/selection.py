@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from app.errors import ArtifactInvalid
-from models.manifest import Manifest, Variant
-from models.plan import DevicePlan, Form, Precision, Step
+from models.manifest import Manifest, Variant, forms_of
+from models.plan import DevicePlan, Form, Precision, Step, same_release
 from models.processor import DeviceKind, Processor
 from models.tensors import Tolerance
 
@@ -43,46 +44,54 @@ class Selection:
     tolerance: Tolerance
 
 
+class NotAsAskedFor(ArtifactInvalid):
+    """The artifact is good, but it has no such variant: no older one shall stand in for it."""
+
+
 def select(manifest: Manifest, preference: Preference) -> Selection:
     """The candidates of an artifact.
 
+    A precision is a wish for whatever has it: a model that lacks it follows its own plan.
+
     Raises:
-        ArtifactInvalid: if it has no variant as asked for; the message names what there is.
+        NotAsAskedFor: if it has no variant as pinned; the message names what there is.
     """
     there = manifest.variants
     pinned = preference.variant
     if pinned is not None:
         if pinned not in there:
-            raise ArtifactInvalid(
+            raise NotAsAskedFor(
                 f"{_name(manifest)} has no variant {pinned!r} (TORCHLANE_VARIANT); "
                 f"it has: {', '.join(there)}"
             )
         precision = there[pinned].precision
         if preference.precision not in (None, precision):
-            raise ArtifactInvalid(
+            raise NotAsAskedFor(
                 f"{_name(manifest)}: variant {pinned!r} (TORCHLANE_VARIANT) computes in "
                 f"{precision}, TORCHLANE_PLAN_PRECISION says {preference.precision}"
             )
         chosen = {pinned: there[pinned]}
     else:
-        precision = preference.precision or _default(manifest)
+        precision = preference.precision or default_precision(manifest)
+        if precision not in {each.precision for each in there.values()}:
+            precision = default_precision(manifest)
         chosen = {name: each for name, each in there.items() if each.precision == precision}
-        if not chosen:
-            found = ", ".join(sorted({each.precision for each in there.values()}))
-            raise ArtifactInvalid(
-                f"{_name(manifest)} has no variant in {precision} (TORCHLANE_PLAN_PRECISION); "
-                f"there are: {found}"
-            )
     return Selection(
         label=f"variant:{pinned}" if pinned else f"plan:{precision}",
         variant=pinned,
         precision=precision,
-        candidates=_forms(chosen),
+        candidates=forms_of(chosen),
         tolerance=_widest([variant.tolerance for variant in chosen.values()]),
     )
 
 
-def stored_steps(
+def without_gil_holders(selection: Selection) -> Selection:
+    """The selection less its compiled forms, which hold the GIL; as it is if nothing were left."""
+    rest = {f: v for f, v in selection.candidates.items() if v.format != "aotinductor"}
+    return dataclasses.replace(selection, candidates=rest) if rest else selection
+
+
+def stored_steps(  # noqa: PLR0911 - one per reason
     plan: DevicePlan | None, selection: Selection, here: Processor, torch_version: str, largest: int
 ) -> tuple[tuple[Step, ...] | None, str]:
     """The steps that export measured, where they hold here; else why they do not.
@@ -101,10 +110,12 @@ def stored_steps(
         return None, f"the artifact has no plan of {selection.precision} for {here.kind}"
     if plan.processor != here:
         return None, f"it was measured on {plan.processor}; here is {here}"
-    if plan.torch_version.partition("+")[0] != torch_version.partition("+")[0]:
+    if not same_release(plan.torch_version, torch_version):
         return None, f"it was measured with torch {plan.torch_version}; here is {torch_version}"
     if steps[-1].up_to < largest:
         return None, f"it ends at batches of {steps[-1].up_to}; here they reach {largest}"
+    if any(step.form not in selection.candidates for step in steps):
+        return None, "it has forms that hold the GIL, which may not serve here"
     return steps, ""
 
 
@@ -117,19 +128,11 @@ def runs_on(selection: Selection, kind: DeviceKind) -> dict[Form, Variant]:
     }
 
 
-def _default(manifest: Manifest) -> Precision:
+def default_precision(manifest: Manifest) -> Precision:
+    """What the artifact is served in where nobody asks for anything else."""
     if manifest.plan is not None:
         return manifest.plan.precision
     return next(iter(manifest.variants.values())).precision
-
-
-def _forms(variants: dict[str, Variant]) -> dict[Form, Variant]:
-    forms = {}
-    for name, variant in variants.items():
-        forms[Form(variant=name)] = variant
-        if variant.optimized is not None:
-            forms[Form(variant=name, optimized=True)] = variant
-    return forms
 
 
 def _widest(tolerances: list[Tolerance]) -> Tolerance:

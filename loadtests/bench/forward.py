@@ -20,6 +20,7 @@ import torch
 from models.forms import Forward, WrongMachine, check_runs_here, load_form, named_outputs
 from models.manifest import Manifest
 from models.plan import Form, Step, form_at, time_interleaved
+from models.processor import this_cpu
 from models.tensors import Arrays, stack
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -51,7 +52,8 @@ def measure(folder: Path, manifest: Manifest, rounds: int) -> dict[str, Any]:
     Every round times all of them, so a ratio is of neighbours: the median over the rounds.
 
     Raises:
-        ValueError: if the artifact has no plan for the CPU, or no script to compare with.
+        ValueError: if the artifact has no plan for one thread of this CPU, or no script to compare
+            with; the message says what to do.
         WrongMachine: if a planned form must not run here.
     """
     device_plan = manifest.plan.on("cpu") if manifest.plan else None
@@ -60,10 +62,16 @@ def measure(folder: Path, manifest: Manifest, rounds: int) -> dict[str, Any]:
     plain = next((name for name in ("script", "trace") if name in manifest.variants), None)
     if plain is None:
         raise ValueError(f"{folder} has no TorchScript variant in float32 to compare with")
+    here = this_cpu(threads=1)
+    if device_plan.processor != here:
+        raise ValueError(
+            f"the plan of {folder} was measured on {device_plan.processor}, here is {here}; run "
+            f"`python -m export tune {folder} --threads 1`"
+        )
     runs: dict[str, Run] = {PLAIN: _run(_load(folder, manifest, Form(variant=plain)), manifest)}
     for precision, steps in device_plan.steps.items():
         runs[f"{precision} plan"] = _planned(folder, manifest, steps)
-    result: dict[str, Any] = {"processor": str(device_plan.processor), "sizes": {}}
+    result: dict[str, Any] = {"processor": str(here), "sizes": {}}
     for size in SIZES:
         batch = _batch(manifest, size)
         taken = time_interleaved({name: _bound(run, batch) for name, run in runs.items()}, rounds)

@@ -46,7 +46,7 @@ class Definition:
         random_inputs: draws a batch of inputs (with the batch axis) that are like real ones.
         golden_inputs: the items (without the batch axis) that a server replays before it says
             ready.
-        example: one item as a client sends it in JSON.
+        example: one item as a client sends it in JSON; None where it is too large to show.
         held_out: the test set, or None where accuracy means nothing.
         calibration: batches of real inputs (with the batch axis) that int8 learns its ranges from;
             never the held-out ones. None: no static int8.

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from models.integrity import read_artifact
+from tests.artifacts import write_artifact, write_manifest
 from tests.integration.harness import Api, serving
 
 ROUTES = {
@@ -42,6 +44,18 @@ async def test_the_example_of_a_prediction_route_works(repository: Path, path: s
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
         wanted = (await document(api))["components"]["schemas"][schema.rsplit("/", 1)[1]]
         assert set(answer.json()) == set(wanted["required"])
+
+
+async def test_an_example_that_is_too_large_to_show_is_left_out(tmp_path: Path) -> None:
+    folder = write_artifact(tmp_path, "double")
+    manifest, _ = read_artifact(folder)
+    write_manifest(folder, manifest.model_copy(update={"example": None}))
+    async with serving(tmp_path) as api:
+        for path in ROUTES:
+            operation = (await document(api))["paths"][path]["post"]
+            assert "example" not in operation["requestBody"]["content"]["application/json"]
+        assert (await api.client.get("/models/double")).json()["manifest"]["example"] is None
+        assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 200
 
 
 async def test_no_parameter_is_named_twice(repository: Path) -> None:

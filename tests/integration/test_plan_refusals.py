@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import nn
 
 from models.integrity import read_artifact, sha256_of
@@ -27,10 +28,6 @@ from tests.integration.small import foreign, info, plan, reason
             *("small/1 has no variant 'trace' (TORCHLANE_VARIANT); it has: script, bf16",),
         ),
         (
-            {"plan_precision": "int8"},
-            "small/1 has no variant in int8 (TORCHLANE_PLAN_PRECISION); there are: bf16, float32",
-        ),
-        (
             {"variant": "script", "plan_precision": "bf16"},
             *("variant 'script' (TORCHLANE_VARIANT) computes in float32, TORCHLANE_PLAN_PREC",),
         ),
@@ -44,6 +41,26 @@ async def test_what_the_artifact_does_not_have_keeps_it_from_being_ready(
         assert says in await reason(api)
         found = await info(api)
         assert (found["state"], found["replicas"][0]["plan"]) == ("failed", None)
+
+
+async def test_a_pin_that_the_newest_version_lacks_is_no_reason_to_serve_an_older_one(
+    tmp_path: Path,
+) -> None:
+    write_small(tmp_path, ["script", "bf16"])
+    write_small(tmp_path, ["script"], version=2)
+    async with serving(tmp_path, wait_ready=False, variant="bf16") as api:
+        assert "small/2 has no variant 'bf16'" in await reason(api)
+
+
+async def test_a_precision_that_a_model_lacks_leaves_it_its_own_and_is_told(
+    tmp_path: Path,
+) -> None:
+    write_small(tmp_path, ["script", "bf16"])
+    with capture_logs() as logs:
+        async with serving(tmp_path, plan_precision="int8") as api:
+            assert (await info(api))["precision"] == "float32"
+    (told,) = (log for log in logs if log["event"] == "precision_not_there")
+    assert (told["model"], told["wanted"], told["serves"]) == ("small/1", "int8", "float32")
 
 
 async def test_pinned_machine_code_of_another_machine_says_why_it_cannot_be(tmp_path: Path) -> None:

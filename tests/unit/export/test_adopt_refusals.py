@@ -64,6 +64,10 @@ class TestWrongArguments:
             ([*X3, "--mean", "0"], "--mean is for pictures: say --codec image as well"),
             ([*X3, "--resize-shorter", "9"], "--resize-shorter is for pictures"),
             ([*X3, "--codec", "image"], "--codec image needs one --input float32[-1,C,H,W]"),
+            (
+                ["--name", "x", "--input", "float32[-1,100000,100000]"],
+                "--input: a sample batch of 3 items has 120,000,000,000 bytes; at most 268,435,456",
+            ),
             (["--labels", "/no/such", *X3], "cannot read /no/such: No such file or directory"),
         ],
     )
@@ -148,7 +152,7 @@ class TestRefusedFiles:
             (pickled(Sums().state_dict()), "model.pt is what torch.save writes, a state_dict"),
             (zipped("fine", "../../evil"), "'../../evil', a path that leads out of its folder"),
             (zipped("/etc/passwd"), "'/etc/passwd', a path that leads out of its folder"),
-            (zipped("zeros", content=bytes(40_000_000)), "no honest archive does"),
+            (zipped("zeros", content=bytes(40_000_000)), "would unpack to 40,000,000 bytes"),
             (mar({"sums.pt": SUMS, "../evil.py": b""}), "'../evil.py', a path that leads out"),
             (mar({"sums.pt": b"hello"}), "sums.pt in model.pt is not a zip archive"),
             (mar({"sums.pt": zipped("../x")}), "sums.pt in model.pt holds '../x', a path"),
@@ -170,6 +174,15 @@ class TestRefusedFiles:
         assert not isinstance(caught.value, UsageError)
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    def test_a_small_archive_of_an_archive_of_zeros(self, tmp_path: Path) -> None:
+        """What it would unpack to is refused at each layer, before it is unpacked."""
+        constants = zipped("sums/constants/0", content=bytes(150_000_000))
+        one = mar({"sums.pt": zipped("sums/code/zeros.py", content=bytes(150_000_000))})
+        other = mar({"sums.pt": constants})
+        for data in (one, other):
+            with pytest.raises(ExportError, match=r"would unpack to |which torch only ever stores"):
+                run(written(tmp_path, data), *X3)
 
     def test_a_pickle_in_it_is_never_loaded(self, tmp_path: Path) -> None:
         touched = tmp_path / "touched"

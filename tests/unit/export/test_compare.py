@@ -36,9 +36,11 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def test_the_options_have_defaults_and_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
     assert vars(parsed()) == {"rounds": compare.ROUNDS, "threads": 1, "graph": False}
     assert vars(parsed("--rounds", "3", "--threads", "2", "--graph"))["threads"] == 2
-    with pytest.raises(SystemExit):
-        parsed("--rounds", "0")
-    assert "must be at least 1, got 0" in capsys.readouterr().err
+    for wrong in ("0", "abc", "1.5"):
+        with pytest.raises(SystemExit):
+            parsed("--rounds", wrong)
+        told = f"argument --rounds: must be a whole number of at least 1, got '{wrong}'"
+        assert told in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

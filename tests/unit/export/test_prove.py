@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -143,60 +142,6 @@ class TestVariants:
         assert told["script"][0] == (0, 1, "making")
         assert [each[:2] for each in told["script"][1:]] == [(n, 4) for n in (1, 2, 3, 4)] * 2
         assert told["int8"][-1][2].startswith("left out: there is no convolution")
-
-
-class TestWhatIsMadeAtLoad:
-    """`optimize_for_inference` cannot be saved, and another torch may do otherwise."""
-
-    def test_a_form_that_torch_refuses_is_left_out_by_itself(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(module: nn.Module) -> nn.Module:
-            raise RuntimeError("not this one\nwith a long story")
-
-        monkeypatch.setattr("torch.jit.optimize_for_inference", refuse)
-        proof = prove(tmp_path, CATALOG["tiny"], "script")
-        assert proof.variants["script"].optimized is None
-        assert proof.left_out == {
-            "script-optimized": "optimize_for_inference at load: script.pt cannot be loaded here: "
-            "not this one"
-        }
-        assert names(tmp_path) == ["script.pt"]
-
-    @pytest.mark.parametrize(
-        ("error", "why"),
-        [(0.1, "golden example 0: output 'y' differs by up to 0.1 "), (5e-6, "accuracy 0.0000 is")],
-    )
-    def test_so_is_one_that_answers_otherwise(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, why: str
-    ) -> None:
-        """Five millionths are within the tolerance, and decide each of the close calls."""
-
-        def worse(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-            return lambda x: module(x) + torch.tensor([error, 0])
-
-        def closest() -> HeldOut:
-            return HeldOut({"x": np.array([[1, 1.000001]] * 4, np.float32)}, np.ones(4, int))
-
-        monkeypatch.setattr("torch.jit.optimize_for_inference", worse)
-        model = definition(Close, train=None, held_out=closest)
-        proof = prove(tmp_path, model, "script")
-        assert (proof.variants["script"].optimized, proof.variants["script"].accuracy) == (None, 1)
-        assert proof.left_out["script-optimized"].startswith(
-            f"optimize_for_inference at load: {why}"
-        )
-
-    def test_a_file_that_cannot_be_loaded_is_not_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(*_: object, **__: object) -> nn.Module:
-            raise RuntimeError("unknown format")
-
-        monkeypatch.setattr("torch.jit.load", refuse)
-        message = "could be made: script: script.pt cannot be loaded here: unknown format$"
-        with pytest.raises(ExportError, match=message):
-            prove(tmp_path, CATALOG["tiny"], "script")
-        assert names(tmp_path) == []
 
 
 class TestAccuracy:

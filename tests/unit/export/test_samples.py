@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from export.samples import Samples, draw
+from export.samples import MAX_EXAMPLE, Samples, draw, sample_bytes
 from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.tensors import Arrays, Dtype
 from tests.unit.models.manifests import spec
@@ -85,6 +85,21 @@ def test_pictures_are_normalised_pixels() -> None:
 def test_an_example_is_one_item_in_json(inputs: tuple[object, ...], check: object) -> None:
     value = Samples(inputs, TensorCodecSpec(), (1,)).example()  # type: ignore[arg-type]
     assert check(value)  # type: ignore[operator]
+
+
+def test_a_large_example_is_not_shown() -> None:
+    small, large = spec("a", shape=(-1, MAX_EXAMPLE)), spec("b", shape=(-1, MAX_EXAMPLE + 1))
+    shown = Samples((small,), TensorCodecSpec(), (1,)).example()
+    assert isinstance(shown, list)
+    assert len(shown) == MAX_EXAMPLE
+    assert Samples((large,), TensorCodecSpec(), (1,)).example() is None
+    assert Samples((small, spec("c")), TensorCodecSpec(), (1,)).example() is None
+
+
+def test_the_bytes_of_a_batch_are_known_before_it_is_drawn() -> None:
+    inputs = (spec("x", "float64", (-1, 2, -1)), spec("y", "bool", (-1, -1)))
+    made = draw(inputs, TensorCodecSpec(), np.random.default_rng(1), (4, 5))
+    assert sample_bytes(inputs, (4, 5)) == sum(array.nbytes for array in made.values()) == 340
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from export.errors import ExportError, UsageError
 from export.tune import TuneOptions
 from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form, Plan
+from models.processor import Processor, machine
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, definition, quiet
 from tests.unit.export.jobs import make
-from tests.unit.models.manifests import example, make_manifest, spec
+from tests.unit.models.manifests import make_manifest, spec
 
 CPU = torch.device("cpu")
 SCRIPT = make_manifest().variants["script"]
@@ -99,7 +101,7 @@ class TestMeasure:
     def test_of_several_shapes_it_is_the_mean(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By a clock that ticks a second whenever it is read, so once per timed sample."""
+        """Of three shapes that take one, two and six seconds."""
         shapes = [np.ones((count, 2), np.float32) for count in (1, 2, 3, 2)]
         folder = write_artifact(
             tmp_path,
@@ -108,11 +110,14 @@ class TestMeasure:
             outputs=(spec("y", shape=(-1, -1, 2)),),
             golden=[{"x": array} for array in shapes],
         )
-        ticks = itertools.count()
-        monkeypatch.setattr("models.plan.time.perf_counter", lambda: float(next(ticks)))
+
+        def timed(runs: Iterable[tuple[Form, int]], *_: object) -> dict[tuple[Form, int], object]:
+            return {(form, shape): [(1.0, 2.0, 6.0)[shape]] * 5 for form, shape in runs}
+
+        monkeypatch.setattr("export.tune.time_interleaved", timed)
         device = tune.measure(folder, read(folder), TuneOptions(max_batch=2), quiet).on("cpu")
         assert device is not None
-        assert device.times[0].median_us == (333_333.33, 333_333.33)
+        assert device.times[0].median_us == (3e6, 3e6)
 
     def test_what_holds_the_gil_for_long_is_measured_and_not_planned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +143,34 @@ class TestMeasure:
         assert device is not None
         assert {each.form.variant for each in device.times} == {"script", "int8"}
 
+    def test_and_it_is_said(self, artifact: tuple[Path, Manifest]) -> None:
+        folder, manifest = artifact
+        manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
+        notes: list[str] = []
+        options = TuneOptions(max_batch=1)
+        tune.measure(folder, manifest, options, lambda done, total, note: notes.append(note))
+        assert notes[0].startswith("without compiled: compiled.pt2 is machine code for pdp11")
+
+    def test_machine_code_that_cannot_be_loaded_is_left_out_as_a_server_leaves_it_out(
+        self, artifact: tuple[Path, Manifest]
+    ) -> None:
+        """As where the temporary folder forbids to execute what lies there."""
+        folder, manifest = artifact
+        (folder / "compiled.pt2").write_bytes(b"garbage")
+        native = NativeCode(architecture=machine(), requires=())
+        compiled = COMPILED.model_copy(
+            update={"native": native, "torch_version": torch.__version__}
+        )
+        manifest = with_variants(manifest, compiled=compiled, **manifest.variants)
+        notes: list[str] = []
+        options = TuneOptions(max_batch=1)
+        plan = tune.measure(folder, manifest, options, lambda *each: notes.append(each[2]))
+        device = plan.on("cpu")
+        assert device is not None
+        assert {each.form.variant for each in device.times} == {"script", "int8"}
+        assert notes[0].startswith("compiled cannot be loaded here: ")
+        assert notes[0].endswith("a temporary folder (TMPDIR) that files may be executed from")
+
     def test_nothing_that_runs_here(self, artifact: tuple[Path, Manifest]) -> None:
         folder, manifest = artifact
         with pytest.raises(ExportError, match="no variant runs on this machine, so there is"):
@@ -155,6 +188,53 @@ class TestMeasure:
         message = r"^a batch of 4 cannot be timed: ValueError: more than three$"
         with pytest.raises(ExportError, match=message):
             tune.measure(folder, read(folder), TuneOptions(max_batch=8), quiet)
+
+
+class TestAgain:
+    """An artifact that has a plan: what was measured elsewhere is not lost."""
+
+    @pytest.fixture
+    def planned(self, artifact: tuple[Path, Manifest]) -> tuple[Path, Manifest]:
+        """Up to 4 on the CPU, up to 8 on another kind of device."""
+        folder, manifest = artifact
+        plan = measure(artifact, TuneOptions(max_batch=4))
+        device = measure(artifact, TuneOptions(max_batch=8)).devices[0]
+        elsewhere = device.model_copy(
+            update={"processor": Processor(kind="cuda", name="a large one", threads=1)}
+        )
+        plan = plan.model_copy(update={"devices": (elsewhere, *plan.devices)})
+        return folder, manifest.model_copy(update={"plan": plan})
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+    def test_the_plan_of_a_kind_that_is_not_at_hand_stays(
+        self, planned: tuple[Path, Manifest]
+    ) -> None:
+        assert planned[1].plan is not None
+        again = measure(planned, TuneOptions(max_batch=1))
+        assert [device.processor.kind for device in again.devices] == ["cpu", "cuda"]
+        assert again.on("cuda") == planned[1].plan.on("cuda")
+        assert again.on("cpu") != planned[1].plan.on("cpu")
+
+    def test_it_reaches_as_far_as_before_unless_another_size_is_wanted(
+        self, planned: tuple[Path, Manifest]
+    ) -> None:
+        for wanted, sizes in ((None, (1, 2, 4)), (2, (1, 2))):
+            device = measure(planned, TuneOptions(max_batch=wanted)).on("cpu")
+            assert device is not None
+            assert device.times[0].batch_sizes == sizes
+
+    @pytest.mark.parametrize("keep", [True, False])
+    def test_where_this_kind_was_not_measured_as_far_as_another_else_64(
+        self, planned: tuple[Path, Manifest], keep: bool
+    ) -> None:
+        folder, manifest = planned
+        assert manifest.plan is not None
+        plan = manifest.plan.model_copy(update={"devices": manifest.plan.devices[:keep]})
+        device = measure((folder, manifest.model_copy(update={"plan": plan})), TuneOptions()).on(
+            "cpu"
+        )
+        assert device is not None
+        assert device.times[0].batch_sizes[-1] == (8 if keep else 64)
 
 
 class TestPrecision:
@@ -181,50 +261,3 @@ class TestPrecision:
         assert measure(artifact, TuneOptions(max_batch=1)).precision == "float32"
         wanted = TuneOptions(max_batch=1, precision="int8")
         assert measure(artifact, wanted).precision == "int8"
-
-
-class TestGoldenBatches:
-    def test_one_of_each_shape_of_different_examples_in_turn(self) -> None:
-        arrays = [
-            np.full((count, 1), value, np.float32)
-            for count, value in ((1, 10), (2, 20), (1, 11), (1, 12))
-        ]
-        manifest = make_manifest(
-            inputs=[spec("x", shape=(-1, -1, 1))],
-            golden=[example({"x": array}, {"value": np.zeros(1, np.float32)}) for array in arrays],
-        )
-        batches = tune.golden_batches(manifest, 4)
-        assert [batch["x"][:, 0, 0].tolist() for batch in batches] == [[10, 11, 12, 10], [20] * 4]
-        assert [batch["x"].shape for batch in batches] == [(4, 1, 1), (4, 2, 1)]
-
-    def test_several_inputs_in_their_order(self) -> None:
-        manifest = make_manifest(
-            inputs=[spec("b"), spec("a", "int64", (-1,))],
-            golden=[
-                example(
-                    {"a": np.array(7), "b": np.ones(1, np.float32)},
-                    {"value": np.zeros(1, np.float32)},
-                )
-            ],
-        )
-        (batch,) = tune.golden_batches(manifest, 2)
-        assert list(batch) == ["b", "a"]
-        assert batch["a"].tolist() == [7, 7]
-
-
-class TestForms:
-    def test_in_the_order_of_the_variants_plain_before_optimized(self) -> None:
-        optimized = SCRIPT.model_copy(update={"optimized": SCRIPT.parity})
-        forms = tune.forms_of({"int8": INT8, "script": optimized})
-        assert [str(form) for form in forms] == ["int8", "script", "script, optimized at load"]
-
-    def test_a_runner_gives_each_batch_to_the_model(self) -> None:
-        seen: list[list[float]] = []
-
-        def forward(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            seen.append([*a.tolist(), *b.tolist()])
-            return a, b
-
-        batches = [{"a": np.array([n]), "b": np.array([n + 1])} for n in (1, 5)]
-        tune.runner(forward, batches, CPU)()
-        assert seen == [[1, 2], [5, 6]]

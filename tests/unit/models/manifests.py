@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from models.manifest import (
+    SCHEMA_VERSION,
     CodecSpec,
     Difference,
     FileDigest,
@@ -106,6 +107,7 @@ def make_manifest(
     alone = make_variant().model_copy(update={"made_by": "torch.jit.script", "accuracy": 0.75})
     variants = dict(variants or {"script": alone})
     return Manifest(
+        schema_version=SCHEMA_VERSION,
         model="tiny",
         version=3,
         description="A model of a test.",

@@ -68,6 +68,30 @@ class TestTaken:
     def test_files(self, kind: int) -> None:
         assert check_archive(io.BytesIO(of_kind(kind)), "it") == ["a/thing"]
 
+    def test_a_network_of_many_layers(self) -> None:
+        """The text of its code shrinks more than anything else that torch writes."""
+        layers = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(100)]
+        script: Callable[..., Any] = torch.jit.script
+        frozen, whole = io.BytesIO(), io.BytesIO()
+        scripted = script(nn.Sequential(*layers).eval())
+        torch.jit.save(scripted, whole)
+        torch.jit.save(torch.jit.freeze(scripted), frozen)
+        for file in (whole, frozen):
+            names = check_archive(file, "it")
+            assert any("/code/" in name for name in names)
+            with zipfile.ZipFile(file) as archived:
+                entries = archived.infolist()
+            deflated = [entry for entry in entries if entry.compress_type]
+            assert all(entry.filename.split("/")[1] == "code" for entry in deflated)
+            assert sum(entry.file_size for entry in entries) < 3 * len(file.getvalue())
+
+    @pytest.mark.parametrize("name", ["a/x/0", "a/code/data/0.py", "data/0"])
+    def test_what_is_no_tensor_may_be_deflated(self, name: str) -> None:
+        assert check_archive(io.BytesIO(zipped(name)), "it") == [name]
+
+    def test_other_archives_than_those_of_torch_may_deflate_anything(self) -> None:
+        assert check_archive(io.BytesIO(zipped("a/data/0")), "it", of_torch=False)
+
     def test_small_files_may_shrink_as_they_like(self) -> None:
         assert check_archive(io.BytesIO(zipped("zeros", content=bytes(10_000_000))), "it")
 
@@ -125,9 +149,19 @@ class TestContents:
     def test_that_are_packed_as_torch_packs_none(self, method: int) -> None:
         assert f"'a', packed by method {method}" in refused(zipped("a", method=method))
 
+    @pytest.mark.parametrize("name", ["a/data/0", "a/constants/1", "a/data/m/x.so", "x.so"])
+    def test_tensors_and_libraries_that_are_deflated(self, name: str) -> None:
+        assert f"it.pt holds {name!r} deflated" in refused(zipped(name))
+        assert check_archive(io.BytesIO(zipped(name, method=zipfile.ZIP_STORED)), "it") == [name]
+
     def test_a_bomb_that_says_what_it_is(self) -> None:
-        message = refused(zipped("zeros", content=bytes(40_000_000)))
-        assert "would unpack to 40,000,000 bytes" in message
+        data = zipped("zeros", content=bytes(40_000_000))
+        most = archive.FREE_BYTES + 10 * len(data)
+        assert f"would unpack to 40,000,000 bytes from {len(data):,}; at most {most:,}" in refused(
+            data
+        )
+        with pytest.raises(ArchiveError, match="would unpack"):
+            check_archive(io.BytesIO(data), "it.mar", of_torch=False)
 
     def test_a_bomb_that_lies_about_how_large_it_is_packed(self) -> None:
         """As one does whose entries share their bytes: together they are larger than the file."""

@@ -19,9 +19,7 @@ from models import forms
 from models.archive import ArchiveError
 from models.forms import (
     Forward,
-    Packages,
     WrongMachine,
-    base,
     check_runs_here,
     hush_quantized_tensors,
     load_form,
@@ -29,6 +27,7 @@ from models.forms import (
     named_outputs,
 )
 from models.manifest import NativeCode
+from models.packages import Packages
 from tests.artifacts import PICTURE, Double, scripted, small_answer, small_batch, small_variant
 from tests.unit.models.manifests import make_variant, spec
 
@@ -162,9 +161,6 @@ class TestRunsHere:
         else:
             with pytest.raises(WrongMachine, match="cuda:0 here is x86_64, without sm_80"):
                 check_runs_here(variant, device, "2.13.0")
-
-    def test_a_version_without_its_build(self) -> None:
-        assert [base(version) for version in ("2.13.0+cpu", "2.13.0")] == ["2.13.0"] * 2
 
 
 class TwoOutputs(nn.Module):

@@ -16,8 +16,13 @@ import pytest
 import torch
 
 from models import forms
+from models import packages as packages_module
 from models.archive import ArchiveError
-from models.forms import Forward, Packages, growth_per_reload, load_form, load_package
+from models.forms import (
+    Forward,
+    load_form,
+)
+from models.packages import Packages, growth_per_reload, load_package
 from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
 from tests.unit.models.manifests import spec
 
@@ -81,7 +86,8 @@ class TestCompiled:
 # Tensors that are freed inside the package, and threads that take turns as often as they can.
 TWO_THREADS = """
 import pathlib, sys, threading, torch
-from models.forms import Packages, load_form
+from models.forms import load_form
+from models.packages import Packages
 from models.tensors import TensorSpec
 
 CPU = torch.device("cpu")
@@ -198,7 +204,7 @@ class TestPackages:
             together.wait()
             found.append(packages.load(package, CPU))
 
-        monkeypatch.setattr(forms, "load_package", load)
+        monkeypatch.setattr(packages_module, "load_package", load)
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -230,7 +236,7 @@ class TestPackages:
         self, package: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sizes = iter([1000, 1600])
-        monkeypatch.setattr(forms, "resident_bytes", lambda: next(sizes))
+        monkeypatch.setattr(packages_module, "resident_bytes", lambda: next(sizes))
         assert growth_per_reload(package, CPU, times=2) == 300
-        monkeypatch.setattr(forms, "resident_bytes", lambda: None)
+        monkeypatch.setattr(packages_module, "resident_bytes", lambda: None)
         assert growth_per_reload(package, CPU, times=1) is None

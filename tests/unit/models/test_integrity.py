@@ -111,11 +111,16 @@ def test_two_files_that_changed_places(folder: Path) -> None:
     assert refusal(folder).startswith("script.pt has SHA-256 ")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_a_manifest_without_a_schema_version_is_not_read(folder: Path) -> None:
+    rewrite(folder, lambda manifest: manifest.pop("schema_version"))
+    assert refusal(folder).startswith("manifest.json has schema_version none, this release reads 2")
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, "2", None])
 def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> None:
     rewrite(folder, lambda manifest: manifest.update(schema_version=version, is_of="the future"))
     assert refusal(folder) == (
-        f"manifest.json has schema_version {version!r}, this release reads 1; export the model "
+        f"manifest.json has schema_version {version!r}, this release reads 2; export the model "
         "with the matching release"
     )
 

@@ -18,9 +18,11 @@ from models.manifest import (
     Manifest,
     PicturePreprocess,
     TensorCodecSpec,
+    forms_of,
+    may_mix,
 )
 from models.tensors import Array, EncodedArray, TensorSpec, Tolerance
-from tests.unit.models.manifests import example, make_manifest, spec
+from tests.unit.models.manifests import example, form, make_manifest, make_variant, spec
 
 PICTURE = ImageCodecSpec(
     preprocess=PicturePreprocess(width=4, height=3, channels=1, mean=(0.1,), std=(0.3,))
@@ -91,7 +93,7 @@ class TestStrictness:
             (("surprise",), 1, "Extra inputs"),
             (("inputs", 0, "surprise"), 1, "Extra inputs"),
             (("codec", "surprise"), 1, "Extra inputs"),
-            (("schema_version",), 2, "Input should be 1"),
+            (("schema_version",), 1, "Input should be 2"),
             (("version",), 0, "greater than or equal to 1"),
             (("model",), "a/b", "match pattern"),
             (("model",), "..", "match pattern"),
@@ -260,16 +262,16 @@ class TestTolerance:
         assert excess is not None
         assert excess.startswith(says)
 
-    def test_small_unsigned_numbers_do_not_wrap_around(self) -> None:
+    def test_integers_are_equal_or_not(self) -> None:
         expected, got = np.array([255], np.uint8), np.array([0], np.uint8)
-        excess = self.tolerance.excess(expected, got)
-        assert excess is not None
-        assert excess.startswith("differs by up to 255")
+        assert self.tolerance.excess(expected, got) == "differs in 1 values"
 
     def test_booleans_are_equal_or_not(self) -> None:
         one, other = np.array([True, False]), np.array([True, True])
         assert self.tolerance.excess(one, one) is None
-        assert self.tolerance.excess(one, other) == "values differ"
+        assert self.tolerance.excess(one, other) == "differs in 1 values"
+        lossy = self.tolerance.model_copy(update={"exact_integers": False})
+        assert lossy.excess(one, other) is None
 
 
 def test_golden_arrays_are_checked_in_every_example() -> None:
@@ -277,3 +279,18 @@ def test_golden_arrays_are_checked_in_every_example() -> None:
     bad = example({"x": np.zeros(1, np.float32)}, {"value": np.zeros(2, np.float32)})
     with pytest.raises(ValidationError, match=r"golden\[1\]\.outputs"):
         make_manifest(golden=[good, bad])
+
+
+def test_forms_stand_in_the_order_of_the_variants_plain_before_optimized() -> None:
+    script = make_variant(optimized=True)
+    bf16 = make_variant("bf16.pt", "bf16")
+    forms = forms_of({"script": script, "bf16": bf16})
+    assert list(forms) == [form("script"), form("script", optimized=True), form("bf16")]
+    assert list(forms.values()) == [script, script, bf16]
+
+
+def test_lossy_forms_that_answer_differently_may_not_be_mixed() -> None:
+    script, bf16 = make_variant(), make_variant("bf16.pt", "bf16")
+    assert may_mix([script, bf16])
+    assert not may_mix([bf16.model_copy(update={"interchangeable": False})])
+    assert may_mix([script.model_copy(update={"interchangeable": False})])

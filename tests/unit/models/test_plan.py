@@ -23,8 +23,10 @@ from models.plan import (
     Step,
     batch_sizes,
     choose,
+    choose_one,
     form_at,
     is_faster,
+    same_release,
     within_limits,
 )
 from models.processor import Processor
@@ -294,3 +296,31 @@ class TestContract:
     def test_a_processor_computes_with_at_least_one_thread(self, threads: int) -> None:
         with pytest.raises(ValidationError, match="greater than or equal to 1"):
             Processor(kind="cpu", name="A CPU", threads=threads)
+
+
+def test_builds_of_one_release_are_the_same_release() -> None:
+    assert same_release("2.13.0+cpu", "2.13.0")
+    assert not same_release("2.13.0", "2.13.1+cpu")
+
+
+class TestOneFormForAllSizes:
+    SCRIPT, OTHER = Form(variant="bf16"), Form(variant="bf16", optimized=True)
+
+    def chosen(self, script: list[float], other: list[float]) -> tuple[Step, ...]:
+        rounds = {
+            size: {self.SCRIPT: [one] * 3, self.OTHER: [two] * 3}
+            for size, one, two in zip((1, 8), script, other, strict=True)
+        }
+        return choose_one(rounds, (self.SCRIPT, self.OTHER))
+
+    def test_the_one_that_is_faster_on_the_whole_runs_every_size(self) -> None:
+        assert self.chosen([1.0, 8.0], [1.1, 4.0]) == (Step(up_to=8, form=self.OTHER),)
+        assert self.chosen([1.0, 8.0], [4.0, 7.0]) == (Step(up_to=8, form=self.SCRIPT),)
+
+    def test_within_the_noise_the_first_stays(self) -> None:
+        assert self.chosen([1.0, 8.0], [0.99, 7.9]) == (Step(up_to=8, form=self.SCRIPT),)
+
+    def test_a_form_that_was_not_measured_everywhere_is_none(self) -> None:
+        rounds = {1: {self.SCRIPT: [1.0], self.OTHER: [0.1]}, 2: {self.SCRIPT: [1.0]}}
+        assert choose_one(rounds, (self.SCRIPT, self.OTHER)) == (Step(up_to=2, form=self.SCRIPT),)
+        assert choose_one({}, (self.SCRIPT,)) == ()

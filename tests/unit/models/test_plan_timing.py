@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from models.plan import MAX_REPEATS, SAMPLE_S, WARM_RUNS, FormTimes, summary, time_interleaved
+from models.plan import (
+    MAX_REPEATS,
+    MIN_ROUNDS,
+    SAMPLE_S,
+    WARM_RUNS,
+    FormTimes,
+    summary,
+    time_interleaved,
+)
 from tests.unit.models.manifests import form
 from tests.unit.models.stopwatch import Stopwatch
 
@@ -68,10 +76,13 @@ class TestTimeInterleaved:
         taken = time_interleaved(runs, rounds=100, budget_s=8.5)
         assert taken == {"a": [1.0] * 3, "b": [2.0] * 3}
 
-    def test_one_round_is_always_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_three_rounds_are_always_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = Stopwatch(monkeypatch)
         runs = {"a": watch.work("a", 60.0), "b": watch.work("b", 90.0)}
-        assert time_interleaved(runs, rounds=9, budget_s=0) == {"a": [60.0], "b": [90.0]}
+        assert time_interleaved(runs, rounds=9, budget_s=0) == {
+            "a": [60.0] * MIN_ROUNDS,
+            "b": [90.0] * MIN_ROUNDS,
+        }
 
     def test_with_the_real_clock_every_form_has_as_many_rounds(self) -> None:
         taken = time_interleaved({A: lambda: None, B: lambda: sum(range(1000))}, 4)

@@ -70,14 +70,25 @@ class Stage:
         return self.fakes[form]
 
     def backend(
-        self, stored: tuple[Step, ...] | None = None, key: Hashable = "key"
+        self,
+        stored: tuple[Step, ...] | None = None,
+        key: Hashable = "key",
+        *,
+        mixable: bool = True,
     ) -> PlannedBackend:
         """Of what was added; not loaded."""
-        return PlannedBackend(self.parts, stored, XEON, self._measurements, key)
+        known = self._measurements
+        return PlannedBackend(self.parts, stored, XEON, known, key, mixable=mixable)
 
-    def warm(self, stored: tuple[Step, ...] | None = None, key: Hashable = "key") -> PlannedBackend:
+    def warm(
+        self,
+        stored: tuple[Step, ...] | None = None,
+        key: Hashable = "key",
+        *,
+        mixable: bool = True,
+    ) -> PlannedBackend:
         """Of what was added; loaded and warmed."""
-        backend = self.backend(stored, key)
+        backend = self.backend(stored, key, mixable=mixable)
         backend.load()
         backend.warm_up([batch(size) for size in SIZES])
         return backend

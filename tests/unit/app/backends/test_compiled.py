@@ -20,9 +20,9 @@ from app.backends.golden import Golden
 from app.errors import ArtifactInvalid, ModelError, ReplicaError, VariantUnusable
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId
-from models import forms
-from models.forms import Packages, load_package
+from models import packages as packages_module
 from models.manifest import NativeCode
+from models.packages import Packages, load_package
 from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import BackendSuite
 from tests.unit.models.manifests import form
@@ -110,7 +110,9 @@ class TestUnusable:
         changes: dict[str, object],
         says: str,
     ) -> None:
-        monkeypatch.setattr(forms, "load_package", lambda *_: pytest.fail("it was loaded"))
+        monkeypatch.setattr(
+            packages_module, "load_package", lambda *_: pytest.fail("it was loaded")
+        )
         backend = backend_of(written(tmp_path, changed(small_variant("compiled"), **changes)))
         with pytest.raises(VariantUnusable, match=re.escape(says)):
             backend.load()
@@ -164,7 +166,7 @@ def test_a_rebuilt_backend_loads_no_package_again(
         loads.append(len(data))
         return load_package(data, device)
 
-    monkeypatch.setattr(forms, "load_package", load)
+    monkeypatch.setattr(packages_module, "load_package", load)
     packages = Packages()
     for _ in range(3):
         backend = backend_of(artifact, packages)

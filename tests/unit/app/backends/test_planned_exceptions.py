@@ -13,11 +13,12 @@ from app.backends.planned import Measured, Measurements
 from app.errors import (
     ArtifactInvalid,
     DeviceLost,
+    ModelError,
     ReplicaError,
     TorchlaneError,
     VariantUnusable,
 )
-from app.types import ServedStep, Serving
+from app.types import Array, ServedStep, Serving
 from models.plan import Step
 from models.tensors import Tolerance
 from tests.unit.app.backends.stage import SIZES, Stage
@@ -98,15 +99,15 @@ class TestUnusable:
 
 
 class TestGolden:
-    def test_every_form_replays_them_at_every_size(self, stage: Stage) -> None:
-        stage.add(A)
-        stage.add(B)
-        stage.warm(steps((1, A), (8, B)))
-        for fake in stage.fakes.values():
-            replayed = fake.batches[-5:]
-            assert replayed == [[1], *([1] * size for size in SIZES)]
+    def test_every_form_replays_them_alone_and_at_every_size_that_it_serves(
+        self, stage: Stage
+    ) -> None:
+        first, second = stage.add(A), stage.add(B)
+        stage.warm(steps((2, A), (8, B)))
+        assert first.batches[-3:] == [[1], [1], [1, 1]]
+        assert second.batches[-3:] == [[1], [1] * 4, [1] * 8]
 
-    @pytest.mark.parametrize("stored", [None, steps((1, A), (8, B))])
+    @pytest.mark.parametrize("stored", [None, steps((1, A), (8, B))])  # B serves batches of 4
     def test_a_form_that_answers_wrongly_condemns_the_artifact(
         self, stage: Stage, stored: tuple[Step, ...] | None
     ) -> None:
@@ -128,6 +129,49 @@ class TestGolden:
             stage.warm()
 
 
+class TestContest:
+    """What happens to forms that nobody has tried on such a machine."""
+
+    def test_one_that_fails_here_is_dropped_while_there_are_others(self, stage: Stage) -> None:
+        def fails(x: Array) -> Array:
+            raise ModelError("no such instruction")
+
+        stage.add(A, answer=fails)
+        stage.add(B)
+        with capture_logs() as logs:
+            backend = stage.warm()
+        assert stage.ran(backend, 4) == B
+        assert stage.fakes[A].calls[-1] == "close"
+        (told,) = (log for log in logs if log["event"] == "form_dropped")
+        assert (told["form"], told["problem"]) == ("a", "no such instruction")
+        with pytest.raises(ModelError):
+            stage.warm(steps((8, A)), key="stored")
+
+    def test_what_stops_the_process_for_too_long_is_not_run_at_larger_sizes(
+        self, stage: Stage
+    ) -> None:
+        stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
+        stage.add(B, 9 * MS)
+        backend = stage.warm()
+        assert [stage.ran(backend, size) for size in (1, 2, 4, 8)] == [A, A, B, B]
+        assert max(map(len, stage.fakes[A].batches)) == 4  # seen to take 1.6 ms, and no further
+
+    def test_where_it_must_serve_it_says_so(self, stage: Stage) -> None:
+        stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
+        with capture_logs() as logs:
+            backend = stage.warm()
+        assert stage.ran(backend, 8) == A
+        told = [log for log in logs if log["event"] == "forward_stops_the_process"]
+        assert [(log["batch_size"], log["milliseconds"]) for log in told] == [(4, 1.6), (8, 3.2)]
+
+    def test_forms_that_answer_differently_are_never_mixed(self, stage: Stage) -> None:
+        stage.add(A, lambda size: 1 * MS if size < 8 else 9 * MS)
+        stage.add(B, lambda size: 2 * MS)
+        assert stage.warm().serving().steps[-1].up_to == 8
+        backend = stage.warm(key="unlike", mixable=False)
+        assert {stage.ran(backend, size) for size in SIZES} == {A}
+
+
 class TestReplicas:
     def test_what_one_measured_the_others_and_the_rebuilt_take(self, stage: Stage) -> None:
         stage.add(A, 9 * MS)
@@ -138,10 +182,10 @@ class TestReplicas:
             stage.add(A, 1 * MS)  # it would win now
             stage.add(B, 9 * MS)
             second = stage.warm()
-            assert not stage.timed(A)
+            assert stage.fakes[A].calls == []  # the loser is not even loaded
+            assert not stage.timed(B)
             assert second.serving() == first.serving()
             assert stage.ran(second, 8) == B
-            assert stage.fakes[A].calls[-1] == "close"
             second.close()
 
     def test_another_artifact_or_selection_is_measured_by_itself(self, stage: Stage) -> None:

@@ -6,8 +6,14 @@ import re
 
 import pytest
 
-from app.backends.selection import Preference, Selection, runs_on, select, stored_steps
-from app.errors import ArtifactInvalid
+from app.backends.selection import (
+    NotAsAskedFor,
+    Preference,
+    Selection,
+    runs_on,
+    select,
+    stored_steps,
+)
 from models.manifest import Manifest, NativeCode
 from models.plan import DevicePlan, Precision
 from models.processor import Processor
@@ -120,13 +126,6 @@ class TestSelect:
                 ),
             ),
             (
-                Preference(precision="fp16"),
-                (
-                    "tiny/3 has no variant in fp16 (TORCHLANE_PLAN_PRECISION); there are: bf16, "
-                    "float32, int8"
-                ),
-            ),
-            (
                 Preference("int8", "bf16"),
                 (
                     "tiny/3: variant 'int8' (TORCHLANE_VARIANT) computes in int8, "
@@ -134,13 +133,17 @@ class TestSelect:
                 ),
             ),
         ],
-        ids=["variant", "precision", "both"],
+        ids=["variant", "both"],
     )
     def test_what_is_not_there_is_refused_with_what_is(
         self, preference: Preference, message: str
     ) -> None:
-        with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
+        with pytest.raises(NotAsAskedFor, match=f"^{re.escape(message)}$"):
             select(manifest(), preference)
+
+    def test_a_precision_that_is_not_there_leaves_the_artifacts_own(self) -> None:
+        asked = select(manifest(), Preference(precision="fp16"))
+        assert asked == select(manifest(), Preference())
 
 
 class TestRunsOn:

@@ -128,7 +128,7 @@ class TestContent:
     @pytest.mark.parametrize(
         ("change", "problem"),
         [
-            ({"schema_version": 2}, " has schema_version 2, this release reads 1; "),
+            ({"schema_version": 1}, " has schema_version 1, this release reads 2; "),
             ({"version": "one"}, ", version: "),
             ({"extra": 1}, ", extra: "),
             ({"inputs": []}, ", inputs: "),

@@ -50,3 +50,16 @@ def test_without_a_plain_script_there_is_nothing_to_compare_with(
     write_manifest(tmp_path, changed)
     assert main([str(tmp_path)]) == 1
     assert "no TorchScript variant in float32" in capsys.readouterr().err
+
+
+def test_a_plan_of_another_processor_is_to_be_made_again(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = read_artifact(repository / "digits" / "1")[0]
+    assert manifest.plan is not None
+    other = manifest.plan.devices[0].processor.model_copy(update={"threads": 48})
+    device = manifest.plan.devices[0].model_copy(update={"processor": other})
+    plan = manifest.plan.model_copy(update={"devices": (device,)})
+    write_manifest(tmp_path, manifest.model_copy(update={"plan": plan}))
+    assert main([str(tmp_path)]) == 1
+    assert f"run `python -m export tune {tmp_path} --threads 1`" in capsys.readouterr().err

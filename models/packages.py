@@ -1,0 +1,128 @@
+"""AOTInductor packages: machine code in a `.pt2`, which torch unpacks and maps into the process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.archive import check_archive
+from models.processor import mapped_files, resident_bytes
+
+# Where torch unpacks a package, below TMPDIR: the folder, then what is in every package.
+UNPACKED = re.compile(r"(.+/aotinductor_\w{6})/[^/]+/data/aotinductor/model/[^/]+\.so")
+_LOADING = threading.Lock()
+
+
+class Package:
+    """A loaded package, for one thread at a time.
+
+    Whoever waits for its runner waits with the GIL, and whoever has it may let go of the GIL and
+    want it back: two threads inside a package can stop the process for ever. Here they wait outside
+    of it, without the GIL.
+
+    Args:
+        loader: torch's, from `load_package`.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._run = loader.boxed_run
+        self._lock = threading.Lock()
+
+    def boxed_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """One forward; it takes the tensors out of the list."""
+        with self._lock:
+            made: Sequence[torch.Tensor] = self._run(tensors)
+            return made
+
+
+class Packages:
+    """The AOTInductor packages of a process: each is loaded once and stays.
+
+    Loading a package again leaks its mappings (about half a megabyte in torch 2.13), so a package
+    is kept even when nobody uses it any more. Loading needs a temporary folder that files may be
+    executed from: a package is machine code, which torch unpacks there.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, str], Package] = {}
+        self._lock = threading.Lock()
+
+    def load(self, data: bytes, device: torch.device) -> Package:
+        """The package on a device, which several threads may share.
+
+        Args:
+            data: the `.pt2` file; what has the same bytes is loaded once.
+            device: where it runs.
+
+        Raises:
+            ArchiveError: if the file must not be unpacked.
+            RuntimeError: if torch cannot load it.
+        """
+        with self._lock:
+            key = (hashlib.sha256(data).hexdigest(), str(device))
+            if key not in self._loaded:
+                self._loaded[key] = Package(load_package(data, device))
+            return self._loaded[key]
+
+
+def load_package(data: bytes, device: torch.device) -> Any:
+    """Load a package anew, whether or not it was loaded before.
+
+    torch._inductor.aoti_load_package ends in the same loader, but imports the whole compiler on the
+    way (2 s, 80 MB) and adds 18 us to each call.
+    """
+    names = check_archive(io.BytesIO(data), "the compiled package")
+    index = -1 if device.index is None else device.index
+    with _LOADING, tempfile.NamedTemporaryFile(suffix=".pt2") as file:
+        file.write(data)
+        file.flush()
+        others, folders = _unpacked(), _folders()
+        try:
+            # path, name inside the package, single-threaded, runners, device
+            loader = torch._C._aoti.AOTIModelPackageLoader(file.name, "model", False, 1, index)
+        except RuntimeError:
+            _remove_unpacked(_folders() - folders, names)
+            raise
+        if device.type == "cpu":  # kernels for CUDA are read from there at their first launch
+            # Torch removes it together with the loader, so never where loaders live as long as the
+            # process: each start of a server would leave code and weights behind on the disk.
+            for folder in _unpacked() - others:
+                shutil.rmtree(folder, ignore_errors=True)
+    return loader
+
+
+def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int | None:
+    """Bytes of resident memory that each further load of a package keeps; None where unknown."""
+    load_package(data, device)
+    before = resident_bytes()
+    for _ in range(times):
+        load_package(data, device)
+    after = resident_bytes()
+    return None if before is None or after is None else max(0, after - before) // times
+
+
+def _folders() -> set[Path]:
+    """Where packages are unpacked, of this process and of others."""
+    return set(Path(tempfile.gettempdir()).glob("aotinductor_??????"))
+
+
+def _remove_unpacked(folders: set[Path], names: Sequence[str]) -> None:
+    """Remove what torch leaves when it cannot load a package: folders that hold its library."""
+    library = next((name for name in names if name.endswith(".so")), None)
+    for folder in folders:
+        if library is not None and (folder / library).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unpacked() -> set[str]:
+    """Folders of packages whose code is mapped into this process."""
+    return {found[1] for path in mapped_files() if (found := UNPACKED.fullmatch(path))}

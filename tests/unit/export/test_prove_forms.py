@@ -1,0 +1,122 @@
+"""Forms with conditions of their own: those that are made at load, and machine code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from export.errors import ExportError
+from export.prove import Proof, ProofOptions, prove_variants
+from models.definitions.definition import Definition, HeldOut
+from tests.unit.export.definitions import CATALOG, Close, definition, quiet, subject
+
+
+def prove(folder: Path, model: Definition, *variants: str) -> Proof:
+    options = ProofOptions(variants or None, max_batch=3)
+    return prove_variants(subject(model), options, folder, lambda name: quiet)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestWhatIsMadeAtLoad:
+    """`optimize_for_inference` cannot be saved, and another torch may do otherwise."""
+
+    def test_a_form_that_torch_refuses_is_left_out_by_itself(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(module: nn.Module) -> nn.Module:
+            raise RuntimeError("not this one\nwith a long story")
+
+        monkeypatch.setattr("torch.jit.optimize_for_inference", refuse)
+        proof = prove(tmp_path, CATALOG["tiny"], "script")
+        assert proof.variants["script"].optimized is None
+        assert proof.left_out == {
+            "script-optimized": "optimize_for_inference at load: script.pt cannot be loaded here: "
+            "not this one"
+        }
+        assert names(tmp_path) == ["script.pt"]
+
+    @pytest.mark.parametrize(
+        ("error", "why"),
+        [(0.1, "golden example 0: output 'y' differs by up to 0.1 "), (5e-6, "accuracy 0.0000 is")],
+    )
+    def test_so_is_one_that_answers_otherwise(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, why: str
+    ) -> None:
+        """Five millionths are within the tolerance, and decide each of the close calls."""
+
+        def worse(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+            return lambda x: module(x) + torch.tensor([error, 0])
+
+        def closest() -> HeldOut:
+            return HeldOut({"x": np.array([[1, 1.000001]] * 4, np.float32)}, np.ones(4, int))
+
+        monkeypatch.setattr("torch.jit.optimize_for_inference", worse)
+        model = definition(Close, train=None, held_out=closest)
+        proof = prove(tmp_path, model, "script")
+        assert (proof.variants["script"].optimized, proof.variants["script"].accuracy) == (None, 1)
+        assert proof.left_out["script-optimized"].startswith(
+            f"optimize_for_inference at load: {why}"
+        )
+
+    @pytest.mark.parametrize(("error", "same"), [(0, True), (5e-3, False)])
+    def test_of_a_lossy_precision_it_is_interchangeable_where_it_answers_as_the_plain_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, same: bool
+    ) -> None:
+        """Five thousandths are within the tolerance of bf16, and not within float32's."""
+
+        def other(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+            return lambda x: module(x) + error
+
+        monkeypatch.setattr("torch.jit.optimize_for_inference", other)
+        variant = prove(tmp_path, definition(held_out=None), "bf16").variants["bf16"]
+        assert variant.optimized is not None
+        assert variant.interchangeable is same
+
+    def test_a_file_that_cannot_be_loaded_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object, **__: object) -> nn.Module:
+            raise RuntimeError("unknown format")
+
+        monkeypatch.setattr("torch.jit.load", refuse)
+        message = "could be made: script: script.pt cannot be loaded here: unknown format$"
+        with pytest.raises(ExportError, match=message):
+            prove(tmp_path, CATALOG["tiny"], "script")
+        assert names(tmp_path) == []
+
+
+class TestCompiledForLong:
+    """It holds the GIL; where one item takes longer than a plan allows, it is of no use."""
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("export.prove.GIL_LIMIT_S", 0.0)
+
+    def test_it_is_left_out_before_what_reloading_keeps_is_measured(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def never(*_: object, **__: object) -> None:
+            raise AssertionError("it was loaded again")
+
+        monkeypatch.setattr("export.prove.growth_per_reload", never)
+        proof = prove(tmp_path, definition(train=None))
+        assert "compiled" not in proof.variants
+        assert re.fullmatch(
+            r"a forward of one item takes \d+\.\d\d ms and would stop a whole server for so long, "
+            "0 ms are allowed; to keep it: --variants script,compiled",
+            proof.left_out["compiled"],
+        )
+        assert "compiled.pt2" not in names(tmp_path)
+
+    def test_it_is_kept_where_it_was_asked_for(self, tmp_path: Path) -> None:
+        proof = prove(tmp_path, definition(train=None), "compiled")
+        assert list(proof.variants) == ["compiled"]
