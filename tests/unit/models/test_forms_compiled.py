@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,20 @@ class TestPackages:
         assert list(tmp_path.iterdir()) == [tmp_path / "aotinductor_other1"]
         wanted = small_answer(small_batch(5))["y"]
         np.testing.assert_allclose(call(form), wanted, rtol=1e-4, atol=1e-5)
+
+    def test_nor_does_what_could_not_be_loaded(
+        self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        (tmp_path / "aotinductor_other1").mkdir()
+        broken = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(package)) as whole, zipfile.ZipFile(broken, "w") as copy:
+            for name in whole.namelist():
+                copy.writestr(name, b"no library" if name.endswith(".so") else whole.read(name))
+        with pytest.raises(RuntimeError):
+            load_package(broken.getvalue(), CPU)
+        assert list(tmp_path.iterdir()) == [tmp_path / "aotinductor_other1"]
 
     def test_growth_is_asked_of_the_system(
         self, package: bytes, monkeypatch: pytest.MonkeyPatch
