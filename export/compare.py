@@ -7,11 +7,10 @@ five. The answers of all forms are compared before anything is timed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from export.compare_cases import (
 )
 from export.timings import three_digits
 from export.variants.base import NotApplicable
+from models.forms import intra_op_threads
 from models.processor import this_cpu
 
 ROUNDS = 21
@@ -82,7 +82,7 @@ def run(
     Raises:
         ParityError: if two forms do not give the same answer.
     """
-    with _threads(parsed.threads), torch.inference_mode():
+    with intra_op_threads(parsed.threads), torch.inference_mode():
         console.print(f"{this_cpu(parsed.threads)}, torch {torch.__version__}", highlight=False)
         for case in cases() if compared is None else compared:
             compare(case, console, rounds=parsed.rounds, graph=parsed.graph)
@@ -186,16 +186,6 @@ def _print_graph(case: Case, package: Path, console: Console) -> None:
 
 def _groups(count: int) -> str:
     return f"{count or 'no'} fused group{'' if count == 1 else 's'}"
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _positive(text: str) -> int:

@@ -6,9 +6,8 @@ Python model.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from models.forms import (
     Forward,
     WrongMachine,
     check_runs_here,
+    intra_op_threads,
     kinds_here,
     load_form,
     processor_of,
@@ -111,7 +111,7 @@ def _measure_on(
 ) -> DevicePlan | None:
     device = torch.device(kind)
     threads = (options.threads or max(1, usable_cores() - 1)) if kind == "cpu" else 1
-    with _threads(threads):
+    with intra_op_threads(threads):
         sizes = batch_sizes(options.max_batch or _largest(manifest.plan, kind))
         forms = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
         if not forms:
@@ -262,13 +262,3 @@ def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[]
                 output.cpu()
 
     return run
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

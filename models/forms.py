@@ -165,6 +165,17 @@ def check_runs_here(variant: Variant, device: torch.device, torch_version: str) 
             )
 
 
+@contextlib.contextmanager
+def intra_op_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads in this thread, and then as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray[Any, Any]]:
     """What a forward gave, as host arrays by name.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from models.plan import WARM_RUNS, Form
 LOG = structlog.get_logger(__name__)
 
 
-class FormBackend:
+class FormBackend(ABC):
     """One form of one variant on one device: what TorchScript and compiled ones have in common.
 
     Args:
@@ -41,6 +42,7 @@ class FormBackend:
         self._cpu_threads = cpu_threads
         self._forward: Forward | None = None
 
+    @abstractmethod
     def open(self, data: bytes) -> Forward:
         """Make a callable of the variant's file; subclasses say how.
 
@@ -48,11 +50,10 @@ class FormBackend:
             VariantUnusable: if this machine must not run it.
             RuntimeError: if torch cannot read it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def refused(self) -> ArtifactInvalid:
         """What to say when torch cannot read the file."""
-        raise NotImplementedError
 
     def load(self) -> None:
         """See `Backend`."""

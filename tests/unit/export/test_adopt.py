@@ -22,7 +22,9 @@ from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.preprocess import preprocess
 from tests.unit.export.torchscripts import (
     BRIGHTNESS,
+    PICTURE,
     SUMS,
+    X3,
     archived,
     mar,
     run,
@@ -31,20 +33,6 @@ from tests.unit.export.torchscripts import (
 )
 from tests.unit.models.pictures import encoded, noise
 from tests.unit.models.test_preprocess_crop import by_hand
-
-X3 = ("--name", "sums", "--input", "float32[-1,3]")
-PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")
-
-
-@pytest.fixture(scope="module")
-def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A `.pt` as plain torch.jit.trace(...).save writes it."""
-    return written(tmp_path_factory.mktemp("sums"), SUMS, "sums.pt")
-
-
-@pytest.fixture(scope="module")
-def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("light"), BRIGHTNESS, "light.pt")
 
 
 def answers(adopted: Adopted, *inputs: object) -> list[Any]:

@@ -12,9 +12,10 @@ from torch import nn
 from export import adopt
 from export.errors import ExportError, UsageError
 from tests.unit.export.torchscripts import (
-    BRIGHTNESS,
     MODEL,
+    PICTURE,
     SUMS,
+    X3,
     Sums,
     mar,
     pickled,
@@ -23,20 +24,6 @@ from tests.unit.export.torchscripts import (
     written,
 )
 from tests.unit.models.test_archive import zipped
-
-X3 = ("--name", "sums", "--input", "float32[-1,3]")
-PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")
-
-
-@pytest.fixture(scope="module")
-def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A `.pt` as plain torch.jit.trace(...).save writes it."""
-    return written(tmp_path_factory.mktemp("sums"), SUMS, "sums.pt")
-
-
-@pytest.fixture(scope="module")
-def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("light"), BRIGHTNESS, "light.pt")
 
 
 class TestWrongArguments:

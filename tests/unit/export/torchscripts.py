@@ -19,6 +19,9 @@ from torch import nn
 from export import adopt
 from export.adopt import Adopted
 
+X3 = ("--name", "sums", "--input", "float32[-1,3]")
+PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")
+
 
 class Sums(nn.Module):
     """x [n, 3] -> [n, 2]: the sum of each row, and less than nothing of it."""
