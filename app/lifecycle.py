@@ -19,7 +19,7 @@ from app.backends.selection import NotAsAskedFor, Preference, Selection, select
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
 from app.engine.replicas import Replica, ReplicaState
-from app.errors import ArtifactInvalid, DeviceLost
+from app.errors import ArtifactInvalid, DeviceLost, VariantUnusable
 from app.loaded import (
     LoadedModel,
     LoadedModels,
@@ -63,7 +63,8 @@ class Attempt(enum.Enum):
     """What became of a version that was to be loaded.
 
     After FAILED the next older one gets its turn; after REFUSED it does not: the version is good,
-    but lacks what the settings pin, and an older one would be a silent step back.
+    but lacks what the settings pin, or this machine cannot run that. An older one would be a silent
+    step back.
     """
 
     LOADED = enum.auto()
@@ -205,7 +206,8 @@ class Lifecycle:
             self.loaded.record(VersionStatus(model, ModelState.FAILED, problem))
             LOG.error("model_not_loaded", model=str(model), problem=str(error), exc_info=not known)
             await self._upkeep.remove_everywhere(model)
-            return Attempt.REFUSED if isinstance(error, NotAsAskedFor) else Attempt.FAILED
+            good = isinstance(error, NotAsAskedFor | VariantUnusable)  # the artifact, that is
+            return Attempt.REFUSED if good else Attempt.FAILED
         manifest = artifact.manifest
         outputs = tuple(spec.name for spec in manifest.outputs)
         self._engine.publish(model, f"{artifact.digest}:{selection.label}", outputs, golden.probe)
@@ -215,7 +217,8 @@ class Lifecycle:
         return Attempt.LOADED
 
     def _select(self, artifact: Artifact) -> Selection:
-        selection = select(artifact.manifest, self._config.preference)
+        kinds = {replica.device.kind for replica in self._replicas}
+        selection = select(artifact.manifest, self._config.preference, kinds)
         wanted = self._config.preference.precision
         if wanted not in (None, selection.precision):
             LOG.warning(

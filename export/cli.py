@@ -262,11 +262,11 @@ def _points(text: str) -> float:
 @contextlib.contextmanager
 def _progress(console: Console) -> Iterator[Stage]:
     columns = (
-        TextColumn("{task.description:<10}"),
+        TextColumn("{task.description:<10}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=console) as bars:
 

@@ -185,7 +185,11 @@ def _prove(
         accuracy = here if accuracy is None or here is None else min(accuracy, here)
     if parity is None:
         raise ExportError(f"bug: {name} was made for no device that is here")
-    optimized, interchangeable = _optimized(work, name, precision, draft, data, progress)
+    optimized, interchangeable, its_accuracy = _optimized(
+        work, name, precision, draft, data, progress
+    )
+    if accuracy is not None and its_accuracy is not None:
+        accuracy = min(accuracy, its_accuracy)
     return Variant(
         file=draft.file,
         format=draft.format,
@@ -209,25 +213,26 @@ def _prove(
 
 def _optimized(
     work: _Work, name: str, precision: Precision, draft: Draft, data: bytes, progress: Progress
-) -> tuple[Parity | None, bool]:
+) -> tuple[Parity | None, bool, float | None]:
     """The proof of the form that a server makes at load; None, with a reason, where it fails.
 
-    And whether a plan may mix it with the plain one. In float32 both are eager to that very
-    tolerance; of a lossy precision each errs in its own way, and they have to be compared.
+    And whether a plan may mix it with the plain one, and its accuracy. In float32 both are eager to
+    that very tolerance; of a lossy precision each errs in its own way, and they are compared.
     """
     if draft.format != "torchscript" or "cpu" not in draft.device_kinds:
-        return None, True
+        return None, True, None
     try:
         form = _load(work, draft, data, "cpu", optimized=True)
         parity = _parity(work, form, precision, "cpu", progress)
-        _accuracy(work, form, "cpu")
+        its_accuracy = _accuracy(work, form, "cpu")
         if precision == "float32":
-            return parity, True
+            return parity, True, its_accuracy
         plain = _load(work, draft, data, "cpu", optimized=False)
-        return parity, verify.agree(plain, form, work.reference, TOLERANCES["float32"])
+        alike = verify.agree(plain, form, work.reference, TOLERANCES["float32"])
+        return parity, alike, its_accuracy
     except (ParityError, NotApplicable) as error:
         work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
-        return None, True
+        return None, True, None
 
 
 def _check_short(work: _Work, name: str, form: Forward, device: torch.device) -> None:

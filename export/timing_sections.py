@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from export.sections import Column, Section
 from export.timings import PerItem, Standing, best_single, plan_line, standings, three_digits
-from models.manifest import Manifest
+from models.manifest import Manifest, may_mix
 from models.plan import DevicePlan, Form, Plan, Precision
 
 CHOSEN = "*"  # marks the plan's form in a table of times
@@ -51,6 +51,7 @@ def _times(device: DevicePlan, precision: Precision, manifest: Manifest) -> Sect
         name for name, variant in manifest.variants.items() if variant.format == "aotinductor"
     ]
     found = standings(device, precision, compiled)
+    mixable = may_mix(v for v in manifest.variants.values() if v.precision == precision)
     forms = [times.form for times in device.times if times.precision == precision]
     single = best_single(found)
     columns = [Column("batch", numeric=True)]
@@ -59,14 +60,14 @@ def _times(device: DevicePlan, precision: Precision, manifest: Manifest) -> Sect
         columns += [Column(title, numeric=True) for title in COMPARED]
     return Section(
         title=f"Time per item, {precision} on {device.processor.kind}",
-        lines=tuple(_explained(found, forms, single)),
+        lines=tuple(_explained(found, forms, single, mixable=mixable)),
         columns=tuple(columns),
         rows=tuple(_row(each, forms, single) for each in found),
     )
 
 
 def _explained(
-    found: Sequence[Standing], forms: Sequence[Form], single: Form | None
+    found: Sequence[Standing], forms: Sequence[Form], single: Form | None, *, mixable: bool
 ) -> Iterator[str]:
     if not found:
         yield "The form that the plan names was not timed."
@@ -85,6 +86,11 @@ def _explained(
         )
     if single is not None:
         yield f"Best single form, by the geometric mean over the sizes: {single}."
+    if not mixable:
+        yield (
+            "One form runs all sizes, the best on the whole: its forms differ by more than float32 "
+            "does, and an answer must not depend on the load."
+        )
     beyond = [str(each.size) for each in found if not each.within_noise]
     if beyond:
         yield f"Slower than the fastest form beyond the noise at batch {', '.join(beyond)}."
@@ -92,12 +98,12 @@ def _explained(
         yield "At no measured batch size is the plan slower than the fastest form beyond the noise."
     chosen = {each.chosen for each in found}
     if len(chosen) == 1:
-        yield from _one_wins(found, chosen.pop())
+        yield from _one_wins(found, chosen.pop(), mixable=mixable)
 
 
-def _one_wins(found: Sequence[Standing], winner: Form) -> Iterator[str]:
+def _one_wins(found: Sequence[Standing], winner: Form, *, mixable: bool) -> Iterator[str]:
     """Why the plan has one form only, with the figures that show it."""
-    if all(each.within_noise for each in found):
+    if mixable and all(each.within_noise for each in found):
         yield f"{winner} runs at every size: no other form wins by more than the noise at any."
     for each in found:
         own, runner_up = each.times[winner].median_us, each.runner_up

@@ -26,6 +26,12 @@ DAMAGE = (
 )
 
 
+# The records at the end, field by field (APPNOTE.TXT, 4.3.14 to 4.3.16).
+END, END_SIGNATURE = struct.Struct("<4s4H2LH"), b"PK\5\6"
+LOCATOR, LOCATOR_SIGNATURE = struct.Struct("<4sLQL"), b"PK\6\7"
+END64, END64_SIGNATURE = struct.Struct("<4sQ2H2L4Q"), b"PK\6\6"
+
+
 class ArchiveError(ValueError):
     """The file is no zip archive, or one that must not be unpacked; the message says why."""
 
@@ -81,6 +87,7 @@ def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
         # With something in front of it, a file may be two things at once.
         if file.read(len(BEGINNING)) != BEGINNING:
             raise ArchiveError(f"{what} is not a zip archive: it does not begin as one")
+        _check_end(file, size, what)
         with zipfile.ZipFile(file) as archive:
             return archive.infolist(), size
     except ArchiveError:
@@ -89,6 +96,30 @@ def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
         raise ArchiveError(f"{what} is not a zip archive: {error}") from error
     finally:
         file.seek(0)
+
+
+def _check_end(file: IO[bytes], size: int, what: str) -> None:
+    """Every reader must find the same directory: one end, right behind the directory it names.
+
+    Python takes the ZIP64 record before the locator, torch the one that the locator points to.
+    """
+    file.seek(max(0, size - END.size))
+    fields = END.unpack(file.read(END.size).rjust(END.size, b"\0"))
+    signature, directory_size, directory_at = fields[0], fields[5], fields[6]
+    end = size - END.size
+    if signature != END_SIGNATURE:
+        raise ArchiveError(f"{what} is not a zip archive: it does not end as one")
+    file.seek(max(0, end - LOCATOR.size))
+    locator = file.read(LOCATOR.size)
+    if locator.startswith(LOCATOR_SIGNATURE):
+        end -= LOCATOR.size + END64.size
+        file.seek(max(0, end))
+        record = END64.unpack(file.read(END64.size).ljust(END64.size, b"\0"))
+        directory_size, directory_at = record[8], record[9]
+        if LOCATOR.unpack(locator)[2] != end or record[0] != END64_SIGNATURE:
+            raise ArchiveError(f"{what} has two directories: its ZIP64 locator leads elsewhere")
+    if directory_at + directory_size != end:
+        raise ArchiveError(f"{what} has something between its directory and its end")
 
 
 def _is_stored(path: PurePosixPath) -> bool:

@@ -51,6 +51,7 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
         RuntimeError: if torch cannot read it, or refuses to optimize it.
     """
     check_archive(io.BytesIO(data), "the TorchScript file")
+    hush_quantized_tensors()  # an int8 file makes some
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
     module = load(io.BytesIO(data), map_location=device)
     module.eval()

@@ -154,7 +154,9 @@ class Variant(Part):
     tolerance: Tolerance
     parity: Parity
     optimized: Parity | None = None
-    accuracy: float | None = Field(default=None, ge=0, le=1)
+    accuracy: float | None = Field(
+        default=None, ge=0, le=1, description="on held-out data; of its forms, the lower one's"
+    )
     native: NativeCode | None = None
     interchangeable: bool = Field(
         default=True,

@@ -30,7 +30,7 @@ from models.processor import Processor
 
 LOG = structlog.get_logger(__name__)
 TIMED_ROUNDS = 9
-TIMING_BUDGET_S = 0.5  # per batch size: a large model gets fewer rounds, never fewer than one
+TIMING_BUDGET_S = 0.5  # per batch size: a large model gets fewer rounds, but MIN_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)

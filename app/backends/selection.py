@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from app.errors import ArtifactInvalid
@@ -48,10 +49,18 @@ class NotAsAskedFor(ArtifactInvalid):
     """The artifact is good, but it has no such variant: no older one shall stand in for it."""
 
 
-def select(manifest: Manifest, preference: Preference) -> Selection:
+def select(
+    manifest: Manifest, preference: Preference, kinds: Collection[DeviceKind] = ()
+) -> Selection:
     """The candidates of an artifact.
 
-    A precision is a wish for whatever has it: a model that lacks it follows its own plan.
+    A precision is a wish for whatever has it: a model that lacks it, or has it for other devices
+    only, follows its own plan, and where that is for other devices too, whatever runs here.
+
+    Args:
+        manifest: of the artifact.
+        preference: what the settings say.
+        kinds: of the devices that will serve it; none: of any.
 
     Raises:
         NotAsAskedFor: if it has no variant as pinned; the message names what there is.
@@ -72,9 +81,13 @@ def select(manifest: Manifest, preference: Preference) -> Selection:
             )
         chosen = {pinned: there[pinned]}
     else:
-        precision = preference.precision or default_precision(manifest)
-        if precision not in {each.precision for each in there.values()}:
-            precision = default_precision(manifest)
+        here = [
+            precision
+            for precision in dict.fromkeys(each.precision for each in there.values())
+            if all(_runs(there.values(), precision, kind) for kind in kinds)
+        ]
+        wishes = (preference.precision, default_precision(manifest), *here)
+        precision = next((wish for wish in wishes if wish in here), default_precision(manifest))
         chosen = {name: each for name, each in there.items() if each.precision == precision}
     return Selection(
         label=f"variant:{pinned}" if pinned else f"plan:{precision}",
@@ -126,6 +139,10 @@ def runs_on(selection: Selection, kind: DeviceKind) -> dict[Form, Variant]:
         for form, variant in selection.candidates.items()
         if kind in variant.device_kinds and (kind == "cpu" or not form.optimized)
     }
+
+
+def _runs(variants: Iterable[Variant], precision: Precision, kind: DeviceKind) -> bool:
+    return any(v.precision == precision and kind in v.device_kinds for v in variants)
 
 
 def default_precision(manifest: Manifest) -> Precision:

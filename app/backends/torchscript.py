@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.backends.forward import FormBackend
 from app.errors import ArtifactInvalid, VariantUnusable
-from models.forms import Forward, hush_quantized_tensors, load_torchscript
+from models.forms import Forward, load_torchscript
 
 
 class TorchScriptBackend(FormBackend):
@@ -12,8 +12,6 @@ class TorchScriptBackend(FormBackend):
 
     def open(self, data: bytes) -> Forward:
         """See `FormBackend`."""
-        if self.variant.precision == "int8":
-            hush_quantized_tensors()
         return load_torchscript(data, self.device, optimized=self.form.optimized)
 
     def refused(self) -> ArtifactInvalid:

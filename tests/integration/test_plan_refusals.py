@@ -52,6 +52,13 @@ async def test_a_pin_that_the_newest_version_lacks_is_no_reason_to_serve_an_olde
         assert "small/2 has no variant 'bf16'" in await reason(api)
 
 
+async def test_nor_is_one_that_this_machine_cannot_run(tmp_path: Path) -> None:
+    write_small(tmp_path, ["script", "compiled"])
+    write_small(tmp_path, ["script"], version=2, changed={"compiled": foreign()})
+    async with serving(tmp_path, wait_ready=False, devices="cpu", variant="compiled") as api:
+        assert "machine code for riscv64" in await reason(api)
+
+
 async def test_a_precision_that_a_model_lacks_leaves_it_its_own_and_is_told(
     tmp_path: Path,
 ) -> None:

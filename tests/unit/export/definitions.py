@@ -120,6 +120,15 @@ class Mixed(nn.Module):
         return x + self.table(index), index + 1
 
 
+class Bracketed(nn.Module):
+    """Cannot be scripted, nor traced: its reason looks like a terminal's markup."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            raise ValueError("paths must be one of [/x, /y]")
+        return sum((x for _ in range(2)), start=x * 0)
+
+
 def train(module: nn.Module, progress: Progress) -> None:
     """Learns to double."""
     with torch.no_grad():

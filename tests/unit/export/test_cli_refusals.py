@@ -12,7 +12,7 @@ from rich.console import Console
 
 from export.cli import main
 from tests.unit.export.command_line import QUICK, complete, files, run
-from tests.unit.export.definitions import CATALOG, definition
+from tests.unit.export.definitions import CATALOG, Bracketed, definition
 
 
 class Convolution(torch.nn.Module):
@@ -227,3 +227,14 @@ class TestFailed:
         assert run(*arguments, catalog={"tiny": CATALOG["liar"]})[0] == 1
         assert files(tmp_path) == complete("tiny/1")
         assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["1"]
+
+
+def test_words_of_a_model_are_no_markup(tmp_path: Path) -> None:
+    catalog = {"bracketed": definition(Bracketed, train=None)}
+    code, printed = run(
+        *("bracketed", "--out", tmp_path, "--variants", "trace", "--max-batch-size", "2"),
+        catalog=catalog,
+    )
+    assert code == 1
+    assert "paths must be one of [/x, /y]" in printed
+    assert files(tmp_path) == []

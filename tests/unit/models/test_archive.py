@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from models import archive
-from models.archive import ArchiveError, check_archive
+from models.archive import END, END64, LOCATOR, ArchiveError, check_archive
 
 CENTRAL = b"PK\x01\x02"
 
@@ -173,3 +173,44 @@ class TestContents:
         monkeypatch.setattr(archive, "MAX_ENTRIES", 2)
         assert check_archive(io.BytesIO(zipped("a", "b")), "it")
         assert refused(zipped("a", "b", "c")) == "it.pt has 3 entries; at most 2 are taken"
+
+
+def _two_directories(shown: bytes, hidden: bytes) -> bytes:
+    """A file that ends in two ZIP64 records: the nearer one names `shown`, the locator `hidden`."""
+    body, directory, count = _parts(hidden)
+    _, clean_directory, clean_count = _parts(shown)
+    out = bytearray(body + directory)
+    real = len(out)
+    out += END64.pack(b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(directory), len(body))
+    start = len(out)
+    out += clean_directory
+    size = len(clean_directory)
+    out += END64.pack(b"PK\6\6", 44, 45, 45, 0, 0, clean_count, clean_count, size, start)
+    out += LOCATOR.pack(b"PK\6\7", 0, real, 1)
+    return bytes(out) + END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, int]:
+    fields = END.unpack(data[-END.size :])
+    return data[: fields[6]], data[fields[6] : fields[6] + fields[5]], fields[4]
+
+
+def test_a_file_that_has_two_directories_is_refused() -> None:
+    shown, hidden = zipped("a"), zipped("a", "../../evil")
+    with pytest.raises(ArchiveError, match="two directories"):
+        check_archive(io.BytesIO(_two_directories(shown, hidden)), "m.pt")
+
+
+@pytest.mark.parametrize("junk", [b"x", b"PK\5\6" + bytes(18), bytes(100)])
+def test_nothing_may_stand_behind_the_end_or_before_it(junk: bytes) -> None:
+    data = zipped("a")
+    with pytest.raises(ArchiveError, match=r"m\.pt"):
+        check_archive(io.BytesIO(data + junk), "m.pt")
+    with pytest.raises(ArchiveError, match="between its directory and its end"):
+        check_archive(io.BytesIO(data[: -END.size] + junk + data[-END.size :]), "m.pt")
+
+
+def test_files_as_torch_writes_them_have_one_end() -> None:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
+    assert check_archive(io.BytesIO(buffer.getvalue()), "m.pt")

@@ -146,6 +146,28 @@ class TestSelect:
         assert asked == select(manifest(), Preference())
 
 
+class TestKinds:
+    """A precision counts only where every device that serves can run it."""
+
+    def manifest(self) -> Manifest:
+        whole = manifest()
+        bf16 = whole.variants["bf16"].model_copy(update={"device_kinds": ("cuda",)})
+        return whole.model_copy(update={"variants": {**whole.variants, "bf16": bf16}})
+
+    def test_a_wish_that_only_other_devices_fulfil_leaves_the_artifacts_own(self) -> None:
+        wish = Preference(precision="bf16")
+        assert select(self.manifest(), wish, {"cuda"}).precision == "bf16"
+        assert select(self.manifest(), wish, {"cpu"}).precision == "float32"
+        assert select(self.manifest(), wish, {"cpu", "cuda"}).precision != "bf16"
+
+    def test_so_does_the_artifacts_own(self) -> None:
+        only = {"bf16": self.manifest().variants["bf16"], "int8": manifest().variants["int8"]}
+        plan = make_plan({"bf16": steps((8, form("bf16")))}, XEON, precision="bf16")
+        there = self.manifest().model_copy(update={"variants": only, "plan": plan})
+        assert select(there, Preference(), {"cpu"}).precision == "int8"
+        assert select(there, Preference(), {"cuda"}).precision == "bf16"
+
+
 class TestRunsOn:
     def test_on_a_cpu_everything_that_is_made_for_it(self) -> None:
         forms = runs_on(select(manifest(), Preference()), "cpu")
