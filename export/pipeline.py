@@ -22,6 +22,7 @@ from export.prove import Proof, ProofOptions, prove_variants, wanted_variants
 from export.variants.base import Subject
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition, Progress
+from models.golden import golden_batches
 from models.integrity import IntegrityError, read_artifact
 from models.manifest import SCHEMA_VERSION, GoldenExample, LeftOut, Manifest
 from models.plan import Precision
@@ -208,7 +209,7 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
 
 def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Progress) -> None:
     """Of eager and of every form, on the CPU, with a batch of eight."""
-    batch = tune.golden_batches(manifest, PROFILED_BATCH)[0]
+    batch = golden_batches(manifest, PROFILED_BATCH)[0]
     device = torch.device("cpu")
     runs = {"eager": tune.runner(subject.eager, batch, device)}
     forms = tune.load_forms(staging, manifest, device, lambda why: progress(0, 1, why))

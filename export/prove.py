@@ -16,11 +16,7 @@ from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subjec
 from export.variants.registry import MAKERS
 from models.archive import ArchiveError
 from models.definitions.definition import HeldOut, Progress
-from models.forms import (
-    Forward,
-    kinds_here,
-    load_form,
-)
+from models.forms import Forward, kinds_here, load_form
 from models.manifest import Difference, Parity, Variant
 from models.packages import growth_per_reload
 from models.plan import GIL_LIMIT_S, Precision, time_interleaved

@@ -26,6 +26,7 @@ from models.forms import (
     load_form,
     processor_of,
 )
+from models.golden import golden_batches
 from models.manifest import Manifest, Variant, forms_of, may_mix
 from models.plan import (
     DevicePlan,
@@ -42,7 +43,7 @@ from models.plan import (
     within_limits,
 )
 from models.processor import DeviceKind, usable_cores
-from models.tensors import Arrays, stack
+from models.tensors import Arrays
 
 ROUNDS = 21
 BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
@@ -201,17 +202,6 @@ def _largest(plan: Plan | None, kind: DeviceKind) -> int:
     devices = (own,) if own is not None else plan.devices
     sizes = (size for device in devices for times in device.times for size in times.batch_sizes)
     return max(sizes, default=MAX_BATCH)
-
-
-def golden_batches(manifest: Manifest, size: int) -> list[Arrays]:
-    """One batch of each shape that the golden examples have, of different examples in turn."""
-    by_shape: dict[tuple[tuple[int, ...], ...], list[Arrays]] = {}
-    for example in manifest.golden:
-        item = {spec.name: example.inputs[spec.name].array() for spec in manifest.inputs}
-        by_shape.setdefault(tuple(array.shape for array in item.values()), []).append(item)
-    return [
-        stack([items[index % len(items)] for index in range(size)]) for items in by_shape.values()
-    ]
 
 
 def load_forms(

@@ -19,12 +19,18 @@ STORED_FOLDERS = ("data", "constants")
 STORED_SUFFIX = ".so"
 FREE_BYTES = 16 * 1024 * 1024  # small files may shrink as they like
 ENCRYPTED = 0x1
-# What Python's zipfile raises at bytes that are not what they should be.
+# What Python's zipfile raises at bytes that are not what they should be; NotImplementedError is its
+# word for a version or a packing that it does not know.
 DAMAGE = (
-    *(zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError),
-    *(OverflowError, LookupError, struct.error),
+    zipfile.BadZipFile,
+    NotImplementedError,
+    ValueError,
+    EOFError,
+    OSError,
+    OverflowError,
+    LookupError,
+    struct.error,
 )
-
 
 # The records at the end, field by field (APPNOTE.TXT, 4.3.14 to 4.3.16).
 END, END_SIGNATURE = struct.Struct("<4s4H2LH"), b"PK\5\6"

@@ -47,7 +47,7 @@ class Package:
 class Packages:
     """The AOTInductor packages of a process: each is loaded once and stays.
 
-    Loading a package again leaks its mappings (about half a megabyte in torch 2.13), so a package
+    Loading a package again leaks what it mapped before, weights included (torch 2.13), so a package
     is kept even when nobody uses it any more. Loading needs a temporary folder that files may be
     executed from: a package is machine code, which torch unpacks there.
     """

@@ -198,7 +198,7 @@ def _better(taken: Mapping[Form, Sequence[float]], current: Form) -> Form | None
 def is_faster(times: Sequence[float], others: Sequence[float]) -> bool:
     """Whether it wins by more than the noise: round by round, in the median and mostly."""
     ratios = sorted(own / other for own, other in zip(times, others, strict=True))
-    upper_quartile = ratios[(3 * len(ratios)) // 4 if len(ratios) > 1 else 0]
+    upper_quartile = ratios[3 * len(ratios) // 4]
     return statistics.median(ratios) < 1 - MIN_GAIN and upper_quartile < 1
 
 

@@ -16,9 +16,7 @@ from app.backends.selection import Selection, runs_on, stored_steps, without_gil
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import VariantUnusable
 from app.types import Device
-from models.forms import (
-    processor_of,
-)
+from models.forms import processor_of
 from models.manifest import Manifest, Variant, may_mix
 from models.packages import Packages
 from models.plan import Form

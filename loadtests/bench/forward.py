@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from models.forms import Forward, WrongMachine, check_runs_here, load_form, named_outputs
-from models.manifest import Manifest
+from models.golden import golden_batches
+from models.manifest import MANIFEST_FILE, Manifest
 from models.plan import Form, Step, form_at, time_interleaved
 from models.processor import this_cpu
-from models.tensors import Arrays, stack
+from models.tensors import Arrays
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 31
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="an artifact")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     given = parser.parse_args(arguments)
-    manifest = Manifest.model_validate_json((given.folder / "manifest.json").read_bytes())
+    manifest = Manifest.model_validate_json((given.folder / MANIFEST_FILE).read_bytes())
     torch.set_num_threads(1)
     try:
         measured = measure(given.folder, manifest, given.rounds)
@@ -73,7 +73,7 @@ def measure(folder: Path, manifest: Manifest, rounds: int) -> dict[str, Any]:
         runs[f"{precision} plan"] = _planned(folder, manifest, steps)
     result: dict[str, Any] = {"processor": str(here), "sizes": {}}
     for size in SIZES:
-        batch = _batch(manifest, size)
+        batch = golden_batches(manifest, size)[0]  # of the first example's shape
         taken = time_interleaved({name: _bound(run, batch) for name, run in runs.items()}, rounds)
         result["sizes"][size] = {
             name: {
@@ -88,7 +88,7 @@ def measure(folder: Path, manifest: Manifest, rounds: int) -> dict[str, Any]:
 
 
 def _planned(folder: Path, manifest: Manifest, steps: Sequence[Step]) -> Run:
-    forms = {step.form: step for step in steps}
+    forms = {step.form for step in steps}
     runs = {form: _run(_load(folder, manifest, form), manifest) for form in forms}
     first = manifest.inputs[0].name
 
@@ -117,17 +117,6 @@ def _run(forward: Forward, manifest: Manifest) -> Run:
 
 def _bound(run: Run, batch: Arrays) -> Callable[[], object]:
     return lambda: run(batch)
-
-
-def _batch(manifest: Manifest, size: int) -> Arrays:
-    """Golden examples of the first one's shape, one after the other."""
-    items = [
-        {spec.name: np.array(example.inputs[spec.name].array()) for spec in manifest.inputs}
-        for example in manifest.golden
-    ]
-    shape = [array.shape for array in items[0].values()]
-    same = [item for item in items if [array.shape for array in item.values()] == shape]
-    return stack([same[index % len(same)] for index in range(size)])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from export import tune
+from models.golden import golden_batches
 from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form
 from tests.unit.models.manifests import example, make_manifest, spec
@@ -85,7 +86,7 @@ class TestGoldenBatches:
             inputs=[spec("x", shape=(-1, -1, 1))],
             golden=[example({"x": array}, {"value": np.zeros(1, np.float32)}) for array in arrays],
         )
-        batches = tune.golden_batches(manifest, 4)
+        batches = golden_batches(manifest, 4)
         assert [batch["x"][:, 0, 0].tolist() for batch in batches] == [[10, 11, 12, 10], [20] * 4]
         assert [batch["x"].shape for batch in batches] == [(4, 1, 1), (4, 2, 1)]
 
@@ -99,7 +100,7 @@ class TestGoldenBatches:
                 )
             ],
         )
-        (batch,) = tune.golden_batches(manifest, 2)
+        (batch,) = golden_batches(manifest, 2)
         assert list(batch) == ["b", "a"]
         assert batch["a"].tolist() == [7, 7]
 
