@@ -24,6 +24,15 @@ def versions(model_folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal() and not name.startswith("0"))
 
 
+def any_artifact(out: Path) -> Path | None:
+    """A folder of the repository that holds an artifact; None where it holds none."""
+    for model in sorted(out.iterdir()) if out.is_dir() else ():
+        for version in versions(model):
+            if (model / str(version) / MANIFEST_FILE).is_file():
+                return model / str(version)
+    return None
+
+
 def choose_version(model_folder: Path, wanted: int | None) -> int:
     """The wanted version, or the one after the highest there is.
 

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from export import adopt, compare
+from export.artifact import any_artifact
 from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact, tune_again
 from export.prove import ProofOptions
@@ -107,6 +108,11 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         metavar="FILE",
         help="load a state_dict that torch.save wrote instead of training",
     )
+    parser.add_argument(
+        "--if-empty",
+        action="store_true",
+        help="do nothing where the repository holds an artifact already, of whatever model",
+    )
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
     if parsed.model not in catalog:
@@ -114,6 +120,9 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
             f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}; "
             f"or a command: {', '.join(COMMANDS)}"
         )
+    if parsed.if_empty and (there := any_artifact(parsed.out)):
+        console.print(f"{escape(str(there))} is there; nothing to do", highlight=False)
+        return
     job = Job(
         model=parsed.model,
         definition=catalog[parsed.model],

@@ -46,6 +46,17 @@ class TestDone:
         assert run("tiny", "--out", tmp_path / "a/b", *QUICK)[0] == 0
         assert files(tmp_path / "a/b") == complete("tiny/1")
 
+    def test_if_empty_makes_nothing_beside_any_artifact_that_is_there(self, tmp_path: Path) -> None:
+        unfinished = tmp_path / "other/1"  # a folder without a manifest is no artifact
+        unfinished.mkdir(parents=True)
+        assert run("tiny", "--out", tmp_path, "--if-empty", *QUICK)[0] == 0
+        assert files(tmp_path) == complete("tiny/1")
+        for model in ("tiny", "close"):
+            code, printed = run(model, "--out", tmp_path, "--if-empty", *QUICK)
+            assert code == 0
+            assert printed == f"{tmp_path / 'tiny/1'} is there; nothing to do\n"
+        assert files(tmp_path) == complete("tiny/1")
+
     def test_artifacts_is_where_it_writes_by_default(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

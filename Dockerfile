@@ -1,0 +1,163 @@
+# Three images from one file: `api` serves, `export` makes artifacts, `load` measures.
+#
+#   docker build --target api --tag torchlane .
+#
+# BASE_IMAGE       a Debian image with Python 3.11, 3.12 or 3.13 at /usr/local/bin/python
+# TORCH_INDEX_URL  where to take torch from, such as an index of CPU-only wheels; unset: pip's own, which brings CUDA
+# PIP_INDEX_URL    a mirror for everything else; unset: pip's own
+# --build-context wheels=DIR       wheels to take before an index is asked
+# --secret id=extra_ca,src=FILE    certificates that pip and apt shall trust, for a mirror of one's own; not in the image
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+FROM scratch AS wheels
+
+
+# --- the dependencies: pinned, and a layer before any source ---
+
+FROM ${BASE_IMAGE} AS build
+WORKDIR /build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+COPY deploy/docker/requirements.py pyproject.toml constraints.txt ./
+# Everything below installs with this: pip of the base image, into an environment that has none itself.
+COPY --chmod=755 <<'SCRIPT' /usr/local/bin/install-into
+#!/bin/sh
+set -eu
+if [ -s /run/secrets/extra_ca ]; then export PIP_CERT=/run/secrets/extra_ca; fi
+environment=$1; shift
+[ -d "$environment" ] || python -m venv --without-pip "$environment"
+exec pip --python "$environment/bin/python" install --quiet --find-links /wheels --constraint constraints.txt "$@"
+SCRIPT
+
+FROM build AS serving-environment
+ARG TORCH_INDEX_URL PIP_INDEX_URL
+RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    install-into /opt/venv ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch==2.13.0
+RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    python requirements.py pyproject.toml > requirements.txt && install-into /opt/venv -r requirements.txt
+
+# What serving never opens: torch's headers, its own tests, and its tools but the one that `import torch` looks for.
+FROM serving-environment AS slim-environment
+RUN cd /opt/venv/lib/python3*/site-packages/torch \
+    && rm -rf include test \
+    && find bin -mindepth 1 -not -name torch_shm_manager -delete
+
+FROM serving-environment AS export-environment
+ARG PIP_INDEX_URL
+RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    python requirements.py pyproject.toml --extra export > requirements.txt \
+    && install-into /opt/venv -r requirements.txt
+
+# Load is made without torch and without the server.
+FROM build AS load-environment
+ARG PIP_INDEX_URL
+RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    python requirements.py pyproject.toml --extra loadtests --without torch --without fastapi --without uvicorn \
+      > requirements.txt \
+    && install-into /opt/venv -r requirements.txt
+
+
+# --- the sources, as installed packages: each image gets the programs that it runs ---
+
+FROM build AS packaging
+ARG PIP_INDEX_URL
+RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    install-into /opt/build hatchling
+COPY LICENSE README.md ./
+COPY --chmod=755 <<'SCRIPT' /usr/local/bin/package-into
+#!/bin/sh
+set -eu
+/opt/build/bin/python -m hatchling build --target wheel --directory /build/dist
+pip --python /opt/build/bin/python install --quiet --no-index --no-deps --target "$1" dist/*.whl
+SCRIPT
+
+FROM packaging AS app-package
+COPY app app
+# without models/definitions: what is served needs no Python code of a model
+COPY models/*.py models/
+RUN package-into /opt/torchlane
+
+FROM packaging AS export-package
+COPY models models
+COPY export export
+RUN package-into /opt/torchlane
+
+FROM packaging AS load-package
+COPY models/*.py models/
+COPY loadtests loadtests
+RUN package-into /opt/torchlane
+
+
+# --- the images ---
+
+FROM ${BASE_IMAGE} AS runtime
+RUN --mount=type=secret,id=extra_ca \
+    if [ -s /run/secrets/extra_ca ]; then set -- -o Acquire::https::CAInfo=/run/secrets/extra_ca; fi; \
+    apt-get "$@" update -qq \
+    && apt-get "$@" install -y -qq --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
+RUN groupadd --gid 10001 torchlane \
+    && useradd --uid 10001 --gid torchlane --home-dir /tmp --no-create-home --shell /usr/sbin/nologin torchlane \
+    && install -d -o torchlane -g torchlane /artifacts /reports
+COPY deploy/docker/healthcheck.py /opt/healthcheck.py
+WORKDIR /opt/torchlane
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/torchlane PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+# It passes signals on, reaps what is orphaned, and ends with the server: the restart policy sees how it ended.
+ENTRYPOINT ["tini", "--"]
+
+
+FROM runtime AS export
+USER root
+RUN --mount=type=secret,id=extra_ca \
+    if [ -s /run/secrets/extra_ca ]; then set -- -o Acquire::https::CAInfo=/run/secrets/extra_ca; fi; \
+    apt-get "$@" update -qq \
+    && apt-get "$@" install -y -qq --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
+COPY --from=export-environment /opt/venv /opt/venv
+COPY --from=export-package /opt/torchlane /opt/torchlane
+USER 10001:10001
+ENV MPLCONFIGDIR=/tmp/matplotlib
+VOLUME /artifacts
+CMD ["python", "-m", "export", "digits", "--out", "/artifacts"]
+ARG VERSION=unknown REVISION=unknown
+LABEL org.opencontainers.image.title="Torchlane export" \
+      org.opencontainers.image.description="Makes verified, self-describing artifacts of PyTorch models" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"
+
+
+FROM runtime AS load
+COPY --from=load-environment /opt/venv /opt/venv
+COPY --from=load-package /opt/torchlane /opt/torchlane
+ENV MPLCONFIGDIR=/tmp/matplotlib
+EXPOSE 8089
+CMD ["locust", "--locustfile", "loadtests/locustfile.py"]
+ARG VERSION=unknown REVISION=unknown
+LABEL org.opencontainers.image.title="Torchlane load" \
+      org.opencontainers.image.description="Locust users and a capacity search for Torchlane servers" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"
+
+
+# The last one is what a build without --target makes.
+FROM runtime AS api
+COPY --from=slim-environment /opt/venv /opt/venv
+COPY --from=app-package /opt/torchlane /opt/torchlane
+ENV TORCHLANE_HOST=0.0.0.0 TORCHLANE_PORT=8000 TORCHLANE_MODEL_DIR=/artifacts TORCHLANE_LOG_FORMAT=json
+EXPOSE 8000
+HEALTHCHECK --interval=5s --timeout=3s --start-period=120s --retries=3 \
+  CMD ["python", "-I", "-S", "/opt/healthcheck.py", "ready"]
+CMD ["python", "-m", "app"]
+ARG VERSION=unknown REVISION=unknown
+LABEL org.opencontainers.image.title="Torchlane" \
+      org.opencontainers.image.description="Serves exported PyTorch models: batched, de-duplicated, cached" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"

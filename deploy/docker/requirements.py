@@ -1,0 +1,69 @@
+"""Prints what pyproject.toml asks for, one requirement a line: dependencies become a layer of their own.
+
+python requirements.py pyproject.toml [--extra NAME ...] [--without NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def requirements(
+    project: dict[str, Any], extras: Sequence[str], without: Sequence[str]
+) -> list[str]:
+    """The requirements of the project and of some extras, without those of some names.
+
+    Args:
+        project: the table `project` of pyproject.toml.
+        extras: names in its `optional-dependencies`.
+        without: names of distributions to leave out.
+
+    Raises:
+        ValueError: if there is no such extra, or nothing of a name to leave out.
+    """
+    found: list[str] = list(project["dependencies"])
+    optional: dict[str, list[str]] = project["optional-dependencies"]
+    for extra in extras:
+        if extra not in optional:
+            raise ValueError(f"there is no extra {extra!r}; there are: {', '.join(optional)}")
+        found += optional[extra]
+    names = {_name(each) for each in found}
+    if unknown := set(without) - names:
+        raise ValueError(f"nothing asks for {', '.join(sorted(unknown))}")
+    return [each for each in found if _name(each) not in without]
+
+
+def _name(requirement: str) -> str:
+    found = NAME.match(requirement)
+    if found is None:
+        raise ValueError(f"{requirement!r} is not a requirement")
+    return found[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print them; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--extra", action="append", default=[])
+    parser.add_argument("--without", action="append", default=[])
+    given = parser.parse_args(arguments)
+    try:
+        project = tomllib.loads(given.file.read_text())["project"]
+        lines = requirements(project, given.extra, given.without)
+    except ValueError as error:
+        sys.stderr.write(f"requirements: {error}\n")
+        return 2
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
