@@ -1,0 +1,8 @@
+# An image that is nothing but a model: what export wrote, and `cp`. The build context is the repository
+# folder itself:
+#
+#   docker build --file deploy/kubernetes/model.Dockerfile --tag torchlane-model:digits-1 artifacts
+ARG BASE_IMAGE=busybox:1.37
+FROM ${BASE_IMAGE}
+COPY . /model
+USER 10001:10001

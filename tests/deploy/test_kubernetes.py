@@ -1,0 +1,234 @@
+"""deploy/kubernetes: it builds, the schemas of Kubernetes accept it, and its parts fit together."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+from app.__main__ import RESERVE
+from app.main import create_app
+from app.settings import PREFIX, Settings, SettingsError, load_settings
+from tests.deploy.kustomization import KUBERNETES, Rendered, build
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs/kubernetes.md").read_text()
+# The oldest release that knows every field, and the newest whose schemas are installed.
+RELEASES = ("1.27", kubernetes_validate.latest_version())
+USER = 10001  # of the image
+RESERVE_S = 5  # at least, from the end of the drain to SIGKILL
+
+
+@pytest.fixture(scope="module", params=["base", "overlays/gpu"])
+def rendered(request: pytest.FixtureRequest) -> Rendered:
+    """Either kustomization, built."""
+    return build(str(request.param))
+
+
+@pytest.fixture
+def settings(rendered: Rendered, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
+    """What the server makes of the ConfigMap, alone in the environment."""
+    monkeypatch.chdir(tmp_path)  # no .env file
+    for name in list(os.environ):
+        if name.upper().startswith(PREFIX):
+            monkeypatch.delenv(name)
+    for name, value in rendered.environment.items():
+        monkeypatch.setenv(name, value)
+    return load_settings(os.environ)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_object_is_valid(rendered: Rendered, release: str) -> None:
+    assert {each["kind"] for each in rendered.objects} == {
+        *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy"),
+        *("PodDisruptionBudget", "Service", "ServiceAccount"),
+    }
+    for each in rendered.objects:
+        kubernetes_validate.validate(each, release, strict=True)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_misspelt_field_is_not_valid(rendered: Rendered, release: str) -> None:
+    deployment = copy.deepcopy(rendered.one("Deployment"))
+    pod = deployment["spec"]["template"]["spec"]
+    pod["terminationGracePeriodSecond"] = pod.pop("terminationGracePeriodSeconds")
+    with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriodSecond'"):
+        kubernetes_validate.validate(deployment, release, strict=True)
+
+
+def test_a_field_of_a_wrong_type_is_not_valid(rendered: Rendered) -> None:
+    scaler = copy.deepcopy(rendered.one("HorizontalPodAutoscaler"))
+    scaler["spec"]["minReplicas"] = "two"
+    with pytest.raises(kubernetes_validate.ValidationError, match="'two' is not of type"):
+        kubernetes_validate.validate(scaler, RELEASES[-1], strict=True)
+
+
+def test_it_goes_into_any_namespace(rendered: Rendered) -> None:
+    assert [each for each in rendered.objects if "namespace" in each["metadata"]] == []
+
+
+def test_the_server_accepts_its_settings(rendered: Rendered, settings: Settings) -> None:
+    assert settings.host == "0.0.0.0"
+    assert settings.log_format == "json"
+    (reference,) = rendered.server["envFrom"]
+    assert reference == {"configMapRef": {"name": rendered.one("ConfigMap")["metadata"]["name"]}}
+
+
+@pytest.mark.parametrize(
+    "variable", [("TORCHLANE_PORT", "tcp://10.0.0.1:8000"), ("TORCHLANE_SERVICE_HOST", "10.0.0.1")]
+)
+def test_the_variables_of_its_own_service_stay_out(
+    rendered: Rendered,
+    settings: Settings,
+    variable: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert rendered.pod["enableServiceLinks"] is False
+    service = rendered.one("Service")["metadata"]["name"]
+    assert variable[0].startswith(f"{service.upper()}_")
+    monkeypatch.setenv(*variable)  # what would happen otherwise
+    with pytest.raises(SettingsError, match=variable[0]):
+        load_settings(os.environ)
+
+
+def test_the_pod_lives_until_it_has_drained(rendered: Rendered, settings: Settings) -> None:
+    program, seconds = rendered.server["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep"
+    needed_s = float(seconds) + settings.drain_s + RESERVE_S
+    assert rendered.pod["terminationGracePeriodSeconds"] >= needed_s
+
+
+def test_what_was_accepted_last_still_has_its_whole_time(settings: Settings) -> None:
+    assert (1 - RESERVE) * settings.drain_s >= settings.request_timeout_ms / 1000
+
+
+def test_selectors_match_the_pods(rendered: Rendered) -> None:
+    spread = rendered.pod["topologySpreadConstraints"]
+    selectors = [
+        rendered.one("Deployment")["spec"]["selector"]["matchLabels"],
+        rendered.one("Service")["spec"]["selector"],
+        rendered.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        rendered.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        *(each["labelSelector"]["matchLabels"] for each in spread),
+    ]
+    assert len(selectors) == 6
+    for selector in selectors:
+        assert selector
+        assert selector.items() <= rendered.pod_metadata["labels"].items()
+
+
+def test_the_port_is_the_one_the_server_listens_on(rendered: Rendered, settings: Settings) -> None:
+    (port,) = rendered.server["ports"]
+    (service_port,) = rendered.one("Service")["spec"]["ports"]
+    (rule,) = rendered.one("NetworkPolicy")["spec"]["ingress"]
+    assert port["containerPort"] == settings.port == service_port["port"]
+    assert service_port["targetPort"] == port["name"] == rule["ports"][0]["port"]
+    assert rendered.pod_metadata["annotations"]["prometheus.io/port"] == str(port["containerPort"])
+
+
+def test_probes_ask_what_the_server_answers(rendered: Rendered) -> None:
+    paths = create_app(Settings(devices="cpu")).openapi()["paths"]
+    probes = {
+        name: rendered.server[f"{name}Probe"] for name in ("startup", "readiness", "liveness")
+    }
+    assert {name: probe["httpGet"]["path"] for name, probe in probes.items()} == {
+        "startup": "/health/ready",
+        "readiness": "/health/ready",
+        "liveness": "/health/live",
+    }
+    for probe in probes.values():
+        assert "get" in paths[probe["httpGet"]["path"]]
+        assert probe["httpGet"]["port"] == rendered.server["ports"][0]["name"]
+        assert probe["timeoutSeconds"] <= probe["periodSeconds"]
+    annotations = rendered.pod_metadata["annotations"]
+    assert annotations["prometheus.io/path"] in paths
+
+
+def test_a_rollout_outwaits_the_startup_probe(rendered: Rendered) -> None:
+    probe = rendered.server["startupProbe"]
+    patience_s = probe["periodSeconds"] * probe["failureThreshold"]
+    assert rendered.one("Deployment")["spec"]["progressDeadlineSeconds"] > patience_s
+
+
+def test_the_pod_passes_the_restricted_security_standard(rendered: Rendered) -> None:
+    pod = rendered.pod
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    for each in rendered.containers:
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    account = rendered.one("ServiceAccount")
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert pod["automountServiceAccountToken"] is False
+    assert account["automountServiceAccountToken"] is False
+    assert all(set(volume) == {"name", "emptyDir"} for volume in pod["volumes"])
+    assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+
+
+def test_the_model_is_copied_to_where_the_server_reads_it(
+    rendered: Rendered, settings: Settings
+) -> None:
+    (init,) = rendered.pod["initContainers"]
+    folder = str(settings.model_dir)
+    source, target = init["command"][-2:]
+    assert target == f"{folder}/"
+    dockerfile = (KUBERNETES / "model.Dockerfile").read_text()
+    assert f"COPY . {source.removesuffix('/.')}\n" in dockerfile
+    assert init["volumeMounts"] == [{"name": "artifacts", "mountPath": folder}]
+    mounts = {each["mountPath"]: each for each in rendered.server["volumeMounts"]}
+    assert mounts[folder] == {"name": "artifacts", "mountPath": folder, "readOnly": True}
+    assert set(mounts) == {folder, "/tmp"}
+    volumes = {each["name"]: each["emptyDir"] for each in rendered.pod["volumes"]}
+    assert set(volumes) == {each["name"] for each in mounts.values()}
+    assert all("sizeLimit" in each for each in volumes.values())
+
+
+def test_memory_is_bounded_and_the_cpu_is_no_quota(rendered: Rendered) -> None:
+    for each in rendered.containers:
+        requests, limits = each["resources"]["requests"], each["resources"]["limits"]
+        assert requests["memory"] == limits["memory"]
+        assert "cpu" in requests
+        assert "cpu" not in limits  # a quota stops whoever bursts: docs/kubernetes.md
+
+
+def test_scaling_and_disruption_leave_a_pod(rendered: Rendered) -> None:
+    deployment = rendered.one("Deployment")
+    scaler = rendered.one("HorizontalPodAutoscaler")["spec"]
+    budget = rendered.one("PodDisruptionBudget")["spec"]
+    assert scaler["scaleTargetRef"] == {
+        "apiVersion": deployment["apiVersion"],
+        "kind": deployment["kind"],
+        "name": deployment["metadata"]["name"],
+    }
+    assert "replicas" not in deployment["spec"], "an apply would undo what was scaled"
+    assert budget["maxUnavailable"] < scaler["minReplicas"] < scaler["maxReplicas"]
+    rolling = deployment["spec"]["strategy"]["rollingUpdate"]
+    assert rolling["maxUnavailable"] < scaler["minReplicas"]
+    assert rolling["maxUnavailable"] + rolling["maxSurge"] == 1
+    down = scaler["behavior"]["scaleDown"]
+    assert down["stabilizationWindowSeconds"] >= 300
+    (policy,) = down["policies"]
+    assert policy["value"] == 1
+    assert policy["periodSeconds"] >= rendered.pod["terminationGracePeriodSeconds"]
+
+
+def test_images_are_pinned_to_this_release(rendered: Rendered) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    tags = dict(each["image"].rsplit(":", 1) for each in rendered.containers)
+    assert set(tags) == {"torchlane", "torchlane-model"}
+    assert tags["torchlane"] in {version, f"{version}-cuda"}
+    assert re.fullmatch(r"digits-\d+(-cuda)?", tags["torchlane-model"])
+    for name, tag in tags.items():
+        assert f"{name}:{tag}" in DOCUMENT, "the document builds another image"
