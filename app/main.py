@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import AsyncIterator, Callable
+import platform
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -29,7 +30,7 @@ from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
 from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
-from app.metrics import Metrics
+from app.metrics import Metrics, ServedModel
 from app.repository.store import Artifact, Repository
 from app.settings import Settings
 from app.types import Device
@@ -53,8 +54,6 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
     devices = find_devices(settings.devices, settings.replicas_per_device)
     metrics = Metrics()
     replicas = [Replica(f"{device}#{index}", device) for index, device in enumerate(devices)]
-    for replica in replicas:
-        metrics.replica(replica.name, str(replica.device), partial(_is_ready, replica))
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings))
     loaded = LoadedModels(settings.default_model)
     preference = Preference(settings.variant, settings.plan_precision)
@@ -66,6 +65,7 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
         make_backend or _torch_backends(devices, settings.max_batch_size),
         LifecycleConfig(settings.max_batch_size, preference, _end_process, _calm_gc),
     )
+    _watch(metrics, replicas, lifecycle)
     limits = RequestLimits(
         max_body_bytes=settings.max_body_bytes,
         max_items=settings.max_items,
@@ -82,7 +82,7 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
 
     app = FastAPI(
         title="Torchlane",
-        version=_version(),
+        version=_version("torchlane"),
         description="Predictions by exported PyTorch models.",
         lifespan=lifespan,
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -94,6 +94,21 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
     app.add_middleware(RequestMiddleware, metrics=metrics, stopping=lambda: lifecycle.stopping)
     install_openapi(app, service)
     return app
+
+
+def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) -> None:
+    """What the metrics ask at each scrape, and what runs."""
+    for replica in replicas:
+        metrics.replica(replica.name, str(replica.device), partial(_is_ready, replica))
+
+    def served() -> Iterator[ServedModel]:
+        for model in lifecycle.loaded.models():
+            selection = model.selection
+            yield ServedModel(model.id, selection.variant or "plan", selection.precision)
+
+    metrics.watch(lambda: lifecycle.readiness().ready, served)
+    python = platform.python_version()
+    metrics.build_info.labels(_version("torchlane"), _version("torch"), python).set(1)
 
 
 def _is_ready(replica: Replica) -> bool:
@@ -136,8 +151,8 @@ def _calm_gc() -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 100)
 
 
-def _version() -> str:
+def _version(distribution: str) -> str:
     try:
-        return version("torchlane")
+        return version(distribution)
     except PackageNotFoundError:  # run from a checkout that was not installed
         return "0+unknown"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,7 +16,9 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
 from app.types import CacheCounts, ModelId
 
@@ -25,10 +28,24 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LABELS = ("model", "version")
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What is served of a model: one variant (`plan` where several take turns), one precision."""
+
+    model: ModelId
+    variant: str
+    precision: str
+
+
 class Metrics:
-    """All metrics of one process, in a registry of their own."""
+    """All metrics of one process, in a registry of their own.
+
+    Attributes:
+        requests_open: requests for predictions without an answer; counted by who answers them.
+    """
 
     def __init__(self) -> None:
+        self.requests_open = 0
         # A _created series beside every series would double what is scraped.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -38,6 +55,20 @@ class Metrics:
             ("route", "status", "code"),
             registry=self.registry,
         )
+        self.request_seconds = Histogram(
+            "torchlane_request_seconds",
+            "Seconds from a request's head to the last byte of its answer, by route and outcome "
+            "('ok', 'client_error' below status 500, 'server_error' from there).",
+            ("route", "outcome"),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.requests_in_flight = Gauge(
+            "torchlane_requests_in_flight",
+            "Requests for predictions that have no answer yet.",
+            registry=self.registry,
+        )
+        self.requests_in_flight.set_function(lambda: self.requests_open)
         self.items = Counter(
             "torchlane_items",
             "Items by outcome: 'ok', an error code, or 'abandoned' when their caller went away.",
@@ -77,6 +108,12 @@ class Metrics:
             LABELS,
             registry=self.registry,
         )
+        self.queue_limit = Gauge(
+            "torchlane_queue_limit_items",
+            "Items that may wait; more are refused.",
+            LABELS,
+            registry=self.registry,
+        )
         self.cache_lookups = Counter(
             "torchlane_cache_lookups",
             "Items by how they were answered: 'hit', 'miss' or 'joined' (a computation in flight).",
@@ -88,6 +125,11 @@ class Metrics:
         )
         self.cache_entries = Gauge(
             "torchlane_cache_entries", "Entries in the prediction cache.", registry=self.registry
+        )
+        self.cache_limit = Gauge(
+            "torchlane_cache_limit_bytes",
+            "Bytes that the prediction cache may take.",
+            registry=self.registry,
         )
         self.batch_splits = Counter(
             "torchlane_batch_splits",
@@ -110,7 +152,25 @@ class Metrics:
             ("replica", "device"),
             registry=self.registry,
         )
-
+        self.model_replicas = Gauge(
+            "torchlane_model_replicas",
+            "Replicas that serve the model now.",
+            LABELS,
+            registry=self.registry,
+        )
+        self.ready = Gauge(
+            "torchlane_ready",
+            "1 while GET /health/ready says so, else 0.",
+            registry=self.registry,
+        )
+        self.build_info = Gauge(
+            "torchlane_build_info",
+            "Always 1; the labels say what runs.",
+            ("version", "torch", "python"),
+            registry=self.registry,
+        )
+        self._model_info = _ModelInfo()
+        self.registry.register(self._model_info)
         ProcessCollector(registry=self.registry)  # memory, CPU, file descriptors
 
     @functools.cache  # noqa: B019  # one Metrics per process, few models
@@ -122,15 +182,36 @@ class Metrics:
         """Show whether a replica takes work; asked when it is scraped."""
         self.replica_ready.labels(name, device).set_function(lambda: float(is_ready()))
 
+    def watch(
+        self, is_ready: Callable[[], bool], models: Callable[[], Iterable[ServedModel]]
+    ) -> None:
+        """Show readiness and what is served; both are asked when it is scraped."""
+        self.ready.set_function(lambda: float(is_ready()))
+        self._model_info.models = models
+
     @functools.cache  # noqa: B019  # one Metrics per process, few combinations
-    def request(self, route: str, status: int, code: str) -> Counter:
-        """The counter of requests that ended so, looked up once."""
-        return self.requests.labels(route, str(status), code)
+    def request(self, route: str, status: int, code: str) -> RequestMetrics:
+        """The metrics of requests that ended so, looked up once."""
+        return RequestMetrics(self, route, status, code)
 
     def exposition(self) -> bytes:
         """Everything, in the Prometheus text format; called on the event loop."""
         self.tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self.registry)
+
+
+class RequestMetrics:
+    """The metrics of requests that ended in one way, bound once."""
+
+    def __init__(self, metrics: Metrics, route: str, status: int, code: str) -> None:
+        outcome = "ok" if status < 400 else "client_error" if status < 500 else "server_error"
+        self._finished = metrics.requests.labels(route, str(status), code)
+        self._seconds = metrics.request_seconds.labels(route, outcome)
+
+    def ended(self, seconds: float) -> None:
+        """One more, after so many seconds."""
+        self._finished.inc()
+        self._seconds.observe(seconds)
 
 
 class ModelMetrics:
@@ -144,6 +225,8 @@ class ModelMetrics:
         self.queue_seconds = metrics.queue_seconds.labels(*labels)
         self.compute_seconds = metrics.compute_seconds.labels(*labels)
         self.queue_depth = metrics.queue_depth.labels(*labels)
+        self.queue_limit = metrics.queue_limit.labels(*labels)
+        self.replicas = metrics.model_replicas.labels(*labels)
         self.splits = metrics.batch_splits.labels(*labels)
         self.moved = metrics.items_moved.labels(*labels)
         self._hit = metrics.cache_lookups.labels(*labels, "hit")
@@ -163,3 +246,22 @@ class ModelMetrics:
     def outcome(self, outcome: str, amount: int = 1) -> None:
         """Items of a request have ended: 'ok', an error code, or 'abandoned'."""
         self._items(outcome).inc(amount)
+
+
+class _ModelInfo(Collector):
+    """Asks what is served at every scrape: a version that has left leaves no series behind."""
+
+    def __init__(self) -> None:
+        self.models: Callable[[], Iterable[ServedModel]] = tuple
+
+    def collect(self) -> Iterator[Metric]:
+        """One series per served model."""
+        family = GaugeMetricFamily(
+            "torchlane_model_info",
+            "Always 1; the labels say what is served of each model.",
+            labels=(*LABELS, "variant", "precision"),
+        )
+        for each in self.models():
+            labels = (each.model.name, str(each.model.version), each.variant, each.precision)
+            family.add_metric(labels, 1.0)
+        yield family

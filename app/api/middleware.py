@@ -1,4 +1,4 @@
-"""Around every request: its id, the last resort for unknown errors, the count. Pure ASGI."""
+"""Around every request: its id, the last resort for unknown errors, its measures. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -21,7 +22,7 @@ WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 class RequestMiddleware:
-    """Gives each request an id, answers what nobody caught, and counts requests for predictions.
+    """Gives each request an id, answers what nobody caught, counts and times predictions.
 
     Args:
         app: what it surrounds.
@@ -41,6 +42,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began = time.perf_counter()
         request_id = self._request_id(scope)
         scope[REQUEST_ID] = request_id.decode("ascii")
         status = 0
@@ -69,7 +71,8 @@ class RequestMiddleware:
         finally:
             if ROUTE in scope:
                 outcome = scope.get(OUTCOME, "ok" if status else Abandoned.code)
-                self._metrics.request(scope[ROUTE], status or 499, outcome).inc()
+                request = self._metrics.request(scope[ROUTE], status or 499, outcome)
+                request.ended(time.perf_counter() - began)
 
     def _request_id(self, scope: Scope) -> bytes:
         for name, value in scope["headers"]:

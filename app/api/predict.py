@@ -65,14 +65,19 @@ class PredictionApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI; `scope["path_params"]` may name a model and a version."""
         scope.setdefault(ROUTE, scope["path"])
+        metrics = self._service.metrics
+        metrics.requests_open += 1
         try:
-            status = 200
-            headers, content = await self._answer(scope, receive)
-        except TorchlaneError as error:
-            status, headers, content = error_answer(scope, error)
-        headers.append((b"content-length", b"%d" % len(content)))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+            try:
+                status = 200
+                headers, content = await self._answer(scope, receive)
+            except TorchlaneError as error:
+                status, headers, content = error_answer(scope, error)
+            headers.append((b"content-length", b"%d" % len(content)))
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
+        finally:
+            metrics.requests_open -= 1
 
     async def _answer(
         self, scope: Scope, receive: Receive

@@ -80,6 +80,7 @@ class Engine:
         self._config = config
         self._cache = PredictionCache(config.cache_bytes, config.cache_ttl_s, clock.now)
         metrics.cache_bytes.set_function(lambda: self._cache.used_bytes)
+        metrics.cache_limit.set(config.cache_bytes)
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
         self._dispatcher = Dispatcher(replicas, clock, self._settle)
@@ -149,6 +150,8 @@ class Engine:
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items)
         metrics.queue_depth.set_function(lambda: batcher.waiting)  # asked when it is scraped
+        metrics.queue_limit.set(self._config.queue_limit_items)
+        metrics.replicas.set_function(lambda: self._dispatcher.ready_replicas(model))
         line = Line(model, batcher, self._config.batches, outputs, probe, metrics)
         self._models[model] = _Served(line, KeyMaker(identity))
         self._dispatcher.add(line)
