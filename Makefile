@@ -10,6 +10,9 @@ READY := .venv/.ready
 MODEL ?= digits
 OUT ?= artifacts
 HOST ?= http://127.0.0.1:8000
+LOAD_ARGS ?=
+CAPACITY_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
 $(READY): pyproject.toml constraints.txt
@@ -35,7 +38,11 @@ serve: $(READY) ## serve what is in artifacts/; exports digits first if nothing 
 
 .PHONY: test
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak'
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose'
+
+.PHONY: test-compose
+test-compose: $(READY) ## build the images and prove the compose stack in the container engine that answers
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m compose -rPs tests/compose
 
 .PHONY: soak
 soak: $(READY) ## run the long tests
@@ -43,7 +50,7 @@ soak: $(READY) ## run the long tests
 
 .PHONY: cover
 cover: $(READY) ## run the tests and print branch coverage
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak' --cov --cov-report=term
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose' --cov --cov-report=term
 
 .PHONY: check
 check: $(READY) ## format, lint, types, layers
@@ -58,11 +65,15 @@ format: $(READY) ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 .PHONY: load
-load: $(READY) ## 30 s of Locust against a running server; report under reports/
+load: $(READY) ## 30 s of Locust against a running server; reports and a plot under reports/
 	@mkdir -p reports
 	$(BIN)/locust --headless --locustfile loadtests/locustfile.py --host $(HOST) \
 	  --users 32 --spawn-rate 32 --run-time 30s --stop-timeout 10 --only-summary \
-	  --html reports/load.html --csv reports/load
+	  --html reports/load.html --csv reports/load --plot reports/load.png $(LOAD_ARGS)
+
+.PHONY: capacity
+capacity: $(READY) ## the highest rate that a running server holds within an SLO; table, plot and page under reports/
+	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
 bench: $(READY) ## requests per second beside a plain FastAPI handler, one core each; writes reports/
@@ -80,4 +91,4 @@ clean: ## remove what can be made again, but not artifacts/ and not .venv
 
 .PHONY: help
 help: ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

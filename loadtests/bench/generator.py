@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from loadtests.bench.wire import Response, ResponseParser, WireError
+from loadtests.wire import Response, ResponseParser, WireError
 
 PATIENCE_S = 30.0  # for answers that are still out when the time is up
 

@@ -13,7 +13,7 @@ from loadtests.bench.checks import (
     difference,
 )
 from loadtests.bench.generator import Run
-from loadtests.bench.wire import Response
+from loadtests.wire import Response
 
 EXPECTED: dict[str, Any] = {"label": "7", "score": 0.75, "scores": [0.25, 0.75]}
 

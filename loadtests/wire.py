@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"\r\ncontent-length:"
+CLOSES = b"\r\nconnection: close"
 MAX_HEAD_BYTES = 65_536
 
 
@@ -15,10 +16,27 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer; `body` is as long as its Content-Length said."""
+    """One answer.
+
+    Attributes:
+        body: as long as its Content-Length said.
+        head: status line and header lines as they came, without the empty line at the end.
+    """
 
     status: int
     body: bytes
+    head: bytes = field(default=b"", compare=False)
+
+    def headers(self) -> dict[str, str]:
+        """Header values by lower-case name; of a name that comes twice, the last."""
+        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        pairs = (line.partition(":") for line in lines)
+        return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+    @property
+    def closes(self) -> bool:
+        """Whether the server closes the connection after it."""
+        return CLOSES in self.head.lower()
 
 
 class ResponseParser:
@@ -50,7 +68,7 @@ class ResponseParser:
             self._received = received
             return None
         self._received = b""
-        return Response(status, received[body_at:])
+        return Response(status, received[body_at:], received[:head_size])
 
 
 def _head(head: bytes) -> tuple[int, int]:

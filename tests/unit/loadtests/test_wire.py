@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.bench.wire import MAX_HEAD_BYTES, Response, ResponseParser, WireError
+from loadtests.wire import MAX_HEAD_BYTES, Response, ResponseParser, WireError
 
 WHOLE = b"HTTP/1.1 200 OK\r\ndate: now\r\nContent-Length: 5\r\nx-y: z\r\n\r\nhello"
 
@@ -25,6 +25,19 @@ def test_one_response_after_the_other() -> None:
     empty = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length:0\r\n\r\n"
     answers = [parser.feed(piece) for piece in (WHOLE[:9], WHOLE[9:], empty, WHOLE)]
     assert answers == [None, Response(200, b"hello"), Response(503, b""), Response(200, b"hello")]
+
+
+def test_the_headers_of_a_response() -> None:
+    response = ResponseParser().feed(WHOLE)
+    assert response is not None
+    assert response.headers() == {"date": "now", "content-length": "5", "x-y": "z"}
+    assert not response.closes
+
+
+def test_a_server_that_closes_the_connection_says_so() -> None:
+    response = ResponseParser().feed(WHOLE.replace(b"x-y: z", b"Connection: close"))
+    assert response is not None
+    assert response.closes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Open-loop load: a constant-rate trial, and the search for the highest rate within an SLO."""

@@ -1,0 +1,205 @@
+"""`find-capacity` and `run`: from the options to the files and the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from loadtests.capacity import plot, results
+from loadtests.capacity.arrivals import ArrivalKind
+from loadtests.capacity.conditions import Conditions, conditions_of
+from loadtests.capacity.finding import Found, find, measuring
+from loadtests.capacity.generator import Limits
+from loadtests.capacity.page import render
+from loadtests.capacity.processes import ManyProcesses
+from loadtests.capacity.search import Lengths, Search, Step
+from loadtests.capacity.shooting import Gun, OneProcess, Shooter
+from loadtests.capacity.trial import Gates, Trial
+from loadtests.traffic.anchors import ask
+from loadtests.traffic.target import Target, learn
+from loadtests.traffic.workloads import workload
+from models.processor import usable_cores
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+LOWEST_RATE_PER_S = 1.0
+BUSY_SHARE = 0.25  # of the cores, in use before the search begins
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent and how; enough for another process to make the same.
+
+    Attributes:
+        model: None: the server's default one.
+        seed: of the inputs; each process adds its number.
+    """
+
+    url: str
+    model: str | None
+    workload: str
+    arrivals: ArrivalKind
+    limits: Limits
+    seed: int
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> Load:
+        """From the command line.
+
+        Raises:
+            ValueError: if nothing could be in time.
+        """
+        if given.timeout_s * 1000 <= given.slo_ms:
+            raise ValueError(
+                f"--timeout-s {given.timeout_s:g} has to be longer than --slo-ms {given.slo_ms:g}"
+            )
+        limits = Limits(-(-given.connections // given.processes), given.timeout_s)
+        return cls(
+            given.url.rstrip("/"), given.model, given.workload, given.arrivals, limits, given.seed
+        )
+
+
+def shooter_of(load: Load, number: int) -> Shooter:
+    """The shooter of one process; learns from the server what it takes."""
+    target = learn(load.url, load.model)
+    stream = workload(load.workload, target, load.seed + number, ask(target))
+    return Shooter(load.url, stream, load.arrivals, load.limits)
+
+
+def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
+    """Search, print, write; returns the exit code."""
+    load, gates = Load.of(given), Gates(given.slo_ms, given.fail_ratio)
+    conditions = _conditions(given, load, gates, command, ("budget_s", "start_rate", "max_rate"))
+    lengths = Lengths.within(given.budget_s)
+    search = Search(lengths, given.start_rate, LOWEST_RATE_PER_S, given.max_rate)
+    console.print(
+        f"{conditions.model} {conditions.version} at {load.url}: the highest rate with a p99 of at "
+        f"most {gates.slo_ms:g} ms; workload {load.workload}, about {given.budget_s:g} s"
+    )
+    for each in warnings(conditions.load_average, usable_cores()):
+        console.print(each)
+    with _gun(load, given.processes) as gun:
+        measure = measuring(gun, lengths.settle_s, gates.slo_ms, load.seed)
+        found = find(
+            search,
+            measure,
+            gates,
+            given.budget_s,
+            time.monotonic,
+            lambda trial: console.print(progress(trial, gates)),
+        )
+    _report(found, conditions, given.out, console)
+    return exit_code(found, given.min_capacity, console)
+
+
+def run(given: argparse.Namespace, console: Console, command: str) -> int:
+    """One trial at a fixed rate; returns the exit code."""
+    ratio = 1.0 if given.fail_ratio is None else given.fail_ratio
+    load, gates = Load.of(given), Gates(given.fail_p99_ms or given.slo_ms, ratio)
+    conditions = _conditions(given, load, gates, command, ("rate", "seconds", "settle_s"))
+    with _gun(load, given.processes) as gun:
+        measure = measuring(gun, given.settle_s, given.slo_ms, load.seed)
+        trial = measure(Step("run", given.rate, given.seconds))
+    console.print(results.table_of([trial], gates))
+    for reason, count in trial.failures.items():
+        console.print(f"{count} failed: {reason}", markup=False)
+    for doubt in trial.doubts(gates):
+        console.print(f"Not to be trusted: {doubt}.")
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "run.json").write_bytes(results.run_json(trial, conditions))
+    console.print(f"written to {given.out / 'run.json'}")
+    missed = missed_gates(trial, given.fail_p99_ms, given.fail_ratio)
+    for each in missed:
+        console.print(f"FAILED: {each}", markup=False)
+    return FAILED if missed else OK
+
+
+def missed_gates(trial: Trial, p99_ms: float | None, fail_ratio: float | None) -> list[str]:
+    """Why a single run fails; wrong answers and a run without any answer always do."""
+    missed = []
+    if trial.wrong:
+        missed.append(f"{trial.wrong} wrong answers, the first: {trial.first_wrong}")
+    if trial.requests <= trial.failed:
+        missed.append("no request was answered")
+    if p99_ms is not None and trial.p99_ms > p99_ms:
+        missed.append(f"p99 is {trial.p99_ms:.1f} ms, above --fail-p99-ms {p99_ms:g}")
+    if fail_ratio is not None and trial.fail_ratio > fail_ratio:
+        missed.append(f"{trial.fail_ratio:.3%} failed, above --fail-ratio {fail_ratio:.3%}")
+    return missed
+
+
+def warnings(load_average: float, cores: int) -> list[str]:
+    """What may spoil the measurement, told before it begins."""
+    if load_average <= BUSY_SHARE * cores:
+        return []
+    note = (
+        f"Note: the load average is {load_average:.1f} on {cores} cores: something else uses this "
+        "machine, and the capacity will come out lower, and another one each time."
+    )
+    return [note]
+
+
+def progress(trial: Trial, gates: Gates) -> str:
+    """A line per trial while the search goes on."""
+    return (
+        f"{trial.kind:>8} {trial.rate_per_s:>9,.1f}/s: p50 {trial.p50_ms:.1f}, p99 "
+        f"{trial.typical_p99_ms:.1f} ms, {trial.failed} failed: {results.verdict(trial, gates)}"
+    )
+
+
+def exit_code(found: Found, min_capacity: float | None, console: Console) -> int:
+    """0 if there is a capacity, and enough of it."""
+    if found.end == "interrupted":
+        return INTERRUPTED
+    capacity = found.answer.capacity_per_s
+    if capacity is None or found.end == "wrong answers":
+        return FAILED
+    if min_capacity is not None and capacity < min_capacity:
+        console.print(f"FAILED: {capacity:,.0f}/s is below --min-capacity {min_capacity:g}")
+        return FAILED
+    return OK
+
+
+def _report(found: Found, conditions: Conditions, folder: Path, console: Console) -> None:
+    gates = Gates(conditions.slo_ms, conditions.fail_ratio)
+    console.print(results.table_of(found.trials, gates))
+    console.print(results.headline(found, gates), style="bold", markup=False)
+    for note in results.notes(found, gates):
+        console.print(note, markup=False)
+    if not found.trials:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    png = plot.png_of(found, conditions, results.headline(found, gates))
+    (folder / "capacity.png").write_bytes(png)
+    (folder / "capacity.json").write_bytes(results.capacity_json(found, conditions))
+    (folder / "capacity.csv").write_text(results.trials_csv(found.trials, gates))
+    (folder / "capacity.html").write_text(render(found, conditions, png))
+    console.print(f"written to {folder}/capacity.html, .png, .json and .csv")
+
+
+def _conditions(
+    given: argparse.Namespace,
+    load: Load,
+    gates: Gates,
+    command: str,
+    own: tuple[str, ...],
+) -> Conditions:
+    target: Target = learn(load.url, load.model)
+    names = (*own, "timeout_s", "connections", "processes", "seed")
+    settings = {name: float(getattr(given, name)) for name in names}
+    return conditions_of(command, target, load.workload, load.arrivals, gates, settings)
+
+
+@contextlib.contextmanager
+def _gun(load: Load, processes: int) -> Iterator[Gun]:
+    if processes == 1:
+        yield OneProcess(shooter_of(load, 0))
+        return
+    with ManyProcesses(processes, functools.partial(shooter_of, load)) as gun:
+        yield gun

@@ -1,0 +1,110 @@
+"""The search, acted out: trial after trial until the capacity is known or the time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from loadtests.capacity.search import Answer, Search, Step
+from loadtests.capacity.shooting import Gun, Shot
+from loadtests.capacity.trial import Gates, Trial, summarize
+
+NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
+End = Literal["found", "wrong answers", "interrupted"]
+Measure = Callable[[Step], Trial]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that a search has brought to light.
+
+    Attributes:
+        answer: the capacity and how sure it is.
+        trials: in the order in which they were made.
+        end: why there was no further trial.
+        at_least: the capacity is no less; what ended the search was not the server.
+        seconds: that the search took.
+    """
+
+    answer: Answer
+    trials: tuple[Trial, ...]
+    end: End
+    at_least: bool
+    seconds: float
+
+    def at_capacity(self, gates: Gates) -> Trial | None:
+        """The trial that shows the capacity: the last one that passed nearest to it."""
+        capacity = self.answer.capacity_per_s
+        passed = [t for t in self.trials if t.kind != "warm-up" and t.meets(gates)]
+        if capacity is None or not passed:
+            return None
+        return min(reversed(passed), key=lambda trial: abs(trial.rate_per_s - capacity))
+
+
+def measuring(gun: Gun, settle_s: float, slo_ms: float, seed: int) -> Measure:
+    """Make trials of steps; each one draws other arrivals."""
+    made = 0
+
+    def measure(step: Step) -> Trial:
+        nonlocal made
+        made += 1
+        shot = Shot(step.rate_per_s, settle_s, step.seconds, seed * 100_003 + made)
+        outcomes, cost = gun.shoot(shot)
+        return summarize(step.kind, step.rate_per_s, step.seconds, outcomes, cost, slo_ms)
+
+    return measure
+
+
+def find(
+    search: Search,
+    measure: Measure,
+    gates: Gates,
+    budget_s: float,
+    clock: Callable[[], float],
+    on_trial: Callable[[Trial], None],
+) -> Found:
+    """Search for the capacity; ends early at the first wrong answer and at Ctrl-C.
+
+    Args:
+        search: decides.
+        measure: makes a trial.
+        gates: what a trial has to keep to.
+        budget_s: of time for the whole.
+        clock: seconds.
+        on_trial: is told of each trial.
+    """
+    begun = clock()
+    trials: list[Trial] = []
+    end: End = "found"
+    try:
+        step: Step | None = search.warm_up()
+        while step is not None:
+            before = clock()
+            trial = measure(step)
+            trials.append(trial)
+            on_trial(trial)
+            if trial.wrong:
+                end = "wrong answers"
+                break
+            passed = trial.meets(gates)
+            search.record(step, passed, trial.achieved_per_s, clock() - before)
+            step = search.next_step(budget_s - (clock() - begun))
+    except KeyboardInterrupt:
+        end = "interrupted"
+    answer = search.answer()
+    return Found(answer, tuple(trials), end, _at_least(answer, trials, gates), clock() - begun)
+
+
+def _at_least(answer: Answer, trials: list[Trial], gates: Gates) -> bool:
+    """Whether the generator, or the end of the tried rates, was the limit, and not the server."""
+    capacity = answer.capacity_per_s
+    if capacity is None:
+        return False
+    above = [
+        trial
+        for trial in trials
+        if not trial.meets(gates) and capacity <= trial.rate_per_s <= NEAR * capacity
+    ] or [trial for trial in trials if not trial.meets(gates) and trial.rate_per_s > capacity]
+    blamed = sum(trial.generator_bound(gates) for trial in above)
+    return 2 * blamed >= len(above)

@@ -1,0 +1,307 @@
+"""Open-loop load: requests go out when they are due, whatever has become of those before them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from loadtests.wire import Response, ResponseParser, WireError
+from models.tensors import Array
+
+TICK_S = 0.001  # the resolution of uvloop's timers; a shorter sleep would spin
+LONGEST_IDLE_S = 2.0  # below uvicorn's keep-alive of 5 s: nothing is sent into a closing connection
+UNANSWERED, BROKEN, UNREADABLE = "no answer in time", "connection broken", "unreadable answer"
+
+
+class Unreachable(Exception):
+    """Nobody answers at the address; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a trial.
+
+    Attributes:
+        connections: at most so many at once; a request that finds none waits, and is counted.
+        patience_s: how long an answer is waited for, from the arrival of its request.
+    """
+
+    connections: int = 512
+    patience_s: float = 2.0
+
+
+@dataclass(slots=True)
+class Fired:
+    """What came of the requests, one entry each; times are seconds from the start of the schedule.
+
+    Attributes:
+        due_s: intended arrivals, shape (n,).
+        noticed_s: when the generator took it up; NaN where it never did. The difference to
+            `due_s` is the generator's own lag.
+        done_s: when the answer was complete, or the request was given up.
+        responses: the answers; None where there is none.
+        faults: why there is none, by request.
+        starved: requests that found every connection in use and no more allowed.
+        connections: that were opened.
+        cpu_s: processor time of this process up to the last arrival.
+        span_s: wall time of the same.
+        connect_error: the last connection that could not be opened; None if all could.
+    """
+
+    due_s: Array
+    noticed_s: Array
+    done_s: Array
+    responses: list[Response | None]
+    faults: dict[int, str] = field(default_factory=dict)
+    starved: int = 0
+    connections: int = 0
+    cpu_s: float = 0.0
+    span_s: float = 0.0
+    connect_error: str | None = None
+
+
+async def fire(
+    address: Address,
+    due_s: Array,
+    requests: Sequence[bytes],
+    limits: Limits,
+    start_s: float | None = None,
+) -> Fired:
+    """Send each request when it is due, on a free connection or a new one; wait for the answers.
+
+    Args:
+        address: of the server.
+        due_s: ascending arrival times, seconds from the start, shape (n,).
+        requests: n whole HTTP/1.1 requests.
+        limits: of connections and patience.
+        start_s: on `time.perf_counter`, which the processes of a machine share; None: now.
+
+    Raises:
+        Unreachable: if no connection at all could be opened.
+    """
+    volley = _Volley(address, due_s, requests, limits)
+    gc.disable()  # a collection among millions of answers would be a stall of our own
+    try:
+        volley.begin(start_s)
+        await volley.finished
+    finally:
+        gc.enable()
+        volley.end()
+    fired = volley.fired
+    if fired.connect_error is not None and not any(fired.responses):
+        raise Unreachable(
+            f"cannot connect to {address.host}:{address.port}: {fired.connect_error}; "
+            "is the server running?"
+        )
+    return fired
+
+
+class _Volley:
+    """The requests of one trial, and the connections that carry them."""
+
+    def __init__(
+        self, address: Address, due_s: Array, requests: Sequence[bytes], limits: Limits
+    ) -> None:
+        n = len(due_s)
+        self._loop = asyncio.get_running_loop()
+        self._address, self._limits = address, limits
+        self._requests = requests
+        # lists: reading and writing single elements of an array costs several times as much
+        self._due: list[float] = due_s.tolist()
+        self._noticed = [float("nan")] * n
+        self._done = [float("nan")] * n
+        self._next = 0
+        self._open = n  # requests without an end
+        self._waiting: deque[int] = deque()
+        self._idle: list[_Connection] = []
+        self._connections: set[_Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._start = self._cpu_start = 0.0
+        self.fired = Fired(due_s, np.empty(0), np.empty(0), [None] * n)
+        self.finished: asyncio.Future[None] = self._loop.create_future()
+
+    def begin(self, start_s: float | None) -> None:
+        """Start the clock."""
+        self._start = time.perf_counter() if start_s is None else start_s
+        self._cpu_start = time.process_time()
+        self._tick()
+
+    def end(self) -> None:
+        """Give up what has not come; write down the times."""
+        now = time.perf_counter() - self._start
+        for index in range(self._next):
+            if self._done[index] != self._done[index]:  # NaN: it has no end yet
+                self._done[index] = now
+                self.fired.faults.setdefault(index, UNANSWERED)
+        for task in self._opening:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.abort()
+        self.fired.noticed_s = np.array(self._noticed)
+        self.fired.done_s = np.array(self._done)
+
+    def _tick(self) -> None:
+        """Take up every request that is due, and sleep until the next one is."""
+        if self.finished.done():
+            return
+        now = time.perf_counter() - self._start
+        due, at = self._due, self._next
+        while at < len(due) and due[at] <= now:
+            self._noticed[at] = now
+            self._offer(at)
+            at += 1
+            now = time.perf_counter() - self._start
+        self._next = at
+        if at < len(due):
+            self._loop.call_later(max(due[at] - now, TICK_S), self._tick)
+            return
+        self.fired.span_s = now
+        self.fired.cpu_s = time.process_time() - self._cpu_start
+        last = due[-1] if due else 0.0
+        self._loop.call_later(max(last + self._limits.patience_s - now, 0.0), self._give_up)
+        self._finish_if_done()
+
+    def _offer(self, index: int) -> None:
+        """Send it, or have it wait for a connection."""
+        oldest_s = time.perf_counter() - LONGEST_IDLE_S
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.idle_since_s > oldest_s:
+                connection.send(index, self._requests[index])
+                return
+            connection.abort()
+        self._waiting.append(index)
+        if not self._open_one():
+            self.fired.starved += 1
+
+    def _open_one(self) -> bool:
+        """Open one more connection, if that is allowed."""
+        if len(self._connections) + len(self._opening) >= self._limits.connections:
+            return False
+        task = self._loop.create_task(self._connect())
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        return True
+
+    async def _connect(self) -> None:
+        try:
+            await self._loop.create_connection(
+                lambda: _Connection(self), self._address.host, self._address.port
+            )
+        except OSError as error:
+            self.fired.connect_error = str(error) or type(error).__name__
+            if self._waiting:
+                self.fail(self._waiting.popleft(), BROKEN)
+
+    def made(self, connection: _Connection) -> None:
+        """A connection is open."""
+        self.fired.connections += 1
+        self._connections.add(connection)
+        self._free(connection)
+
+    def lost(self, connection: _Connection) -> None:
+        """A connection is gone; what waits may need another one in its place."""
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if len(self._waiting) > len(self._opening) and not self.finished.done():
+            self._open_one()
+
+    def answered(self, connection: _Connection, index: int, response: Response) -> None:
+        """An answer is complete."""
+        self._done[index] = time.perf_counter() - self._start
+        self.fired.responses[index] = response
+        self._ended()
+        if response.closes:
+            connection.abort()
+        else:
+            self._free(connection)
+
+    def fail(self, index: int, fault: str) -> None:
+        """A request will have no answer."""
+        self._done[index] = time.perf_counter() - self._start
+        self.fired.faults[index] = fault
+        self._ended()
+
+    def _free(self, connection: _Connection) -> None:
+        if self._waiting:
+            index = self._waiting.popleft()
+            connection.send(index, self._requests[index])
+        else:
+            connection.idle_since_s = time.perf_counter()
+            self._idle.append(connection)
+
+    def _ended(self) -> None:
+        self._open -= 1
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if not self._open:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self, volley: _Volley) -> None:
+        self._volley = volley
+        self._parser = ResponseParser()
+        self._transport: asyncio.Transport | None = None
+        self._index: int | None = None
+        self.idle_since_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
+        self._volley.made(self)
+
+    def send(self, index: int, request: bytes) -> None:
+        """Write a request; the connection is busy until its answer is there."""
+        self._index = index
+        if self._transport is not None:
+            self._transport.write(request)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._index = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        index = self._index
+        if index is None:
+            self.abort()  # an answer that nobody asked for
+            return
+        try:
+            response = self._parser.feed(data)
+        except WireError:
+            self._volley.fail(index, UNREADABLE)
+            self.abort()
+            return
+        if response is not None:
+            self._index = None
+            self._volley.answered(self, index, response)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._index is not None:
+            self._volley.fail(self._index, BROKEN)
+            self._index = None
+        self._volley.lost(self)

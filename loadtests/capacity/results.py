@@ -1,0 +1,186 @@
+"""What a search or a run ends in: sentences, a table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from rich import box
+from rich.table import Table
+
+from loadtests.capacity.conditions import Conditions
+from loadtests.capacity.finding import Found
+from loadtests.capacity.trial import Gates, Trial
+
+Json = dict[str, Any]
+COLUMNS = (
+    ("trial", ""),
+    ("offered/s", ""),
+    ("answered/s", ""),
+    ("p50 ms", "all"),
+    ("p95 ms", "all"),
+    ("p99 ms", "all"),
+    ("p99 ms", "typical"),
+    ("failed", ""),
+    ("lag ms", "p99"),
+    ("CPU", "own"),
+    ("SLO", ""),
+)
+
+
+def headline(found: Found, gates: Gates) -> str:
+    """The one sentence that a search is made for."""
+    capacity, trial = found.answer.capacity_per_s, found.at_capacity(gates)
+    slo = f"p99 of at most {gates.slo_ms:g} ms, at most {gates.fail_ratio:.2%} failed"
+    if found.end == "wrong answers":
+        bad = found.trials[-1]
+        return f"{bad.wrong} wrong answers at {bad.rate_per_s:,.0f} requests/s: {bad.first_wrong}"
+    if capacity is None or trial is None:
+        if found.end == "interrupted":
+            return "Interrupted before anything was known"
+        lowest = min((t.rate_per_s for t in found.trials), default=0.0)
+        return f"The server does not keep to the SLO ({slo}) even at {lowest:,.3g} requests/s"
+    number = f"{capacity:,.0f}" if capacity >= 100 else f"{capacity:.1f}"
+    if found.at_least:
+        bound = any(each.generator_bound(gates) for each in found.trials)
+        why = "the generator is the limit" if bound else "no higher rate was tried"
+        return f"Capacity: at least {number} requests/s ({slo}): {why}"
+    return f"Capacity: {number} requests/s ({slo})"
+
+
+def notes(found: Found, gates: Gates) -> list[str]:
+    """What else a reader of the number has to know."""
+    answer, trial = found.answer, found.at_capacity(gates)
+    said = []
+    if found.end == "interrupted":
+        said.append("Interrupted: this is what was known until then.")
+    if answer.capacity_per_s is not None and not found.at_least:
+        said.append(
+            f"With a probability of 80 % the limit lies between {answer.low_per_s:,.4g} and "
+            f"{answer.high_per_s:,.4g} requests/s."
+        )
+        if not answer.confirmed:
+            said.append(
+                "Not confirmed: no long trial at that rate kept to the SLO; repeat it on a quieter "
+                "machine, or with a larger --budget-s."
+            )
+    if trial is not None:
+        said.append(
+            f"At {trial.rate_per_s:,.4g}/s: p50 {trial.p50_ms:.1f}, p95 {trial.p95_ms:.1f}, "
+            f"p99 {trial.p99_ms:.1f} ms (typical {trial.typical_p99_ms:.1f}); goodput "
+            f"{trial.goodput_per_s:,.4g}/s; {trial.failed} of {trial.requests} failed; "
+            f"generator at {trial.cost.cpu:.0%} of a core."
+        )
+        said += [f"Not to be trusted: {doubt}." for doubt in trial.doubts(gates)]
+    said.append(f"{len(found.trials)} trials in {found.seconds:.0f} s.")
+    return said
+
+
+def table_of(trials: Sequence[Trial], gates: Gates) -> Table:
+    """Every trial, a row each."""
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    for place, (title, about) in enumerate(COLUMNS):
+        heading = f"{title}\n[dim]{about}[/dim]"
+        numeric = 0 < place < len(COLUMNS) - 1
+        table.add_column(heading, justify="right" if numeric else "left", no_wrap=True)
+    for trial in trials:
+        table.add_row(*cells_of(trial, gates))
+    return table
+
+
+def cells_of(trial: Trial, gates: Gates) -> list[str]:
+    """One row, in the order of `COLUMNS`."""
+    return [
+        trial.kind,
+        f"{trial.rate_per_s:,.1f}" if trial.rate_per_s < 100 else f"{trial.rate_per_s:,.0f}",
+        f"{trial.achieved_per_s:,.1f}"
+        if trial.rate_per_s < 100
+        else f"{trial.achieved_per_s:,.0f}",
+        f"{trial.p50_ms:,.1f}",
+        f"{trial.p95_ms:,.1f}",
+        f"{trial.p99_ms:,.1f}",
+        f"{trial.typical_p99_ms:,.1f}",
+        f"{trial.fail_ratio:.2%}" if trial.failed else "0",
+        f"{trial.lag_p99_ms:.1f}",
+        f"{trial.cost.cpu:.0%}",
+        verdict(trial, gates),
+    ]
+
+
+def verdict(trial: Trial, gates: Gates) -> str:
+    """A word or two on the outcome of a trial."""
+    if trial.wrong:
+        return "wrong answers"
+    if trial.meets(gates):
+        return "kept"
+    return "generator's limit" if trial.generator_bound(gates) else "missed"
+
+
+def capacity_json(found: Found, conditions: Conditions) -> bytes:
+    """Everything, for machines; `loadtests compare` reads it."""
+    gates = Gates(conditions.slo_ms, conditions.fail_ratio)
+    trial = found.at_capacity(gates)
+    return _dumps(
+        {
+            "kind": "capacity",
+            "capacity_per_s": found.answer.capacity_per_s,
+            "at_least": found.at_least,
+            "confirmed": found.answer.confirmed,
+            "low_per_s": found.answer.low_per_s,
+            "high_per_s": found.answer.high_per_s,
+            "end": found.end,
+            "seconds": found.seconds,
+            "headline": headline(found, gates),
+            "notes": notes(found, gates),
+            "at_capacity": None if trial is None else trial_json(trial, gates),
+            "conditions": dataclasses.asdict(conditions),
+            "trials": [trial_json(each, gates) for each in found.trials],
+        }
+    )
+
+
+def run_json(trial: Trial, conditions: Conditions) -> bytes:
+    """One trial at a fixed rate, for machines; `loadtests compare` reads it."""
+    gates = Gates(conditions.slo_ms, conditions.fail_ratio)
+    return _dumps(
+        {
+            "kind": "run",
+            "conditions": dataclasses.asdict(conditions),
+            "doubts": trial.doubts(gates),
+            "trial": trial_json(trial, gates),
+        }
+    )
+
+
+def trial_json(trial: Trial, gates: Gates) -> Json:
+    """The figures of a trial, and whether it kept to the gates."""
+    return {
+        **dataclasses.asdict(trial),
+        "failed": trial.failed,
+        "fail_ratio": trial.fail_ratio,
+        "verdict": verdict(trial, gates),
+    }
+
+
+def trials_csv(trials: Sequence[Trial], gates: Gates) -> str:
+    """Every trial, a line each; what JSON nests is left out or flattened."""
+    rows = []
+    for trial in trials:
+        row = trial_json(trial, gates)
+        cost = row.pop("cost")
+        del row["failures"]
+        rows.append({**row, **{f"generator_{name}": value for name, value in cost.items()}})
+    out = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return out.getvalue()
+
+
+def _dumps(content: Json) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"

@@ -1,0 +1,226 @@
+"""Where to measure next, and when the capacity is known: a search that noise cannot lead astray.
+
+Every trial is one uncertain yes or no, and whether a rate is kept up gets less likely with the
+rate. So the search holds a probability for every possible capacity, weighs it by each outcome
+(probabilistic bisection: Horstein 1963, Waeber, Frazier and Henderson 2013) and measures where
+it learns most: in the middle. One bad trial moves the estimate; it never cuts off the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from loadtests.capacity.trial import Kind
+from models.tensors import Array
+
+STEP = 0.005  # of the grid of capacities, in natural logarithm: half a percent
+NOISE = 0.04  # how far the capacity of one trial lies from that of the next, about 4 %
+LAPSE = 0.03  # of the outcomes have nothing to do with the rate: a neighbour's hiccup
+PROBE_LAPSE = 0.15  # the same for the short probes
+GROWTH = 4.0  # from probe to probe
+NARROW = 1.07  # 80 % of the probability within 7 %: a further trial would say little
+OVERLOADED = 0.9  # of the offered rate served, or less: no hiccup, the server cannot keep up
+HINT_ABOVE = 0.2  # a capacity much above what is served under overload is unlikely,
+HINT_BELOW = 0.8  # one below it is not: a tight SLO is missed before the server is full
+CAUTION = 0.97  # the answer: 3 % below the middle, a rate kept up most times and not half of them
+CONFIRMATIONS = 4
+TIMES_TWO = 2.0  # a confirmation is twice as long as a trial
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long things take, in seconds.
+
+    Attributes:
+        probe_s: measured by a probe.
+        trial_s: measured by a trial.
+        settle_s: loaded before the clock of each starts.
+        longest_s: no probe or trial measures longer, however few its requests.
+    """
+
+    probe_s: float
+    trial_s: float
+    settle_s: float
+    longest_s: float
+
+    @classmethod
+    def within(cls, budget_s: float) -> Lengths:
+        """Lengths with which about fifteen trials fit into the budget."""
+        trial_s = min(max(budget_s / 24, 0.8), 20.0)
+        return cls(0.4 * trial_s, trial_s, min(0.2 * trial_s, 1.0), 3 * trial_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next trial."""
+
+    kind: Kind
+    rate_per_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known at the end.
+
+    Attributes:
+        capacity_per_s: the answer; None where even the lowest rate was too much.
+        low_per_s, high_per_s: the capacity lies between them with a probability of 80 %.
+        confirmed: whether a long trial at that rate kept to the gates.
+    """
+
+    capacity_per_s: float | None
+    low_per_s: float
+    high_per_s: float
+    confirmed: bool
+
+
+class Search:
+    """Ask `next_step`, measure, tell `record`; until there is no next step.
+
+    Args:
+        lengths: of the trials.
+        start_per_s: the first rate.
+        lowest_per_s: a server that cannot keep up this one has no capacity.
+        highest_per_s: no rate above it is tried.
+    """
+
+    def __init__(
+        self, lengths: Lengths, start_per_s: float, lowest_per_s: float, highest_per_s: float
+    ) -> None:
+        self._lengths = lengths
+        self._lowest, self._highest = math.log(lowest_per_s), math.log(highest_per_s)
+        self._start = start_per_s
+        self._grid = np.arange(self._lowest - 0.2, self._highest + 0.2, STEP)
+        self._log_weight = np.zeros(len(self._grid))
+        self._passed: list[float] = []
+        self._failed: list[float] = []
+        self._doubted: float | None = None
+        self._stretch = 1.0  # time spent over time loaded
+        self._confirming = 0
+        self._confirmed: float | None = None
+
+    def warm_up(self) -> Step:
+        """What to begin with: it decides nothing, and connections and caches are made."""
+        return self._step("warm-up", self._start, self._lengths.probe_s, 0)
+
+    def next_step(self, left_s: float) -> Step | None:
+        """What to measure next.
+
+        Args:
+            left_s: of the time for the whole search.
+
+        Returns:
+            the trial; None where the search is over.
+        """
+        if self._confirmed is not None or self._hopeless():
+            return None
+        if not (self._passed and self._failed):
+            return self._probe(left_s)
+        settle_s, trial_s = self._lengths.settle_s, self._lengths.trial_s
+        cost_s = self._stretch * (settle_s + trial_s)
+        confirmation_s = self._stretch * (settle_s + TIMES_TWO * trial_s)
+        if not self._confirming and not self._narrow() and left_s > cost_s + 2 * confirmation_s:
+            return self._step("search", self._quantile(0.5), self._lengths.trial_s, 1000)
+        # at least one confirmation, even where the time is over
+        if self._confirming and (self._confirming == CONFIRMATIONS or left_s < confirmation_s):
+            return None
+        rate = self._cautious()
+        return self._step("confirm", rate, TIMES_TWO * self._lengths.trial_s, 1000)
+
+    def record(self, step: Step, passed: bool, served_per_s: float, spent_s: float) -> None:
+        """Learn from a trial.
+
+        Args:
+            step: what was measured.
+            passed: whether the gates were kept.
+            served_per_s: right answers per second; under overload, close to the capacity.
+            spent_s: the time it took with all that belongs to it, such as drawing the requests.
+        """
+        if step.kind == "warm-up":
+            return
+        self._stretch = max(1.0, spent_s / (self._lengths.settle_s + step.seconds))
+        if step.kind == "probe" and not passed:
+            doubtful = served_per_s > OVERLOADED * step.rate_per_s
+            if doubtful and self._doubted != step.rate_per_s:
+                self._doubted = step.rate_per_s  # it may have been a hiccup: once more
+                return
+        (self._passed if passed else self._failed).append(step.rate_per_s)
+        lapse = PROBE_LAPSE if step.kind == "probe" else LAPSE
+        distance = (self._grid - math.log(step.rate_per_s)) / NOISE
+        keeps = lapse + (1 - 2 * lapse) * _normal_cdf(distance)
+        self._log_weight += np.log(keeps if passed else 1 - keeps)
+        if step.kind == "probe" and not passed and served_per_s > 0:
+            over = self._grid - math.log(served_per_s)
+            self._log_weight -= np.where(over > 0, over / HINT_ABOVE, -over / HINT_BELOW)
+        if step.kind == "confirm":
+            self._confirming += 1
+            if passed:
+                self._confirmed = step.rate_per_s
+
+    def answer(self) -> Answer:
+        """What is known so far."""
+        low, high = self._quantile(0.1), self._quantile(0.9)
+        if not self._passed:
+            return Answer(None, low, high, confirmed=False)
+        capacity = self._confirmed or self._cautious()
+        if not self._failed:  # it was never too much: all that is known is what was kept up
+            capacity = max(self._passed)
+        return Answer(capacity, low, high, self._confirmed is not None)
+
+    def _probe(self, left_s: float) -> Step | None:
+        """Grow until it is too much, or shrink until it is not."""
+        known = self._passed or self._failed or self._doubted
+        if self._doubted and self._doubted not in [*self._passed, *self._failed]:
+            rate = self._doubted
+        elif self._failed:
+            rate = max(min(self._failed) / GROWTH, math.exp(self._lowest))
+        elif self._passed:
+            if max(self._passed) >= math.exp(self._highest) * 0.999:
+                return None
+            rate = min(max(self._passed) * GROWTH, math.exp(self._highest))
+        else:
+            rate = self._start
+        if known and left_s < self._stretch * (self._lengths.settle_s + self._lengths.probe_s):
+            return None
+        return self._step("probe", rate, self._lengths.probe_s, 30)
+
+    def _step(self, kind: Kind, rate: float, seconds: float, requests: int) -> Step:
+        """A trial that is long enough for so many requests, if that is not too long."""
+        seconds = min(max(seconds, requests / rate), max(self._lengths.longest_s, seconds))
+        return Step(kind, rate, seconds)
+
+    def _hopeless(self) -> bool:
+        """Even the lowest rate was too much, twice."""
+        lowest = math.exp(self._lowest) * 1.001
+        return sum(rate <= lowest for rate in self._failed) >= 2 and not self._passed
+
+    def _cautious(self) -> float:
+        return CAUTION * self._quantile(0.5)
+
+    def _narrow(self) -> bool:
+        return self._quantile(0.9) / self._quantile(0.1) < NARROW
+
+    def _quantile(self, share: float) -> float:
+        """The rate below which the capacity lies with this probability."""
+        weight = np.exp(self._log_weight - self._log_weight.max())
+        below = np.cumsum(weight) / weight.sum()
+        return math.exp(float(self._grid[int(np.searchsorted(below, share))]))
+
+
+def _normal_cdf(values: Array) -> Array:
+    # a table is exact enough for a grid, and a hundred times faster than a call per value
+    return np.interp(values, _TABLE_AT, _TABLE)
+
+
+def _cdf(values: Sequence[float]) -> Array:
+    return np.array([NormalDist().cdf(value) for value in values])
+
+
+_TABLE_AT = np.linspace(-8, 8, 1601)
+_TABLE = _cdf(_TABLE_AT.tolist())

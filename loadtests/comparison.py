@@ -1,0 +1,247 @@
+"""Two results side by side: what has changed by more than the tolerance, and for the worse.
+
+Reads capacity.json of a search, run.json of a single run, and Locust's *_stats.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+Better = Literal["higher", "lower"]
+SAME = ("workload", "arrivals", "slo_ms", "fail_ratio", "model")  # or there is nothing to compare
+TOLD = ("machine", "version", "precision")  # may be what is compared, but has to be said
+LOCUST_TOTAL = "Aggregated"
+
+
+class ComparisonError(Exception):
+    """Two files cannot be compared; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One file's figures.
+
+    Attributes:
+        kind: `capacity`, `run` or `locust`.
+        conditions: what has to be equal, as far as the file tells.
+        measures: figures by name.
+    """
+
+    file: Path
+    kind: str
+    conditions: Mapping[str, object]
+    measures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure before and after."""
+
+    name: str
+    before: float
+    after: float
+    better: Better
+
+    @property
+    def relative(self) -> float:
+        """The change as a share of `before`; infinite from zero to something."""
+        if self.before == self.after:
+            return 0.0
+        return (self.after - self.before) / self.before if self.before else math.inf
+
+    def verdict(self, tolerance: float) -> str:
+        """`worse`, `better` or `same`; a change of exactly the tolerance is none."""
+        if abs(self.relative) <= tolerance + 1e-9:
+            return "same"
+        return "better" if (self.relative > 0) == (self.better == "higher") else "worse"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `compare`."""
+    parser.add_argument("before", type=Path, help="capacity.json, run.json or Locust's _stats.csv")
+    parser.add_argument("after", type=Path, help="another one of the same kind")
+    parser.add_argument(
+        "--tolerance", type=tolerance, default=0.1, help="such as 10%% or 0.1 (default: 10%%)"
+    )
+    parser.add_argument(
+        "--fail-on-worse", action="store_true", help="exit code 1 if any figure got worse"
+    )
+
+
+def tolerance(text: str) -> float:
+    """A share, from `10%` or `0.1`.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is none from 0 on.
+    """
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share such as 10% or 0.1")
+    return value
+
+
+def compare(given: argparse.Namespace, console: Console) -> int:
+    """Print the changes; returns the exit code.
+
+    Raises:
+        ComparisonError: if a file cannot be read, or the two are unlike.
+    """
+    before, after = read(given.before), read(given.after)
+    for warning in check_alike(before, after):
+        console.print(f"Note: {warning}", markup=False)
+    changes = changes_of(before, after)
+    console.print(_table(changes, given.tolerance))
+    worse = [change.name for change in changes if change.verdict(given.tolerance) == "worse"]
+    better = [change.name for change in changes if change.verdict(given.tolerance) == "better"]
+    said = [f"worse: {', '.join(worse)}"] if worse else []
+    said += [f"better: {', '.join(better)}"] if better else []
+    summary = "; ".join(said) or "nothing has changed"
+    console.print(f"By more than {given.tolerance:.3g} of before: {summary}")
+    return 1 if worse and given.fail_on_worse else 0
+
+
+def read(file: Path) -> Result:
+    """The figures of a result file.
+
+    Raises:
+        ComparisonError: if it is not there, or is no such file.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ComparisonError(f"{file} cannot be read: {error.strerror}") from error
+    if file.suffix == ".csv":
+        return _locust(file, content.decode("utf-8-sig", errors="replace"))
+    try:
+        found = orjson.loads(content)
+        reader = {"capacity": _capacity, "run": _run}[found["kind"]]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise ComparisonError(
+            f"{file} is neither a capacity.json, a run.json nor Locust's _stats.csv"
+        ) from error
+    try:
+        return reader(file, found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ComparisonError(
+            f"{file} lacks {error}; was it written by another release?"
+        ) from error
+
+
+def check_alike(before: Result, after: Result) -> list[str]:
+    """Warnings about conditions that differ without making the comparison void.
+
+    Raises:
+        ComparisonError: if the two measured different things.
+    """
+    if before.kind != after.kind:
+        raise ComparisonError(
+            f"{before.file} is of a {before.kind}, {after.file} of a {after.kind}: unlike things"
+        )
+    unlike = [name for name in SAME if before.conditions.get(name) != after.conditions.get(name)]
+    if before.kind == "run" and before.conditions.get("rate") != after.conditions.get("rate"):
+        unlike.append("rate")
+    if unlike:
+        differences = "; ".join(
+            f"{name} {before.conditions.get(name)} and {after.conditions.get(name)}"
+            for name in unlike
+        )
+        raise ComparisonError(f"unlike things were measured, with {differences}; measure one anew")
+    return [
+        f"{name} differs: {before.conditions.get(name)} before, {after.conditions.get(name)} after"
+        for name in TOLD
+        if before.conditions.get(name) != after.conditions.get(name)
+    ]
+
+
+def changes_of(before: Result, after: Result) -> list[Change]:
+    """One for each figure that both have."""
+    return [
+        Change(
+            name, value, after.measures[name], "higher" if name.endswith("requests/s") else "lower"
+        )
+        for name, value in before.measures.items()
+        if name in after.measures
+    ]
+
+
+def _capacity(file: Path, found: Mapping[str, Any]) -> Result:
+    if found["capacity_per_s"] is None or found["at_capacity"] is None:
+        raise ComparisonError(f"{file} holds no capacity: {found['headline']}")
+    # latencies at the capacity belong to different rates and lie near the SLO by construction;
+    # they are shown all the same: what holds more at the same p99 with a worse p50 is worth a look
+    figures = _figures(found["at_capacity"])
+    return Result(
+        file,
+        "capacity",
+        found["conditions"],
+        {"capacity, requests/s": float(found["capacity_per_s"]), **figures},
+    )
+
+
+def _run(file: Path, found: Mapping[str, Any]) -> Result:
+    trial = found["trial"]
+    return Result(
+        file,
+        "run",
+        {**found["conditions"], "rate": trial["rate_per_s"]},
+        {"answered, requests/s": float(trial["achieved_per_s"]), **_figures(trial)},
+    )
+
+
+def _figures(trial: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "p50 ms": float(trial["p50_ms"]),
+        "p95 ms": float(trial["p95_ms"]),
+        "p99 ms": float(trial["p99_ms"]),
+        "failed share": float(trial["fail_ratio"]),
+    }
+
+
+def _locust(file: Path, text: str) -> Result:
+    rows = [row for row in csv.DictReader(io.StringIO(text)) if row.get("Name") == LOCUST_TOTAL]
+    try:
+        total = rows[-1]
+        requests = float(total["Request Count"])
+        measures = {
+            "answered, requests/s": float(total["Requests/s"]),
+            **{f"p{n} ms": float(total[f"{n}%"]) for n in (50, 95, 99)},
+            "failed share": float(total["Failure Count"]) / requests if requests else 1.0,
+        }
+    except (IndexError, KeyError, ValueError, TypeError) as error:
+        raise ComparisonError(
+            f"{file} is no _stats.csv of Locust with a row {LOCUST_TOTAL!r} of figures"
+        ) from error
+    return Result(file, "locust", {}, measures)
+
+
+def _table(changes: list[Change], allowed: float) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("")
+    for title in ("before", "after", "change"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for change in changes:
+        relative = "new" if math.isinf(change.relative) else f"{change.relative:+.1%}"
+        table.add_row(
+            change.name,
+            f"{change.before:,.5g}",
+            f"{change.after:,.5g}",
+            relative,
+            change.verdict(allowed),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""What is sent and whether the answers are right: calls of a workload, judged by content."""

@@ -1,0 +1,179 @@
+"""Items whose right answers are known, because the server was asked for them before the load."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from loadtests.traffic.answers import PICTURE, Judge, Known, WrongAnswer, told_apart, wider
+from loadtests.traffic.calls import JSON, failure
+from loadtests.traffic.payloads import (
+    Template,
+    draw_item,
+    draw_picture,
+    json_template,
+    npy_template,
+    places_of,
+    png,
+    raw_template,
+)
+from loadtests.traffic.target import Reply, Target, TargetError, exchange
+from models.manifest import ImageCodecSpec
+from models.preprocess import preprocess
+from models.tensors import Array, Arrays
+
+ANCHORS = 64
+MIN_ANCHORS = 8
+MOST_NUMBERS = 2_000_000  # in all anchors together: of large items there are fewer
+SEED = 0  # every process asks for the same ones
+MIN_TOLD_APART = 0.5
+log = logging.getLogger(__name__)
+
+# Sends (path, headers, body) and brings the answer.
+Send = Callable[[str, Mapping[str, str], bytes], Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """An item, bodies of it, and its right answer.
+
+    Attributes:
+        text: its JSON value, in variants that have the same answer.
+        raw: its bytes, likewise; None where the model has several inputs.
+        npy: as an .npy file, likewise.
+        known: the answer.
+    """
+
+    text: Template
+    raw: Template | None
+    npy: Template | None
+    known: Known
+
+
+@dataclass(frozen=True, slots=True)
+class PictureAnchor:
+    """A picture and its right answers.
+
+    Attributes:
+        pixels: uint8 [height, width] or [height, width, 3].
+        file: as PNG.
+        known: the answer to the very picture.
+        varied: the answer to one with a few grey levels changed, within a wider tolerance.
+    """
+
+    pixels: Array
+    file: bytes
+    known: Known
+    varied: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """All of them; those with few numbers are many, so that few answers look alike.
+
+    Attributes:
+        judge: of this model's answers.
+        items: at least one.
+        pictures: none where the model takes no pictures.
+    """
+
+    judge: Judge
+    items: tuple[Anchor, ...]
+    pictures: tuple[PictureAnchor, ...]
+
+    @property
+    def told_apart(self) -> float:
+        """The share of pairs of items that cannot be taken for each other by their answers."""
+        return told_apart([anchor.known for anchor in self.items])
+
+
+def ask(target: Target, send: Send | None = None) -> Anchors:
+    """Ask the server for some items, one at a time; it should have nothing else to do.
+
+    Args:
+        target: what to ask.
+        send: how to ask; None: each on a connection of its own.
+
+    Raises:
+        TargetError: if the server does not answer, or not with a prediction of its manifest's form.
+    """
+    send = send or (lambda path, headers, body: exchange(target.url, "POST", path, headers, body))
+    judge = Judge(target)
+    rng = np.random.default_rng(SEED)
+    items, pictures = list[Arrays](), list[PictureAnchor]()
+    for _ in range(_count(target)):
+        if isinstance(target.codec, ImageCodecSpec):
+            pixels = draw_picture(target.codec.preprocess, rng)
+            pictures.append(_picture(target, judge, send, pixels))
+            array = preprocess(pictures[-1].file, target.codec.preprocess)
+            items.append({target.inputs[0].name: array})
+        else:
+            items.append(draw_item(target.inputs, rng))
+    anchors = Anchors(
+        judge, tuple(_anchor(target, judge, send, item) for item in items), tuple(pictures)
+    )
+    _tell(target, anchors)
+    return anchors
+
+
+def _anchor(target: Target, judge: Judge, send: Send, item: Arrays) -> Anchor:
+    places = places_of(item)
+    text = json_template(item, places)
+    prediction = _predict(target, send, JSON, b'{"input":%b}' % text.fill(0))
+    single = next(iter(item.values())) if len(item) == 1 else None
+    return Anchor(
+        text=text,
+        raw=None if single is None else raw_template(single, places),
+        npy=None if single is None else npy_template(single, places),
+        known=_known(judge, prediction, pictures=False),
+    )
+
+
+def _picture(target: Target, judge: Judge, send: Send, pixels: Array) -> PictureAnchor:
+    file = png(pixels)
+    prediction = _predict(target, send, "image/png", file)
+    exact = _known(judge, prediction, pictures=False)
+    return PictureAnchor(pixels, file, exact, _known(judge, prediction, pictures=True))
+
+
+def _known(judge: Judge, prediction: object, *, pictures: bool) -> Known:
+    tolerance = wider(judge.tolerance, PICTURE) if pictures else judge.tolerance
+    try:
+        return judge.known(prediction, tolerance)
+    except WrongAnswer as error:
+        raise TargetError(f"the idle server gave a wrong answer: {error}") from error
+
+
+def _predict(target: Target, send: Send, content_type: str, body: bytes) -> object:
+    path = target.path("predict")
+    reply = send(path, {"Content-Type": content_type}, body)
+    if reply.status != 200:
+        raise TargetError(f"the idle server refused {path}: {failure(reply.status, reply.body)}")
+    try:
+        return orjson.loads(reply.body)["prediction"]
+    except (orjson.JSONDecodeError, TypeError, KeyError) as error:
+        raise TargetError(f"the idle server's answer to {path} holds no prediction") from error
+
+
+def _count(target: Target) -> int:
+    numbers = sum(math.prod(max(n, 1) for n in spec.item_shape) for spec in target.inputs)
+    return max(MIN_ANCHORS, min(ANCHORS, MOST_NUMBERS // max(1, numbers)))
+
+
+def _tell(target: Target, anchors: Anchors) -> None:
+    share = anchors.told_apart
+    level = logging.INFO if share >= MIN_TOLD_APART else logging.WARNING
+    log.log(
+        level,
+        "%s/%s: %d anchors; of their answers, %.1f %% of the pairs can be told apart%s",
+        target.model,
+        target.version,
+        len(anchors.items),
+        100 * share,
+        "" if level == logging.INFO else ": answers that were swapped may not be noticed",
+    )

@@ -1,0 +1,263 @@
+"""Whether an answer is right: compared by content with what the idle server said, and by form."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtests.traffic.target import Target
+from models.tensors import Array, TensorSpec, Tolerance
+
+OCTET_STREAM = "application/octet-stream"
+NPY = "application/x-npy"
+# float32: the anchor's answer and the one under load may each lie as far from eager as export
+# allowed, on different sides. A lossy precision is allowed its tolerance once: forms of one are
+# mixed only where they agree as float32 does, so what is left is what rounding makes of a nudge.
+ALLOWANCE = {"float32": 2.0}
+# Of a picture with eight values changed by a grey level. On the digits model its scores move by up
+# to 0.0020 in float32, 0.0094 in bf16 and 0.074 in int8 (512 pictures each), while 99.9 % of two
+# pictures' scores lie further apart than this.
+PICTURE = Tolerance(absolute=0.01, relative=0, of_range=0.05)
+SUM_SLACK = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2}  # of scores that are to sum to 1
+LABELLED = {"label", "score", "scores"}
+
+
+class WrongAnswer(Exception):
+    """A prediction is not of the form that the manifest tells; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A right answer, and how far from it one may be.
+
+    Attributes:
+        values: output name -> array without the batch axis; of labelled models only the scores.
+        low: the least that each may be.
+        high: the most that each may be.
+        labels: those that may be answered; more than one where the best scores are nearly equal.
+    """
+
+    values: Mapping[str, Array]
+    low: Mapping[str, Array]
+    high: Mapping[str, Array]
+    labels: frozenset[str] | None
+
+
+class Judge:
+    """Reads and compares the predictions of one model.
+
+    Args:
+        target: its manifest has outputs, labels and what export allowed each precision.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._model, self._version = target.model, target.version
+        self._outputs = {spec.name: spec for spec in target.outputs}
+        self._first = target.outputs[0]
+        self._labels = target.codec.labels
+        self._scores = target.codec.scores
+        self.tolerance = tolerance_of(target)
+
+    def values(self, prediction: object) -> dict[str, Array]:
+        """Output name -> array, of a prediction in JSON.
+
+        Raises:
+            WrongAnswer: if it is not of the manifest's form.
+        """
+        if not isinstance(prediction, dict):
+            raise WrongAnswer(f"a prediction that is no object: {str(prediction)[:100]}")
+        if "error" in prediction:
+            raise WrongAnswer(f"the item failed: {prediction.get('code')}")
+        if self._labels:
+            if prediction.keys() != LABELLED:
+                raise WrongAnswer(f"a prediction with {sorted(prediction)}, not label and scores")
+            return {self._first.name: _numbers(self._first, prediction["scores"])}
+        outputs = prediction.get("outputs")
+        if not isinstance(outputs, dict) or outputs.keys() != self._outputs.keys():
+            raise WrongAnswer(f"a prediction without the outputs {list(self._outputs)}")
+        return {name: _numbers(spec, outputs[name]) for name, spec in self._outputs.items()}
+
+    def raw(self, media_type: str, body: bytes) -> Array:
+        """The first output, of an answer as bytes or as an .npy file.
+
+        Raises:
+            WrongAnswer: if the bytes are not one array of the manifest's shape.
+        """
+        spec = self._first
+        try:
+            if media_type == NPY:
+                return np.asarray(np.load(io.BytesIO(body), allow_pickle=False))
+            return np.frombuffer(body, np.dtype(spec.dtype).newbyteorder("<")).reshape(
+                spec.item_shape
+            )
+        except (ValueError, EOFError) as error:
+            raise WrongAnswer(
+                f"{len(body)} bytes of {media_type} are no {spec.dtype} of shape "
+                f"{list(spec.item_shape)}"
+            ) from error
+
+    def known(self, prediction: object, tolerance: Tolerance) -> Known:
+        """Take a prediction for the right one, once it is of the right form.
+
+        Raises:
+            WrongAnswer: if it is not.
+        """
+        problem = self.problem(prediction, None)
+        if problem is not None:
+            raise WrongAnswer(problem)
+        values = self.values(prediction)
+        slack = {name: _slack(value, tolerance) for name, value in values.items()}
+        labels = None
+        if self._labels:
+            scores, allowed = values[self._first.name], slack[self._first.name]
+            best = scores >= scores.max() - 2 * allowed
+            labels = frozenset(np.array(self._labels)[best].tolist())
+        return Known(
+            values=values,
+            low={name: value - slack[name] for name, value in values.items()},
+            high={name: value + slack[name] for name, value in values.items()},
+            labels=labels,
+        )
+
+    def problem(self, prediction: object, known: Known | None) -> str | None:
+        """Say what is wrong with a prediction in JSON.
+
+        Args:
+            prediction: as it was parsed.
+            known: the right answer; None: only the form is checked.
+        """
+        try:
+            values = self.values(prediction)
+        except WrongAnswer as error:
+            return str(error)
+        problem = self.difference(values, known) if known else self._form(values)
+        if problem is None and self._labels and isinstance(prediction, dict):
+            return self._label_problem(prediction, values[self._first.name], known)
+        return problem
+
+    def difference(self, values: Mapping[str, Array], known: Known) -> str | None:
+        """Say how outputs differ from those that are right by more than they may."""
+        for name, value in values.items():
+            low, high = known.low[name], known.high[name]
+            if value.shape != low.shape:
+                return f"{name} of shape {list(value.shape)} instead of {list(low.shape)}"
+            if not ((value >= low) & (value <= high)).all():  # NaN is in no bounds
+                far = np.abs(value.astype(np.float64) - known.values[name]).max()
+                # One digit: a report groups equal sentences.
+                return f"{name} differs by about {far:.0e} from the idle server's answer"
+        return None
+
+    def head_problem(self, answer: Mapping[str, object]) -> str | None:
+        """Say what is wrong with the fields `model` and `version`."""
+        got = answer.get("model"), answer.get("version")
+        if got != (self._model, self._version):
+            return f"answered by {got[0]}/{got[1]} instead of {self._model}/{self._version}"
+        return None
+
+    def raw_problem(self, media_type: str, body: bytes, known: Known | None) -> str | None:
+        """Say what is wrong with an answer as bytes."""
+        try:
+            values = {self._first.name: self.raw(media_type, body)}
+        except WrongAnswer as error:
+            return str(error)
+        return self.difference(values, known) if known else self._form(values)
+
+    def _form(self, values: Mapping[str, Array]) -> str | None:
+        for name, value in values.items():
+            wanted = self._outputs[name]
+            if not wanted.accepts(value.shape):
+                return f"{name} of shape {list(value.shape)} instead of {list(wanted.item_shape)}"
+            if not np.isfinite(value).all():
+                return f"{name} is not finite"
+        return self._score_problem(values[self._first.name])
+
+    def _score_problem(self, first: Array) -> str | None:
+        slack = SUM_SLACK.get(self._first.dtype, 0.0)
+        if self._scores == "softmax" and not np.allclose(first.sum(axis=-1), 1, atol=slack):
+            return f"scores that sum to {float(first.sum()):.3g} instead of 1"
+        if self._scores != "none" and (
+            first.min(initial=0) < 0 or first.max(initial=0) > 1 + slack
+        ):
+            return "scores that are not between 0 and 1"
+        return None
+
+    def _label_problem(
+        self, prediction: Mapping[str, object], scores: Array, known: Known | None
+    ) -> str | None:
+        labels = self._labels or ()
+        label, best = prediction["label"], int(scores.argmax())
+        if label not in labels:
+            return f"label {label!r}, which the model does not have"
+        if label != labels[best] or prediction["score"] != scores[best]:
+            return f"label {label!r} and its score are not those of the best score"
+        if known is not None and known.labels is not None and label not in known.labels:
+            return f"label {label!r} instead of {' or '.join(sorted(known.labels))}"
+        return None
+
+
+def tolerance_of(target: Target) -> Tolerance:
+    """How far two answers to nearly the same item may lie apart, in the precision that is served.
+
+    Raises:
+        ValueError: if no variant has that precision: the server and its manifest disagree.
+    """
+    if not target.tolerances:
+        raise ValueError(f"the manifest of {target.model!r} has no variant of {target.precision}")
+    times = ALLOWANCE.get(target.precision, 1.0)
+    return Tolerance(
+        absolute=times * max(each.absolute for each in target.tolerances),
+        relative=times * max(each.relative for each in target.tolerances),
+        of_range=times * max(each.of_range for each in target.tolerances),
+        exact_integers=all(each.exact_integers for each in target.tolerances),
+    )
+
+
+def wider(one: Tolerance, other: Tolerance) -> Tolerance:
+    """What allows both distances, one after the other."""
+    return Tolerance(
+        absolute=one.absolute + other.absolute,
+        relative=one.relative + other.relative,
+        of_range=one.of_range + other.of_range,
+        exact_integers=one.exact_integers and other.exact_integers,
+    )
+
+
+def told_apart(known: Sequence[Known]) -> float:
+    """The share of pairs whose answers cannot be taken for each other, 0..1.
+
+    Each is compared with the eight before it: all pairs of 64 would take longer than asking.
+    """
+    pairs = [(a, b) for at, a in enumerate(known) for b in known[max(0, at - 8) : at]]
+    apart = sum(not _within(a.values, b) for a, b in pairs)
+    return apart / len(pairs) if pairs else 0.0
+
+
+def _within(values: Mapping[str, Array], known: Known) -> bool:
+    return all(
+        value.shape == known.low[name].shape
+        and bool(((value >= known.low[name]) & (value <= known.high[name])).all())
+        for name, value in values.items()
+    )
+
+
+def _numbers(spec: TensorSpec, value: object) -> Array:
+    try:
+        array = np.array(value)
+    except ValueError as error:  # ragged
+        raise WrongAnswer(f"{spec.name} is nested unevenly") from error
+    if array.dtype.kind not in "fiub":
+        raise WrongAnswer(f"{spec.name} holds what is no number")  # NaN and infinity come as null
+    return array
+
+
+def _slack(value: Array, tolerance: Tolerance) -> Array:
+    """How far each number may be off: 0 for an integer that must be equal."""
+    if value.dtype.kind != "f":
+        return np.full(value.shape, 0 if tolerance.exact_integers else math.inf)
+    size = np.abs(value)
+    largest = size.max(initial=0)
+    return np.asarray(tolerance.absolute + tolerance.relative * size + tolerance.of_range * largest)

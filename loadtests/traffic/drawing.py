@@ -1,0 +1,101 @@
+"""Inputs that nobody sent before: variants of the anchors, each drawn once."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, field
+
+from loadtests.traffic.anchors import Anchors
+from loadtests.traffic.answers import Known
+from loadtests.traffic.payloads import discrete_item, discrete_numbers, json_template
+from loadtests.traffic.target import Target
+
+MIN_INPUTS = 2**20  # fewer different ones would be used up within minutes
+MIN_BITS = 40  # of an item that has only zeros and ones
+
+
+class WorkloadError(Exception):
+    """The model cannot take this workload; the message says why and what else there is."""
+
+
+@dataclass
+class Source:
+    """What a workload draws from.
+
+    Attributes:
+        target: the model.
+        anchors: items of it with known answers.
+        seed: two sources with one seed draw the same; with different ones, different inputs.
+    """
+
+    target: Target
+    anchors: Anchors
+    seed: int
+    random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+
+class UniqueItems:
+    """Items of which no two are equal, as JSON.
+
+    Raises:
+        WorkloadError: if an item has too few numbers to be varied.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._discrete = not any(spec.dtype.startswith("float") for spec in source.target.inputs)
+        if self._discrete:
+            bits = discrete_numbers(source.target.inputs)
+            _check_enough(source, 2**bits, 2**MIN_BITS)
+            self._numbers = itertools.count(source.random.getrandbits(bits))
+        else:
+            self._variants = Variants(
+                source, tuple(anchor.text.variants for anchor in source.anchors.items)
+            )
+
+    def draw(self) -> tuple[bytes, Known | None]:
+        """The JSON value of a new item, and its right answer where that is known."""
+        if self._discrete:
+            item = discrete_item(self._source.target.inputs, next(self._numbers))
+            return json_template(item, ()).fill(0), None
+        index, number = self._variants.next()
+        anchor = self._source.anchors.items[index]
+        return anchor.text.fill(number), anchor.known
+
+
+class Variants:
+    """Which anchor, and which of its variants: each pair comes once."""
+
+    def __init__(self, source: Source, variants: tuple[int, ...]) -> None:
+        _check_enough(source, sum(variants), MIN_INPUTS)
+        self._random = source.random
+        self._variants = variants
+        self._start = source.random.getrandbits(64)
+        self._used = [0] * len(variants)
+
+    def next(self) -> tuple[int, int]:
+        """The place of an anchor, and the number of its variant.
+
+        Raises:
+            WorkloadError: if all of them are used up.
+        """
+        index = self._random.randrange(len(self._variants))
+        used = self._used[index]
+        if used >= self._variants[index]:
+            raise WorkloadError(
+                f"all {self._variants[index]} variants of an item are used up; load for less long"
+            )
+        self._used[index] = used + 1
+        return index, self._start + used
+
+
+def _check_enough(source: Source, inputs: int, wanted: int) -> None:
+    if inputs < wanted:
+        raise WorkloadError(
+            f"an input of {source.target.model} can be varied in {inputs} ways only, {wanted} are "
+            "needed: a run would use them up; use `repeated`"
+        )

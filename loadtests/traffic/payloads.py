@@ -1,0 +1,238 @@
+"""Items of any model, and bodies of them that can be varied without changing the right answer."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+from PIL import Image
+
+from models.manifest import PicturePreprocess
+from models.tensors import Array, Arrays, TensorSpec
+
+FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # what a free dimension is drawn from
+COARSE = 5  # blobs of a picture across and down: smooth, as what models were trained on is
+# A body has 2 ** 64 variants where the item is large enough for that: users that start anywhere
+# among them do not meet.
+VARIANTS = 2**64
+# By so many units in the last place an input number is changed, at most, in either direction: where
+# an item has many numbers, 8 of 2 ** 24 (5e-7 of a float32); 256 (3e-5) where it has few; and one
+# of a float16, which has eleven bits only.
+ULPS, MOST_ULPS = 8, 256
+HALF_ULPS = 1
+LONG = 64  # a free dimension of an item that must be unlike all others by its integers
+NUMBER = re.compile(rb"-?\d[\d.eE+-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A body with places, at each of which one of several byte strings stands.
+
+    Attributes:
+        segments: what lies before, between and after the places: one more than there are places.
+        choices: for every place what may stand there; the first is the item as it was drawn.
+    """
+
+    segments: tuple[bytes, ...]
+    choices: tuple[tuple[bytes, ...], ...]
+
+    @property
+    def variants(self) -> int:
+        """How many different bodies there are."""
+        return math.prod(len(options) for options in self.choices)
+
+    def fill(self, number: int) -> bytes:
+        """The variant of this number; 0 is the item itself, and `variants` is 0 again."""
+        parts = [self.segments[0]]
+        for options, after in zip(self.choices, self.segments[1:], strict=True):
+            number, digit = divmod(number, len(options))
+            parts += (options[digit], after)
+        return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A number of an item that may be changed a little.
+
+    Attributes:
+        name: of the input.
+        index: of the number in the flattened array.
+        values: what it may be, of the input's dtype; the first is what it is.
+    """
+
+    name: str
+    index: int
+    values: Array
+
+
+def draw_item(specs: Sequence[TensorSpec], rng: np.random.Generator) -> Arrays:
+    """Normal numbers, or zeros and ones for integers: those are indices into any table."""
+    return {spec.name: _array(spec, rng) for spec in specs}
+
+
+def draw_picture(how: PicturePreprocess, rng: np.random.Generator) -> Array:
+    """Soft blobs on black, uint8 [height, width] or [height, width, 3].
+
+    It has the size that is not scaled, so that every pixel counts; its border is black, so that a
+    pixel more or less does not change what the model takes for the background.
+    """
+    width, height = (how.resize_shorter or how.width), (how.resize_shorter or how.height)
+    layers = []
+    for _ in range(how.channels):
+        blobs = Image.fromarray(rng.integers(0, 256, (COARSE, COARSE), dtype=np.uint8))
+        layers.append(np.array(blobs.resize((width, height), Image.Resampling.BICUBIC)))
+    pixels = np.stack(layers, axis=-1)
+    pixels[[0, -1]] = 0
+    pixels[:, [0, -1]] = 0
+    return pixels[..., 0] if how.channels == 1 else pixels
+
+
+def png(pixels: Array) -> bytes:
+    """A PNG file; packed lightly, because the time is the load generator's."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def places_of(item: Arrays) -> tuple[Place, ...]:
+    """The numbers of an item that are changed to make it another one: as few as suffice.
+
+    Returns:
+        Places spread over all floating-point numbers; none where there are only integers.
+    """
+    floats = {name: array for name, array in item.items() if array.dtype.kind == "f"}
+    total = sum(array.size for array in floats.values())
+    if total == 0:
+        return ()
+    ulps = HALF_ULPS if any(a.dtype == np.float16 for a in floats.values()) else ULPS
+    count = math.ceil(math.log(VARIANTS, 2 * ulps + 1))
+    if count > total and ulps != HALF_ULPS:
+        needed = math.ceil(VARIANTS ** (1 / total) / 2)
+        ulps = min(MOST_ULPS, needed)
+    spread = np.linspace(0, total - 1, min(count, total)).round().astype(int)
+    starts = dict(zip(floats, _starts(floats), strict=True))
+    return tuple(
+        Place(name, int(at - starts[name]), _near(array.reshape(-1)[at - starts[name]], ulps))
+        for name, array in floats.items()
+        for at in spread
+        if starts[name] <= at < starts[name] + array.size
+    )
+
+
+def json_template(item: Arrays, places: Sequence[Place]) -> Template:
+    """The item as it stands in a JSON body: nested numbers, or an object of them by input name."""
+    segments, choices = [b""], list[tuple[bytes, ...]]()
+    for position, (name, array) in enumerate(item.items()):
+        if len(item) > 1:
+            segments[-1] += (b"{" if position == 0 else b",") + orjson.dumps(name) + b":"
+        text = _text(array)
+        chosen = {place.index: place for place in places if place.name == name}
+        after = 0
+        for index, match in enumerate(NUMBER.finditer(text) if chosen else ()):
+            if index in chosen:
+                segments[-1] += text[after : match.start()]
+                segments.append(b"")
+                choices.append(tuple(_text(chosen[index].values)[1:-1].split(b",")))
+                after = match.end()
+        segments[-1] += text[after:]
+    segments[-1] += b"}" if len(item) > 1 else b""
+    return Template(tuple(segments), tuple(choices))
+
+
+def raw_template(array: Array, places: Sequence[Place]) -> Template:
+    """The item's bytes: little-endian, row-major."""
+    little = array.dtype.newbyteorder("<")
+    data, size = array.astype(little).tobytes(), array.dtype.itemsize
+    segments, after = [], 0
+    for place in places:
+        segments.append(data[after : place.index * size])
+        after = (place.index + 1) * size
+    choices = tuple(tuple(v.tobytes() for v in place.values.astype(little)) for place in places)
+    return Template((*segments, data[after:]), choices)
+
+
+def npy_template(array: Array, places: Sequence[Place]) -> Template:
+    """The item as an .npy file."""
+    buffer = io.BytesIO()
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(little))
+    raw = raw_template(array, places)
+    return Template((buffer.getvalue() + raw.segments[0], *raw.segments[1:]), raw.choices)
+
+
+def picture_variants(pixels: Array) -> int:
+    """How many pictures `vary_picture` makes of one."""
+    groups, size = _groups(pixels)
+    return int(size**groups)
+
+
+def vary_picture(pixels: Array, number: int) -> Array:
+    """A picture of which up to eight values are another grey level, by one; each number another."""
+    varied = pixels.copy()
+    flat = varied.reshape(-1)
+    groups, size = _groups(pixels)
+    for group in range(groups):
+        number, place = divmod(number, size)
+        flat[group * size + place] ^= 1
+    return varied
+
+
+def _starts(arrays: Arrays) -> list[int]:
+    """Where each array begins, if all were one."""
+    return [0, *itertools.accumulate(array.size for array in arrays.values())][:-1]
+
+
+def _groups(pixels: Array) -> tuple[int, int]:
+    """How many groups of how many values: one value of each is changed."""
+    groups = min(8, pixels.size)
+    return groups, pixels.size // groups
+
+
+def _near(value: np.floating, ulps: int) -> Array:
+    """The value itself, then its neighbours, up to `ulps` on either side."""
+    up, down = [value], [value]
+    for _ in range(ulps):
+        up.append(np.nextafter(up[-1], type(value)(np.inf)))
+        down.append(np.nextafter(down[-1], type(value)(-np.inf)))
+    return np.array([value, *up[1:], *down[1:]], dtype=value.dtype)
+
+
+def _text(array: Array) -> bytes:
+    text = orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)
+    return text if array.ndim else text[1:-1]  # contiguous ones have at least one axis
+
+
+def _array(spec: TensorSpec, rng: np.random.Generator) -> Array:
+    shape = tuple(int(rng.choice(FREE_SIZES)) if n == -1 else n for n in spec.item_shape)
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        return np.asarray(rng.standard_normal(shape)).astype(dtype)
+    return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+
+
+def discrete_numbers(specs: Sequence[TensorSpec]) -> int:
+    """How many numbers `discrete_item` has, each of them 0 or 1."""
+    return sum(math.prod(_long_shape(spec)) for spec in specs)
+
+
+def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
+    """An item of integers and booleans: the binary digits of a number, the last digit first."""
+    item, left = dict[str, Array](), number
+    for spec in specs:
+        shape = _long_shape(spec)
+        size = math.prod(shape)
+        digits = [left >> bit & 1 for bit in range(size)]
+        item[spec.name] = np.array(digits).reshape(shape).astype(spec.dtype)
+        left >>= size
+    return item
+
+
+def _long_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """Free dimensions long enough for many different items, where they may be."""
+    return tuple(min(LONG, spec.free_max) if n == -1 else n for n in spec.item_shape)

@@ -1,0 +1,185 @@
+"""What is loaded: one model of one server, as GET /models tells of it."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from models.manifest import CodecSpec
+from models.tensors import TensorSpec, Tolerance
+
+TIMEOUT_S = 10.0
+MAX_SHOWN_CHARACTERS = 300  # of a server's answer, in an error
+
+
+class TargetError(Exception):
+    """There is nothing to load; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer of the server; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Target:
+    """One loaded version of one model.
+
+    Attributes:
+        url: of the server, without a slash at its end.
+        model: its name.
+        version: the one that is loaded.
+        precision: what its answers are computed in, such as `float32` or `int8`.
+        manifest: the public part of its manifest.
+    """
+
+    url: str
+    model: str
+    version: int
+    precision: str
+    manifest: Mapping[str, Any]
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Names, dtypes and shapes of what it takes."""
+        return tuple(TensorSpec.model_validate(spec) for spec in self.manifest["inputs"])
+
+    @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Names, dtypes and shapes of what it answers."""
+        return tuple(TensorSpec.model_validate(spec) for spec in self.manifest["outputs"])
+
+    @cached_property
+    def codec(self) -> CodecSpec:
+        """What an item is, its labels, and how its first output becomes scores."""
+        return TypeAdapter[CodecSpec](CodecSpec).validate_python(self.manifest["codec"])
+
+    @cached_property
+    def tolerances(self) -> tuple[Tolerance, ...]:
+        """What export allowed to the variants of the precision that is served."""
+        return tuple(
+            Tolerance.model_validate(variant["tolerance"])
+            for variant in self.manifest["variants"].values()
+            if variant["precision"] == self.precision
+        )
+
+    def path(self, route: str) -> str:
+        """Of `predict` or `batch-predict`, for this model."""
+        return f"/models/{self.model}/{route}"
+
+
+def learn(url: str, model: str | None = None) -> Target:
+    """Ask a server what it has loaded.
+
+    Args:
+        url: of the server, such as http://127.0.0.1:8000.
+        model: None: the server's default one.
+
+    Raises:
+        TargetError: if nothing listens there, it is no Torchlane, or the model is not loaded.
+    """
+    reply = exchange(url, "GET", "/models")
+    if reply.status != 200:
+        text = reply.body[:MAX_SHOWN_CHARACTERS].decode(errors="replace")
+        raise TargetError(f"GET {url}/models answered {reply.status}: {text}; is it a Torchlane?")
+    return from_models(reply.body, url, model)
+
+
+def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
+    """Choose a model from the body that GET /models answered.
+
+    Raises:
+        TargetError: if that is no list of models, or the model is not among them, or not loaded.
+    """
+    try:
+        models = {info["name"]: info for info in orjson.loads(answer)["models"]}
+    except (orjson.JSONDecodeError, TypeError, KeyError) as error:
+        text = answer[:MAX_SHOWN_CHARACTERS].decode(errors="replace")
+        raise TargetError(f"GET {url}/models is no list of models: {text}") from error
+    info = _chosen(models, url, wanted)
+    if info.get("manifest") is None:
+        raise TargetError(
+            f"{url} has {info['name']!r}, but it is {info.get('state')}, not loaded; "
+            "GET /models says why"
+        )
+    target = Target(
+        url=url.rstrip("/"),
+        model=info["name"],
+        version=info["version"],
+        precision=info["precision"],
+        manifest=info["manifest"],
+    )
+    _check_readable(target)
+    return target
+
+
+def _chosen(models: Mapping[str, Any], url: str, wanted: str | None) -> Mapping[str, Any]:
+    listed = ", ".join(models) or "none"
+    if wanted is not None:
+        if wanted not in models:
+            raise TargetError(f"{url} has no model {wanted!r}; it has: {listed}")
+        return dict(models[wanted])
+    default = next((info for info in models.values() if info.get("default")), None)
+    if default is None:
+        raise TargetError(f"{url} has no default model; name one of: {listed}")
+    return dict(default)
+
+
+def _check_readable(target: Target) -> None:
+    try:
+        _ = target.inputs, target.outputs, target.codec, target.tolerances
+    except (ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise TargetError(
+            f"the manifest of {target.model!r} at {target.url} is not understood; "
+            f"use the load tests of the server's own release: {error}"
+        ) from error
+
+
+def exchange(
+    url: str,
+    method: str,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> Reply:
+    """One request on a connection of its own.
+
+    Raises:
+        TargetError: if it cannot be sent, or no answer comes within `TIMEOUT_S`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise TargetError(f"{url!r} is no address such as http://127.0.0.1:8000")
+    secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    try:
+        connection.request(method, parts.path.rstrip("/") + path, body, dict(headers or {}))
+        response = connection.getresponse()
+        names = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, names, response.read())
+    except ConnectionRefusedError as error:
+        raise TargetError(
+            f"nothing listens at {url}; start a server (python -m app) or name another one"
+        ) from error
+    except TimeoutError as error:
+        raise TargetError(
+            f"{method} {url}{path} was not answered within {TIMEOUT_S:g} s; is the server busy?"
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise TargetError(
+            f"{method} {url}{path} failed: {error or type(error).__name__}"
+        ) from error
+    finally:
+        connection.close()

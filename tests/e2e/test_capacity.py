@@ -1,0 +1,165 @@
+"""The capacity search against real servers: Torchlane itself, and one whose capacity is known."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from loadtests.__main__ import main
+from loadtests.capacity.finding import find, measuring
+from loadtests.capacity.generator import Limits
+from loadtests.capacity.search import Lengths, Search
+from loadtests.capacity.shooting import OneProcess, Shooter
+from loadtests.capacity.trial import Gates
+from loadtests.traffic.calls import Call
+from tests.artifacts import write_artifact
+from tests.e2e.server import Server, running
+
+# generous: other tests may use the machine at the same time
+QUICK = ["--budget-s", "20", "--slo-ms", "250", "--fail-ratio", "0.01"]
+SERVICE_S = 0.005
+FILES = {"capacity.json", "capacity.csv", "capacity.png", "capacity.html"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("capacity")
+    write_artifact(folder / "models", "double")
+    with running(folder / "models", folder / "log") as started:
+        yield started
+
+
+def test_a_short_search_ends_in_a_number_and_all_files(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["find-capacity", "--url", server.url, *QUICK, "--out", str(tmp_path)]
+    assert main([*command, "--min-capacity", "1"]) == 0
+    said = capsys.readouterr().out
+    assert {file.name for file in tmp_path.iterdir()} == FILES
+    found = json.loads((tmp_path / "capacity.json").read_text())
+    assert found["capacity_per_s"] > 10
+    assert found["headline"] in said
+    assert found["conditions"]["model"] == "double"
+    assert found["conditions"]["command"].startswith("python -m loadtests find-capacity --url")
+    assert found["seconds"] < 60
+    assert all(trial["wrong"] == 0 for trial in found["trials"])
+    rows = list(csv.DictReader((tmp_path / "capacity.csv").read_text().splitlines()))
+    assert len(found["trials"]) == len(rows)
+    with Image.open(tmp_path / "capacity.png") as picture:
+        assert picture.format == "PNG"
+    assert found["headline"] in (tmp_path / "capacity.html").read_text()
+    assert main(["compare", *[str(tmp_path / "capacity.json")] * 2, "--fail-on-worse"]) == 0
+
+
+def test_a_run_has_gates(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", "--url", server.url, "--rate", "30", "--seconds", "2", "--workload", "mixed"]
+    run += ["--out", str(tmp_path)]
+    assert main([*run, "--fail-p99-ms", "1500", "--fail-ratio", "0.5"]) == 0
+    trial = json.loads((tmp_path / "run.json").read_text())["trial"]
+    assert trial["requests"] > 20
+    assert trial["wrong"] == 0
+    assert main([*run, "--fail-p99-ms", "0.01"]) == 1
+    assert "above --fail-p99-ms 0.01" in capsys.readouterr().out
+
+
+def test_several_processes_load_one_server(server: Server, tmp_path: Path) -> None:
+    run = ["run", "--url", server.url, "--rate", "40", "--seconds", "2", "--arrivals", "uniform"]
+    assert main([*run, "--processes", "2", "--out", str(tmp_path)]) == 0
+    trial = json.loads((tmp_path / "run.json").read_text())["trial"]
+    assert trial["requests"] == 80
+    assert trial["wrong"] == trial["failed"] == 0
+
+
+def test_ctrl_c_ends_with_what_was_found(server: Server, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtests", "find-capacity", "--url", server.url]
+    with subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = ""
+        while "probe" not in said and (line := process.stdout.readline()):
+            said += line
+        process.send_signal(signal.SIGINT)
+        said += process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert "Interrupted: this is what was known until then." in said
+    assert {file.name for file in (tmp_path / "out").iterdir()} == FILES
+
+
+class Right:
+    """Any 200 is right."""
+
+    def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
+        return None if status == 200 else str(status)
+
+
+class Singles:
+    def draw(self) -> Call:
+        return Call("/", {}, b"x", 1, Right())
+
+
+@contextlib.contextmanager
+def one_after_the_other() -> Iterator[str]:
+    """A server that serves one request at a time, each in exactly `SERVICE_S`; its URL."""
+    ready: queue.Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = queue.Queue()
+
+    async def main() -> None:
+        free_at = 0.0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal free_at
+            with (
+                contextlib.closing(writer),
+                contextlib.suppress(asyncio.IncompleteReadError, ConnectionError),
+            ):
+                while await reader.readuntil(b"\r\n\r\nx"):
+                    now = time.perf_counter()
+                    free_at = max(now, free_at) + SERVICE_S
+                    await asyncio.sleep(free_at - now)
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+        stop = asyncio.Event()
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
+        async with listening:
+            ready.put((asyncio.get_running_loop(), stop, listening.sockets[0].getsockname()[1]))
+            await stop.wait()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.wait(others, timeout=5) if others else None
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    loop, stop, port = ready.get(timeout=10)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def test_the_capacity_of_a_server_of_known_speed_is_found() -> None:
+    """Served one by one, 5 ms each: 200/s at most, and almost that within 250 ms."""
+    gates, lengths = Gates(slo_ms=250, fail_ratio=0.01), Lengths.within(20)
+    search = Search(lengths, start_per_s=50, lowest_per_s=1, highest_per_s=5000)
+    with one_after_the_other() as url:
+        gun = OneProcess(Shooter(url, Singles(), "poisson", Limits(256, 1.0)))
+        measure = measuring(gun, lengths.settle_s, gates.slo_ms, seed=1)
+        found = find(search, measure, gates, 20, time.monotonic, lambda trial: None)
+    assert found.end == "found"
+    assert found.answer.capacity_per_s is not None
+    assert 120 < found.answer.capacity_per_s < 260
+    assert not found.at_least

@@ -1,0 +1,103 @@
+"""Options, gates and exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from loadtests.__main__ import main, parser
+from loadtests.capacity.commands import Load, exit_code, missed_gates, warnings
+from loadtests.capacity.finding import End, Found
+from loadtests.capacity.search import Answer
+from tests.unit.loadtests.capacity.trials import trial
+
+
+def test_the_defaults_of_a_search() -> None:
+    given = parser().parse_args(["find-capacity"])
+    assert (given.slo_ms, given.fail_ratio, given.budget_s) == (50, 0.001, 120)
+    assert (given.workload, given.arrivals, given.processes) == ("unique", "poisson", 1)
+    assert str(given.out) == "reports/capacity"
+    assert given.min_capacity is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["find-capacity", "--slo-ms", "0"],
+        ["find-capacity", "--slo-ms", "nan"],
+        ["find-capacity", "--fail-ratio", "1"],
+        ["find-capacity", "--budget-s", "soon"],
+        ["find-capacity", "--processes", "1.5"],
+        ["find-capacity", "--arrivals", "closed"],
+        ["run"],
+        ["run", "--rate", "-3"],
+        [],
+    ],
+)
+def test_wrong_options_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(wrong)
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_processes_share_the_connections() -> None:
+    given = parser().parse_args(["run", "--rate", "5", "--processes", "3", "--connections", "100"])
+    assert Load.of(given).limits.connections == 34
+
+
+def test_a_timeout_within_the_slo_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["find-capacity", "--timeout-s", "0.05"]) == 1
+    assert "--timeout-s 0.05 has to be longer than --slo-ms 50" in capsys.readouterr().err
+
+
+def test_an_unreachable_server_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], unused_tcp_port: int
+) -> None:
+    for command in (["find-capacity"], ["run", "--rate", "5"]):
+        assert main([*command, "--url", f"http://127.0.0.1:{unused_tcp_port}"]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("loadtests: nothing listens at")
+        assert said.count("\n") == 1
+
+
+def found(capacity: float | None, end: End = "found") -> Found:
+    return Found(Answer(capacity, 1, 2, confirmed=True), (trial(10, 5),), end, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "end", "least", "code"),
+    [
+        (100.0, "found", None, 0),
+        (100.0, "found", 100.0, 0),
+        (99.0, "found", 100.0, 1),
+        (None, "found", None, 1),
+        (100.0, "wrong answers", None, 1),
+        (100.0, "interrupted", None, 130),
+    ],
+)
+def test_exit_codes(capacity: float | None, end: End, least: float | None, code: int) -> None:
+    console = Console(file=io.StringIO())
+    assert exit_code(found(capacity, end), least, console) == code
+
+
+def test_gates_of_a_single_run() -> None:
+    good = trial(100, 20, "run")
+    assert missed_gates(good, None, None) == []
+    assert missed_gates(good, 20.0, 0.0) == []
+    assert missed_gates(good, 19.0, None) == ["p99 is 20.0 ms, above --fail-p99-ms 19"]
+    failing = dataclasses.replace(good, failures={"503 overloaded": 20})
+    assert missed_gates(failing, None, 0.02) == []
+    assert missed_gates(failing, None, 0.01) == ["2.000% failed, above --fail-ratio 1.000%"]
+    dead = dataclasses.replace(good, failures={"connection broken": 1000})
+    assert missed_gates(dead, None, None) == ["no request was answered"]
+    wrong = dataclasses.replace(good, wrong=1, first_wrong="a lie")
+    assert missed_gates(wrong, None, None) == ["1 wrong answers, the first: a lie"]
+
+
+def test_a_busy_machine_is_told_before_the_search() -> None:
+    assert warnings(0.4, cores=2) == []
+    assert "load average is 1.5 on 2 cores" in warnings(1.5, cores=2)[0]

@@ -1,0 +1,173 @@
+"""Open loop: every request goes out on time, whatever becomes of those before it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import numpy as np
+import pytest
+
+from loadtests.capacity.generator import (
+    BROKEN,
+    LONGEST_IDLE_S,
+    UNANSWERED,
+    UNREADABLE,
+    Limits,
+    Unreachable,
+    fire,
+)
+from tests.unit.loadtests.capacity.servers import BUSY, CLOSING, OK, answering, requests
+
+
+async def at_once(body: bytes) -> bytes:
+    return OK
+
+
+async def test_every_request_is_sent_once_and_answered() -> None:
+    bodies: list[bytes] = []
+
+    async def answer(body: bytes) -> bytes:
+        bodies.append(body)
+        return BUSY if body == b"0003" else OK
+
+    due = np.arange(60) / 200
+    async with answering(answer) as address:
+        fired = await fire(address, due, requests(60), Limits())
+    assert sorted(bodies) == [b"%04d" % number for number in range(60)]
+    statuses = [response.status for response in fired.responses if response is not None]
+    assert statuses == [200] * 3 + [503] + [200] * 56
+    assert not fired.faults
+    assert (fired.noticed_s >= due).all()
+    assert (fired.done_s > fired.noticed_s).all()
+    assert fired.span_s >= due[-1]
+    assert 0 < fired.cpu_s <= fired.span_s
+
+
+async def test_a_stall_shows_in_all_requests_that_arrived_during_it() -> None:
+    """Coordinated omission: a closed loop would see one late answer; here a hundred are late."""
+    stall: list[float] = []  # when the server stood still
+
+    async def answer(body: bytes) -> bytes:
+        if body == b"0100":
+            stall.append(time.perf_counter())
+        if stall:
+            await asyncio.sleep(max(0.0, stall[0] + 0.5 - time.perf_counter()))
+        return OK
+
+    due = np.arange(300) / 200
+    async with answering(answer) as address:
+        fired = await fire(address, due, requests(300), Limits())
+    late = fired.done_s - due
+    assert late.max() >= 0.49
+    assert 80 <= (late > 0.1).sum() <= 100  # 0.4 s of the stall, 200 requests a second
+    assert np.sort(late)[int(0.99 * 300)] > 0.45
+    during = late[100:200]  # each one waits for what is left of it
+    assert np.allclose(during, 0.5 - np.arange(100) / 200, atol=0.1)
+
+
+async def test_the_bound_of_connections_is_counted_and_latency_runs_from_the_arrival() -> None:
+    async def answer(body: bytes) -> bytes:
+        await asyncio.sleep(0.1)
+        return OK
+
+    async with answering(answer) as address:
+        fired = await fire(address, np.zeros(6), requests(6), Limits(connections=2))
+    assert fired.connections == 2
+    assert fired.starved == 4
+    assert not fired.faults
+    assert np.allclose(np.sort(fired.done_s), [0.1, 0.1, 0.2, 0.2, 0.3, 0.3], atol=0.09)
+
+
+async def test_what_is_not_answered_in_time_is_given_up_with_the_time_it_waited() -> None:
+    async def answer(body: bytes) -> bytes:
+        await asyncio.sleep(30 if body == b"0001" else 0)
+        return OK
+
+    began = time.perf_counter()
+    async with answering(answer) as address:
+        fired = await fire(address, np.array([0, 0.1, 0.2]), requests(3), Limits(patience_s=0.3))
+    assert time.perf_counter() - began < 5
+    assert fired.faults == {1: UNANSWERED}
+    assert fired.responses[1] is None
+    assert fired.done_s[1] == pytest.approx(0.5, abs=0.2)
+
+
+async def test_broken_connections_and_unreadable_answers_are_failures_of_their_requests() -> None:
+    async def answer(body: bytes) -> bytes:
+        return {b"0001": b"", b"0003": b"SMTP ready\r\n\r\n"}.get(body, OK)
+
+    async with answering(answer) as address:
+        fired = await fire(address, np.arange(6) / 50, requests(6), Limits())
+    assert fired.faults == {1: BROKEN, 3: UNREADABLE}
+    assert sum(response is not None for response in fired.responses) == 4
+
+
+async def test_a_closed_connection_is_not_used_again() -> None:
+    async def answer(body: bytes) -> bytes:
+        return CLOSING
+
+    async with answering(answer) as address:
+        fired = await fire(address, np.arange(5) / 50, requests(5), Limits())
+    assert not fired.faults
+    assert fired.connections == 5
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
+    async with answering(at_once) as address:
+        due = np.array([0, 0.1, 0.2 + LONGEST_IDLE_S])
+        fired = await fire(address, due, requests(3), Limits())
+    assert not fired.faults
+    assert fired.connections == 2
+
+
+async def test_connections_are_used_again() -> None:
+    async with answering(at_once) as address:
+        fired = await fire(address, np.arange(20) / 20, requests(20), Limits())
+    assert fired.connections < 5
+
+
+async def test_a_start_in_the_future_is_waited_for() -> None:
+    async with answering(at_once) as address:
+        start = time.perf_counter() + 0.3
+        fired = await fire(address, np.zeros(1), requests(1), Limits(), start)
+    assert time.perf_counter() >= start
+    assert fired.noticed_s[0] >= 0
+    assert fired.done_s[0] > fired.noticed_s[0]
+
+
+async def test_nobody_listens() -> None:
+    async with answering(at_once) as address:
+        pass
+    with pytest.raises(Unreachable, match=f"cannot connect to 127.0.0.1:{address.port}"):
+        await fire(address, np.zeros(3), requests(3), Limits())
+
+
+async def test_no_request_at_all_is_over_at_once() -> None:
+    async with answering(at_once) as address:
+        fired = await fire(address, np.empty(0), [], Limits())
+    assert fired.responses == []
+
+
+async def test_cancelled_it_leaves_no_connection() -> None:
+    open_now = 0
+
+    async def answer(body: bytes) -> bytes:
+        nonlocal open_now
+        open_now += 1
+        try:
+            await asyncio.sleep(30)
+        finally:
+            open_now -= 1
+        return OK
+
+    async with answering(answer) as address:
+        task = asyncio.create_task(fire(address, np.zeros(3), requests(3), Limits()))
+        while open_now < 3:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+    assert open_now == 0

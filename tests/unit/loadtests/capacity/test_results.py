@@ -1,0 +1,144 @@
+"""Sentences, tables and files of a search."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import io
+
+import orjson
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from loadtests.capacity import results
+from loadtests.capacity.finding import Found
+from loadtests.capacity.page import render
+from loadtests.capacity.plot import grouped, png_of
+from loadtests.capacity.search import Answer
+from loadtests.capacity.trial import Cost, Gates
+from tests.unit.loadtests.capacity.trials import conditions, trial
+
+GATES = Gates(slo_ms=50, fail_ratio=0.001)
+TRIALS = (
+    trial(100, 4, "warm-up"),
+    trial(100, 4, "probe"),
+    trial(400, 300, "probe"),
+    trial(250, 80),
+    trial(200, 20, "confirm"),
+)
+FOUND = Found(Answer(200.0, 195.0, 220.0, confirmed=True), TRIALS, "found", False, 42.0)
+NOTHING = Found(
+    Answer(None, 1.0, 2.0, confirmed=False), (trial(1, 90, "probe"),), "found", False, 9
+)
+
+
+def test_the_headline_is_one_number() -> None:
+    said = results.headline(FOUND, GATES)
+    assert said == "Capacity: 200 requests/s (p99 of at most 50 ms, at most 0.10% failed)"
+    notes = " ".join(results.notes(FOUND, GATES))
+    assert "between 195 and 220 requests/s" in notes
+    assert "5 trials in 42 s" in notes
+    assert "Not confirmed" not in notes
+    assert "Not to be trusted" not in notes
+
+
+def test_where_the_generator_is_the_limit_the_headline_says_at_least() -> None:
+    full = trial(250, 80, cost=Cost(0.99, 1, 0))
+    bound = dataclasses.replace(FOUND, trials=(*TRIALS[:3], full, TRIALS[4]), at_least=True)
+    said = results.headline(bound, GATES)
+    assert said.startswith("Capacity: at least 200 requests/s")
+    assert said.endswith("the generator is the limit")
+    all_kept = dataclasses.replace(FOUND, trials=TRIALS[:2], at_least=True)
+    assert results.headline(all_kept, GATES).endswith("no higher rate was tried")
+
+
+def test_a_server_that_cannot_is_told_in_a_plain_sentence() -> None:
+    said = results.headline(NOTHING, GATES)
+    assert said.startswith("The server does not keep to the SLO")
+    assert said.endswith("even at 1 requests/s")
+
+
+def test_wrong_answers_and_interruptions_are_told() -> None:
+    bad = dataclasses.replace(trial(400, 4), wrong=2, first_wrong="label bee instead of ant")
+    wrong = dataclasses.replace(FOUND, trials=(*TRIALS, bad), end="wrong answers")
+    assert results.headline(wrong, GATES) == (
+        "2 wrong answers at 400 requests/s: label bee instead of ant"
+    )
+    cut = dataclasses.replace(FOUND, end="interrupted")
+    assert "Interrupted" in results.notes(cut, GATES)[0]
+    early = dataclasses.replace(NOTHING, trials=(), end="interrupted")
+    assert results.headline(early, GATES) == "Interrupted before anything was known"
+
+
+def test_what_is_not_confirmed_or_not_to_be_trusted_is_told() -> None:
+    unsure = dataclasses.replace(FOUND, answer=dataclasses.replace(FOUND.answer, confirmed=False))
+    assert any("Not confirmed" in note for note in results.notes(unsure, GATES))
+    starved = trial(200, 20, "confirm", cost=Cost(0.1, 1, 7))
+    doubtful = dataclasses.replace(FOUND, trials=(*TRIALS[:4], starved))
+    assert any("7 requests waited" in note for note in results.notes(doubtful, GATES))
+
+
+def test_the_table_has_a_row_per_trial_with_its_outcome() -> None:
+    console = Console(file=io.StringIO(), width=110)
+    with console.capture() as captured:
+        console.print(results.table_of(TRIALS, GATES))
+    rows = captured.get().splitlines()
+    kinds = [row.split() for row in rows if row.strip().startswith(("warm", "probe", "s", "conf"))]
+    assert [row[0] for row in kinds] == ["warm-up", "probe", "probe", "search", "confirm"]
+    assert [row[-1] for row in kinds] == ["kept", "kept", "missed", "missed", "kept"]
+
+
+def test_json_holds_everything() -> None:
+    found = orjson.loads(results.capacity_json(FOUND, conditions()))
+    assert found["kind"] == "capacity"
+    assert (found["capacity_per_s"], found["confirmed"], found["at_least"]) == (200, True, False)
+    assert found["at_capacity"]["rate_per_s"] == 200
+    assert found["conditions"]["workload"] == "unique"
+    assert [each["verdict"] for each in found["trials"]] == [
+        "kept",
+        "kept",
+        "missed",
+        "missed",
+        "kept",
+    ]
+    assert found["trials"][0]["p99_ms"] == pytest.approx(4)
+    assert orjson.loads(results.capacity_json(NOTHING, conditions()))["at_capacity"] is None
+
+
+def test_csv_has_a_line_per_trial() -> None:
+    rows = list(csv.DictReader(io.StringIO(results.trials_csv(TRIALS, GATES))))
+    assert [float(row["rate_per_s"]) for row in rows] == [100, 100, 400, 250, 200]
+    assert {row["generator_cpu"] for row in rows} == {"0.1"}
+    assert results.trials_csv([], GATES) == ""
+
+
+@pytest.mark.parametrize("found", [FOUND, NOTHING])
+def test_the_plot_is_a_picture(found: Found) -> None:
+    picture = Image.open(io.BytesIO(png_of(found, conditions(), "Capacity")))
+    assert picture.format == "PNG"
+    assert picture.width > 1000
+    assert len(picture.convert("RGB").getcolors(1 << 20) or []) > 50  # it is not blank
+
+
+def test_neighbouring_rates_make_one_point_of_the_line() -> None:
+    trials = [trial(rate, 5) for rate in (103, 100, 300, 105)]
+    assert [[each.rate_per_s for each in group] for group in grouped(trials)] == [
+        [100, 103],
+        [105],
+        [300],
+    ]
+
+
+def test_the_page_stands_alone_and_shows_texts_as_texts() -> None:
+    png = b"a picture"
+    page = render(FOUND, dataclasses.replace(conditions(), model="<b>m</b>"), png)
+    assert f"data:image/png;base64,{base64.b64encode(png).decode()}" in page
+    assert results.headline(FOUND, GATES) in page
+    assert "&lt;b&gt;m&lt;/b&gt;" in page
+    assert "<b>m" not in page
+    assert page.count("<tr>") == 1 + len(TRIALS)
+    assert "python -m loadtests find-capacity" in page
+    assert "http://127.0.0.1:8000" in page
+    assert not any(word in page for word in ("<script", "<link", 'src="http'))

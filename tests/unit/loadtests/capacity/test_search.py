@@ -1,0 +1,177 @@
+"""The search against a simulated server whose capacity is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from loadtests.capacity.arrivals import schedule
+from loadtests.capacity.search import Answer, Lengths, Search, Step
+from loadtests.capacity.trial import Gates, Trial, summarize
+from tests.unit.loadtests.capacity.trials import IDLE, outcomes
+
+GATES = Gates(slo_ms=50, fail_ratio=0.001)
+OVERHEAD_S = 0.8  # drawing requests and the rest, per trial
+
+
+@dataclass
+class OneQueue:
+    """Poisson arrivals, one server, a constant service time that differs from trial to trial.
+
+    Attributes:
+        service_s: on average.
+        noise: how far it differs, as a share.
+        hiccups: share of the trials in which everything stands still for 100 ms.
+    """
+
+    service_s: float
+    noise: float = 0.0
+    hiccups: float = 0.0
+    seed: int = 0
+
+    def trial(self, step: Step, settle_s: float) -> Trial:
+        """Lindley's recursion: what is left to do when a request arrives."""
+        self.seed += 1
+        rng = np.random.default_rng(self.seed)
+        whole_s = settle_s + step.seconds
+        due = schedule("poisson", step.rate_per_s, whole_s, self.seed)
+        service = np.full(len(due), self.service_s * np.exp(rng.normal(0, self.noise)))
+        if len(due) and rng.random() < self.hiccups:
+            service[rng.integers(len(due))] += 0.1
+        load = np.cumsum(service)
+        late = load - due - np.minimum.accumulate(load - service - due)
+        measured = due >= settle_s
+        served = ((due + late)[measured] < whole_s).sum()
+        made = outcomes(late[measured].tolist(), step.seconds)
+        made = type(made)(
+            made.latency_s, due[measured] - settle_s, made.lag_s, {}, frozenset(), {}, int(served)
+        )
+        return summarize(step.kind, step.rate_per_s, step.seconds, made, IDLE, GATES.slo_ms)
+
+    def capacity(self) -> float:
+        """The rate at which a long trial without noise just keeps the SLO."""
+        low, high = 0.2 / self.service_s, 1.2 / self.service_s
+        quiet = OneQueue(self.service_s)
+        while high / low > 1.002:
+            middle = (low * high) ** 0.5
+            kept = quiet.trial(Step("run", middle, 60_000 / middle), 0).meets(GATES)
+            low, high = (middle, high) if kept else (low, middle)
+        return low
+
+
+def searched(server: OneQueue, budget_s: float = 120) -> tuple[Answer, list[Trial], float]:
+    lengths = Lengths.within(budget_s)
+    search = Search(lengths, start_per_s=100, lowest_per_s=1, highest_per_s=50_000)
+    step: Step | None = search.warm_up()
+    spent, trials = 0.0, []
+    while step is not None:
+        trial = server.trial(step, lengths.settle_s)
+        took = step.seconds + lengths.settle_s + OVERHEAD_S
+        spent += took
+        trials.append(trial)
+        search.record(step, trial.meets(GATES), trial.achieved_per_s, took)
+        step = search.next_step(budget_s - spent)
+    return search.answer(), trials, spent
+
+
+@pytest.mark.parametrize("rate", [250, 1200, 6000])
+def test_the_capacity_is_found_within_ten_percent_whatever_the_noise(rate: int) -> None:
+    truth = OneQueue(1 / rate).capacity()
+    found = []
+    for seed in range(12):
+        server = OneQueue(1 / rate, noise=0.03, hiccups=0.1, seed=1000 * seed)
+        answer, _, spent = searched(server)
+        assert answer.capacity_per_s is not None
+        assert spent <= 1.1 * 120
+        found.append(answer.capacity_per_s / truth)
+    assert 0.9 <= min(found) <= max(found) <= 1.1
+
+
+def test_without_noise_the_answer_is_confirmed_and_close_below() -> None:
+    server = OneQueue(1 / 2000)
+    answer, trials, _ = searched(server)
+    assert answer.confirmed
+    assert trials[-1].kind == "confirm"
+    assert trials[-1].rate_per_s == answer.capacity_per_s
+    assert 0.94 <= trials[-1].rate_per_s / server.capacity() <= 1.01
+    assert answer.low_per_s <= answer.high_per_s <= 1.1 * answer.low_per_s
+
+
+def test_a_server_that_is_too_slow_at_any_rate_has_no_capacity() -> None:
+    answer, trials, _ = searched(OneQueue(service_s=0.080))
+    assert answer.capacity_per_s is None
+    assert not answer.confirmed
+    assert min(trial.rate_per_s for trial in trials) == pytest.approx(1)
+
+
+def test_a_server_that_nothing_can_overload_ends_at_the_highest_rate() -> None:
+    answer, trials, _ = searched(OneQueue(service_s=1e-7))
+    assert answer.capacity_per_s == pytest.approx(50_000)
+    assert not answer.confirmed
+    assert max(trial.rate_per_s for trial in trials) == pytest.approx(50_000)
+
+
+def script(search: Search, verdicts: dict[str, bool]) -> list[Step]:
+    """Steps of a search whose every trial of a kind ends alike, with time without end."""
+    steps, step = [], search.next_step(1e6)
+    while step is not None:
+        steps.append(step)
+        search.record(step, verdicts[step.kind], step.rate_per_s / 2, step.seconds)
+        step = search.next_step(1e6)
+    return steps
+
+
+def test_a_probe_that_failed_though_all_was_served_is_repeated() -> None:
+    search = Search(Lengths.within(120), 100, 1, 1000)
+    first = search.next_step(120)
+    assert first is not None
+    search.record(first, False, 0.99 * first.rate_per_s, 3)
+    second = search.next_step(117)
+    assert second is not None
+    assert (second.kind, second.rate_per_s) == (first.kind, first.rate_per_s)
+    search.record(second, True, first.rate_per_s, 3)
+    third = search.next_step(114)
+    assert third is not None
+    assert third.rate_per_s > first.rate_per_s
+
+
+def test_a_probe_that_failed_clearly_is_not() -> None:
+    steps = script(Search(Lengths.within(120), 64, 1, 1000), {"probe": False})
+    assert [step.rate_per_s for step in steps] == [64, 16, 4, 1, 1]
+
+
+def test_an_answer_that_is_never_confirmed_is_said_to_be_none() -> None:
+    search = Search(Lengths.within(120), 100, 1, 10_000)
+    for passed in (True, False):
+        step = search.next_step(120)
+        assert step is not None
+        search.record(step, passed, 100, 3)
+    steps = script(search, {"search": True, "confirm": False})
+    assert [step.kind for step in steps].count("confirm") == 4
+    rates = [step.rate_per_s for step in steps if step.kind == "confirm"]
+    assert rates == sorted(rates, reverse=True)
+    assert not search.answer().confirmed
+
+
+def test_little_time_is_spent_on_a_confirmation_rather_than_on_more_trials() -> None:
+    search = Search(Lengths.within(120), 100, 1, 10_000)
+    for passed in (True, False):
+        step = search.next_step(120)
+        assert step is not None
+        search.record(step, passed, 200, 3)
+    step = search.next_step(5)
+    assert step is not None
+    assert step.kind == "confirm"
+    assert step.seconds == pytest.approx(10)
+    search.record(step, False, 200, 11)
+    assert search.next_step(-6) is None
+
+
+def test_slow_rates_get_more_time_up_to_a_limit() -> None:
+    lengths = Lengths.within(120)
+    assert (lengths.trial_s, lengths.probe_s, lengths.longest_s) == (5, 2, 15)
+    step = Search(lengths, start_per_s=2, lowest_per_s=1, highest_per_s=10).next_step(120)
+    assert step is not None
+    assert step.seconds == 15

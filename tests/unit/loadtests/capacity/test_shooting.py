@@ -1,0 +1,189 @@
+"""A trial of real requests to a real port: what is drawn, what is judged."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadtests.capacity import shooting
+from loadtests.capacity.finding import measuring
+from loadtests.capacity.generator import UNANSWERED, Address, Limits
+from loadtests.capacity.processes import ManyProcesses
+from loadtests.capacity.search import Step
+from loadtests.capacity.shooting import OneProcess, Shooter, Shot, TrialTooLarge, address_of, merged
+from loadtests.capacity.trial import Cost
+from loadtests.traffic.calls import Call
+from tests.unit.loadtests.capacity.trials import outcomes
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Expects its own body back, and nothing else."""
+
+    body: bytes
+
+    def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
+        if status == 200 and headers["content-type"] == "text/plain" and body == self.body:
+            return None
+        return f"{status}: {body.decode()}"
+
+
+@dataclass
+class Numbers:
+    """Calls with the bodies 0, 1, 2, ..."""
+
+    drawn: int = 0
+    padding: bytes = b""
+
+    def draw(self) -> Call:
+        body = b"%d" % self.drawn + self.padding
+        self.drawn += 1
+        return Call("/echo", {"Content-Type": "text/plain"}, body, 1, Echo(body))
+
+
+@dataclass
+class EchoServer:
+    """Answers what it is told to for a body, or the body itself."""
+
+    url: str
+    answers: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+    heads: list[dict[str, str]] = field(default_factory=list)
+
+
+@pytest.fixture
+def server() -> Iterator[EchoServer]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status, content = told.answers.get(body, (200, body))
+            told.heads.append({**dict(self.headers), "path": self.path})
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        told = EchoServer(f"http://127.0.0.1:{listening.server_port}")
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield told
+        listening.shutdown()
+        thread.join()
+
+
+def shooter(server: EchoServer, limits: Limits = Limits(16, 2.0)) -> Shooter:  # noqa: B008  # frozen
+    return Shooter(server.url, Numbers(), "uniform", limits)
+
+
+def test_the_settling_time_is_sent_but_not_measured(server: EchoServer) -> None:
+    made, cost = OneProcess(shooter(server)).shoot(Shot(50, 0.4, 0.8, seed=1))
+    assert len(server.heads) == 60
+    assert server.heads[0]["path"] == "/echo"
+    assert server.heads[0]["Host"] == server.url.removeprefix("http://")
+    assert len(made.due_s) == 40
+    assert made.due_s[0] == pytest.approx(0)
+    assert (made.latency_s > 0).all()
+    assert (made.lag_s >= 0).all()
+    assert (made.failures, made.wrong) == ({}, {})
+    assert made.served == pytest.approx(40, abs=5)  # late ones of the settling time come in
+    assert cost.connections >= 1
+    assert cost.starved == 0
+
+
+def test_failures_and_wrong_answers_are_told_apart(server: EchoServer) -> None:
+    server.answers = {
+        b"2": (200, b"of the settling time"),
+        b"12": (503, b"overloaded"),
+        b"13": (500, b"broken"),
+        b"14": (200, b"another answer"),
+        b"15": (422, b"not understood"),
+    }
+    made, _ = OneProcess(shooter(server)).shoot(Shot(50, 0.2, 0.2, seed=1))
+    assert made.failures == {2: "503: overloaded", 3: "500: broken"}
+    assert made.refused == {2, 3}
+    assert made.wrong == {
+        -8: "200: of the settling time",
+        4: "200: another answer",
+        5: "422: not understood",
+    }
+
+
+def test_an_answer_after_its_time_is_a_failure_with_its_latency(server: EchoServer) -> None:
+    hasty = shooter(server, Limits(16, 1e-6))
+    made, _ = OneProcess(hasty).shoot(Shot(50, 0.1, 0.2, seed=1))
+    assert set(made.failures.values()) == {UNANSWERED}
+    assert len(made.failures) == 10
+    assert not made.refused
+
+
+def test_requests_that_would_fill_the_memory_are_refused(
+    server: EchoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shooting, "MAX_REQUEST_BYTES", 1 << 20)
+    large = Shooter(server.url, Numbers(padding=b"x" * 100_000), "uniform", Limits())
+    with pytest.raises(TrialTooLarge, match="need more than 1 MiB"):
+        large.prepare(Shot(50, 0.2, 0.2, seed=1))
+
+
+def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
+    numbers = Numbers()
+    gun = OneProcess(Shooter(server.url, numbers, "poisson", Limits()))
+    measure = measuring(gun, settle_s=0.1, slo_ms=1000, seed=1)
+    first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
+    assert numbers.drawn == len(server.heads) >= first.requests + second.requests
+    assert first.goodput_per_s == pytest.approx(first.offered_per_s)
+
+
+def test_several_processes_share_the_rate(server: EchoServer) -> None:
+    with ManyProcesses(2, _Maker(server.url)) as gun:
+        made, cost = gun.shoot(Shot(100, 0.2, 0.5, seed=1))
+    assert len(server.heads) == 70
+    assert len(made.due_s) == 50
+    assert (np.diff(made.due_s) >= 0).all()
+    assert (made.failures, made.wrong) == ({}, {})
+    assert cost.connections >= 2
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """What another process makes its shooter with."""
+
+    url: str
+
+    def __call__(self, number: int) -> Shooter:
+        return Shooter(self.url, Numbers(1000 * number), "uniform", Limits(8, 2.0))
+
+
+def test_parts_are_merged_in_the_order_of_arrival() -> None:
+    slow = outcomes([0.1, 0.2], failures={1: "late"}, refused=frozenset({1}))
+    quick = outcomes([0.01, 0.02, 0.03, 0.04], wrong={3: "other", -2: "before"})
+    made, cost = merged([(slow, Cost(0.2, 3, 1)), (quick, Cost(0.5, 4, 0))])
+    assert made.due_s.tolist() == [0, 0, 0.25, 0.5, 0.5, 0.75]
+    assert made.latency_s.tolist() == [0.1, 0.01, 0.02, 0.2, 0.03, 0.04]
+    assert made.failures == {3: "late"}
+    assert made.refused == {3}
+    assert made.wrong == {5: "other", -2: "before"}
+    assert made.served == 5
+    assert cost == Cost(0.5, 7, 1)
+
+
+@pytest.mark.parametrize("url", ["https://x:1", "127.0.0.1:80", "http://", "http://x/prefix"])
+def test_only_plain_http_is_spoken(url: str) -> None:
+    with pytest.raises(ValueError, match="http://HOST:PORT"):
+        address_of(url)
+
+
+def test_an_address_without_a_port_is_of_port_80() -> None:
+    assert address_of("http://[::1]/") == Address("::1", 80)

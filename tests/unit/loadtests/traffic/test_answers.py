@@ -1,0 +1,125 @@
+"""A judge knows a right prediction by its content, and a possible one by its form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadtests.traffic.answers import Judge, Known, WrongAnswer, told_apart, tolerance_of
+from models.tensors import Tolerance
+from tests.unit.loadtests.traffic.fake_server import LABELLED, LABELS, FakeServer
+
+TIGHT = Tolerance(absolute=1e-3, relative=0)
+
+
+def judge(labelled: bool = True, precision: str = "float32") -> Judge:
+    fake = FakeServer(precision=precision)
+    fake.codec = LABELLED if labelled else {"kind": "tensor"}
+    return Judge(fake.target())
+
+
+def labelled(*scores: Any, label: str | None = None) -> dict[str, Any]:
+    best = int(np.argmax(scores))
+    return {"label": label or LABELS[best], "score": scores[best], "scores": list(scores)}
+
+
+def known(*scores: float) -> Known:
+    return judge().known(labelled(*scores), TIGHT)
+
+
+def test_what_lies_within_the_tolerance_is_right_and_what_does_not_is_wrong() -> None:
+    right = known(0.7, 0.2, 0.1)
+    assert judge().problem(labelled(0.7005, 0.1995, 0.1), right) is None
+    problem = judge().problem(labelled(0.69, 0.21, 0.1), right)
+    assert problem == "y differs by about 1e-02 from the idle server's answer"
+
+
+def test_labels_may_differ_only_where_the_best_scores_are_nearly_equal() -> None:
+    assert known(0.7, 0.2, 0.1).labels == frozenset({"ant"})
+    assert known(0.45, 0.4495, 0.1005).labels == frozenset({"ant", "bee"})
+    near = known(0.45, 0.4495, 0.1005)
+    assert judge().problem(labelled(0.4496, 0.4499, 0.1005), near) is None
+
+
+@pytest.mark.parametrize(
+    ("prediction", "words"),
+    [
+        (labelled(0.7, 0.2, 0.1, label="bee"), "not those of the best score"),
+        (labelled(0.7, 0.2, 0.1, label="dog"), "does not have"),
+        (labelled(0.7, 0.2, 0.1) | {"score": 0.2}, "not those of the best score"),
+        (labelled(0.9, 0.1), "of shape [2]"),
+        (labelled(0.7, 0.2, 0.2), "sum to 1.1"),
+        (labelled(1.2, -0.1, -0.1), "not between 0 and 1"),
+        (labelled(0.7, 0.2, 0.1) | {"scores": [0.7, None, 0.1]}, "no number"),
+        (labelled(0.7, 0.2, 0.1) | {"scores": [[0.7], 0.2]}, "unevenly"),
+        ({"label": "ant"}, "not label and scores"),
+        ({"error": "no", "code": "backend_failed"}, "the item failed: backend_failed"),
+        (None, "no object"),
+    ],
+)
+def test_the_form_of_a_labelled_prediction(prediction: object, words: str) -> None:
+    for right in (None, known(0.7, 0.2, 0.1)):
+        problem = judge().problem(prediction, right)
+        assert problem is not None
+    problem = judge().problem(prediction, None)
+    assert problem is not None
+    assert words in problem
+
+
+def test_a_well_formed_prediction_has_no_problem_of_form() -> None:
+    assert judge().problem(labelled(0.7, 0.2, 0.1), None) is None
+    assert judge(labelled=False).problem({"outputs": {"y": [9.5, -3.0, 0.0]}}, None) is None
+
+
+@pytest.mark.parametrize(
+    ("prediction", "words"),
+    [
+        ({"outputs": {"z": [1.0, 2.0, 3.0]}}, "without the outputs"),
+        ({"outputs": {"y": [1.0, 2.0]}}, "shape [2]"),
+        ({"outputs": {"y": [1.0, 2.0, None]}}, "no number"),
+    ],
+)
+def test_the_form_of_outputs(prediction: object, words: str) -> None:
+    problem = judge(labelled=False).problem(prediction, None)
+    assert problem is not None
+    assert words in problem
+
+
+def test_a_wrong_answer_is_never_taken_for_the_right_one() -> None:
+    with pytest.raises(WrongAnswer, match="sum to"):
+        judge().known(labelled(0.7, 0.2, 0.5), TIGHT)
+
+
+def test_bytes_are_compared_as_well() -> None:
+    right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
+    kind = "application/octet-stream"
+    good = np.array([0.7, 0.2, 0.1], "<f4").tobytes()
+    shifted = np.array([0.1, 0.7, 0.2], "<f4").tobytes()
+    assert judge().raw_problem(kind, good, right) is None
+    assert "differs" in (judge().raw_problem(kind, shifted, right) or "")
+    assert "8 bytes" in (judge().raw_problem(kind, good[:8], right) or "")
+    assert "0 bytes" in (judge().raw_problem("application/x-npy", b"", right) or "")
+    nan = np.array([np.nan, 0.2, 0.1], "<f4").tobytes()
+    assert judge().raw_problem(kind, nan, None) == "y is not finite"
+    assert "differs" in (judge().raw_problem(kind, nan, right) or "")
+
+
+def test_another_model_or_version_did_not_answer_rightly() -> None:
+    assert judge().head_problem({"model": "fake", "version": 3}) is None
+    assert "fake/2 instead of fake/3" in (
+        judge().head_problem({"model": "fake", "version": 2}) or ""
+    )
+
+
+def test_float32_is_allowed_its_tolerance_twice_and_a_lossy_precision_once() -> None:
+    assert tolerance_of(FakeServer().target()).absolute == pytest.approx(2e-5)
+    assert tolerance_of(FakeServer(precision="int8").target()).absolute == pytest.approx(1e-5)
+
+
+def test_how_many_pairs_of_answers_can_be_told_apart() -> None:
+    apart = [known(0.7, 0.2, 0.1), known(0.1, 0.2, 0.7), known(0.1, 0.7, 0.2)]
+    assert told_apart(apart) == 1.0
+    assert told_apart([*apart, apart[0]]) == pytest.approx(5 / 6)
+    assert told_apart(apart[:1]) == 0.0

@@ -1,0 +1,183 @@
+"""Items fit any manifest, and their variants are all different and hardly so."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from PIL import Image
+
+from loadtests.traffic.payloads import (
+    FREE_SIZES,
+    Template,
+    discrete_item,
+    discrete_numbers,
+    draw_item,
+    draw_picture,
+    json_template,
+    npy_template,
+    picture_variants,
+    places_of,
+    png,
+    raw_template,
+    vary_picture,
+)
+from models.manifest import PicturePreprocess
+from models.tensors import Arrays, TensorSpec
+
+
+def specs(*inputs: tuple[str, str, list[int]]) -> list[TensorSpec]:
+    return [TensorSpec(name=n, dtype=d, shape=tuple(s)) for n, d, s in inputs]
+
+
+def drawn(*inputs: tuple[str, str, list[int]], seed: int = 1) -> Arrays:
+    return draw_item(specs(*inputs), np.random.default_rng(seed))
+
+
+MATRIX = ("x", "float32", [-1, 20, 3])
+
+
+def test_a_template_counts_through_all_of_its_variants() -> None:
+    template = Template((b"a", b"-", b"z"), ((b"0", b"1"), (b"x", b"y", b"w")))
+    assert template.variants == 6
+    assert template.fill(0) == b"a0-xz"
+    assert len({template.fill(number) for number in range(6)}) == 6
+    assert template.fill(6) == template.fill(0)
+
+
+def test_an_item_has_the_shapes_and_dtypes_of_the_manifest() -> None:
+    item = drawn(MATRIX, ("ids", "int64", [-1, 4]), ("mask", "bool", [-1, 4]))
+    kinds = {name: (array.dtype.name, array.shape) for name, array in item.items()}
+    assert kinds == {"x": ("float32", (20, 3)), "ids": ("int64", (4,)), "mask": ("bool", (4,))}
+    assert np.isfinite(item["x"]).all()
+
+
+def test_free_dimensions_vary_within_their_sizes() -> None:
+    shapes = {drawn(("x", "float32", [-1, -1, 2]), seed=seed)["x"].shape for seed in range(100)}
+    assert shapes == {(size, 2) for size in FREE_SIZES}
+
+
+def parsed(text: bytes) -> Any:
+    return np.array(orjson.loads(text), np.float32)
+
+
+def test_variant_0_is_the_item_itself_and_no_two_are_equal() -> None:
+    item = drawn(MATRIX)
+    template = json_template(item, places_of(item))
+    assert np.array_equal(parsed(template.fill(0)), item["x"])
+    assert template.variants >= 2**64
+    start = 2**63
+    keys = {parsed(template.fill(start + step)).tobytes() for step in range(2000)}
+    assert len(keys) == 2000
+
+
+def test_a_variant_is_off_by_a_few_units_in_the_last_place() -> None:
+    item = drawn(MATRIX)
+    template = json_template(item, places_of(item))
+    rng = np.random.default_rng(2)
+    for number in rng.integers(0, 2**63, 50):
+        varied = parsed(template.fill(int(number)))
+        np.testing.assert_array_max_ulp(varied, item["x"], maxulp=8)
+
+
+def test_raw_npy_and_json_variants_are_the_same_items() -> None:
+    item = drawn(MATRIX)
+    places = places_of(item)
+    for number in (0, 1, 12345678901234567, 2**63):
+        text = parsed(json_template(item, places).fill(number))
+        raw = np.frombuffer(raw_template(item["x"], places).fill(number), "<f4").reshape(20, 3)
+        npy = np.load(io.BytesIO(npy_template(item["x"], places).fill(number)))
+        assert np.array_equal(text, raw)
+        assert np.array_equal(text, npy)
+
+
+def test_several_inputs_are_an_object_and_only_floats_are_varied() -> None:
+    item = drawn(("left", "float32", [-1, 9]), ("ids", "int64", [-1, 4]), ("r", "float64", [-1, 9]))
+    template = json_template(item, places_of(item))
+    first, other = (orjson.loads(template.fill(number)) for number in (0, 2**62 + 12345))
+    assert list(first) == ["left", "ids", "r"]
+    assert first["ids"] == other["ids"] == item["ids"].tolist()
+    assert first["left"] != other["left"]
+    assert first["r"] != other["r"]
+    assert first["r"] == item["r"].tolist()
+
+
+@pytest.mark.parametrize(("numbers", "variants"), [(1, 513), (2, 513**2), (8, 2**64)])
+def test_small_items_have_as_many_variants_as_their_numbers_allow(
+    numbers: int, variants: int
+) -> None:
+    item = drawn(("x", "float32", [-1, numbers]))
+    template = json_template(item, places_of(item))
+    assert template.variants >= variants
+    varied = parsed(template.fill(template.variants - 1))
+    np.testing.assert_allclose(varied, item["x"], rtol=4e-5)
+
+
+def test_a_scalar_item_is_a_number() -> None:
+    item = drawn(("x", "float32", [-1]))
+    assert float(json_template(item, places_of(item)).fill(0)) == pytest.approx(float(item["x"]))
+
+
+def test_half_precision_moves_by_one_unit_only() -> None:
+    item = drawn(("x", "float16", [-1, 64]))
+    template = raw_template(item["x"], places_of(item))
+    varied = np.frombuffer(template.fill(template.variants - 1), "<f2").reshape(64)
+    np.testing.assert_array_max_ulp(varied, item["x"], maxulp=1)
+    assert template.variants > 2**60
+
+
+def test_integers_have_no_places() -> None:
+    item = drawn(("ids", "int64", [-1, 4]))
+    assert places_of(item) == ()
+    assert json_template(item, ()).variants == 1
+
+
+def test_discrete_items_are_the_digits_of_a_number() -> None:
+    inputs = specs(("ids", "int64", [-1, -1]), ("mask", "bool", [-1, 2]))
+    assert discrete_numbers(inputs) == 66
+    item = discrete_item(inputs, 5 + 2**65)
+    assert item["ids"].tolist() == [1, 0, 1] + 61 * [0]
+    assert item["mask"].tolist() == [False, True]
+    assert (item["ids"].dtype.name, item["mask"].dtype.name) == ("int64", "bool")
+
+
+def how(**changes: Any) -> PicturePreprocess:
+    return PicturePreprocess(
+        **{"width": 9, "height": 7, "channels": 1, "mean": (0.5,), "std": (0.5,)} | changes
+    )
+
+
+COLOUR = {"channels": 3, "mean": (0.5,) * 3, "std": (0.5,) * 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "mode"),
+    [
+        ({}, (9, 7), "L"),
+        (COLOUR, (9, 7), "RGB"),
+        ({"fit": "crop", "resize_shorter": 12}, (12, 12), "L"),
+    ],
+)
+def test_a_picture_has_the_size_that_is_not_scaled(
+    changes: dict[str, Any], size: tuple[int, int], mode: str
+) -> None:
+    pixels = draw_picture(how(**changes), np.random.default_rng(1))
+    with Image.open(io.BytesIO(png(pixels))) as picture:
+        assert (picture.format, picture.size, picture.mode) == ("PNG", size, mode)
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    assert not border.any()
+    assert len(np.unique(pixels)) > 10
+
+
+def test_varied_pictures_are_all_different_and_by_one_grey_level() -> None:
+    pixels = draw_picture(how(), np.random.default_rng(1))
+    assert picture_variants(pixels) == 7**8
+    varied = [vary_picture(pixels, number) for number in range(500)]
+    assert len({each.tobytes() for each in varied}) == 500
+    for each in varied:
+        off = np.abs(each.astype(int) - pixels.astype(int))
+        assert off.max() == 1
+        assert off.sum() == 8

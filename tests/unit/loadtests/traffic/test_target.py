@@ -1,0 +1,90 @@
+"""What is loaded is learned from the server; where that fails, the error says what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import threading
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from loadtests.traffic.target import TargetError, from_models, learn
+from tests.e2e.server import free_port
+from tests.unit.loadtests.traffic.fake_server import LABELLED, LABELS, FakeServer, listening
+
+
+def test_the_default_model_is_learned_over_http() -> None:
+    fake = FakeServer(codec=LABELLED)
+    with listening(fake) as url:
+        target = learn(url + "/")
+    assert (target.url, target.model, target.version) == (url, "fake", 3)
+    assert (target.precision, target.path("predict")) == ("float32", "/models/fake/predict")
+    assert [spec.item_shape for spec in target.inputs] == [(2, 3)]
+    assert [spec.name for spec in target.outputs] == ["y"]
+    assert target.codec.labels == tuple(LABELS)
+    assert [each.absolute for each in target.tolerances] == [1e-5]
+
+
+def changed(**changes: object) -> bytes:
+    answer = orjson.loads(FakeServer().models())
+    answer["models"][0] |= changes
+    return orjson.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted", "words"),
+    [
+        (changed(), "other", "no model 'other'; it has: fake"),
+        (changed(default=False), None, "no default model; name one of: fake"),
+        (changed(manifest=None, state="failed"), None, "it is failed, not loaded"),
+        (changed(manifest={}), None, "not understood"),
+        (b"<html>", None, "is no list of models"),
+        (b"[]", None, "is no list of models"),
+        (b'{"models": []}', None, "no default model; name one of: none"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said(answer: bytes, wanted: str | None, words: str) -> None:
+    with pytest.raises(TargetError, match=words):
+        from_models(answer, "http://127.0.0.1:1", wanted)
+
+
+def test_a_model_can_be_named() -> None:
+    assert from_models(changed(default=False), "http://127.0.0.1:1", "fake").model == "fake"
+
+
+def test_nothing_listens() -> None:
+    with pytest.raises(TargetError, match=r"nothing listens at .*; start a server"):
+        learn(f"http://127.0.0.1:{free_port()}")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://"])
+def test_an_address_without_its_parts_is_refused(url: str) -> None:
+    with pytest.raises(TargetError, match="is no address such as"):
+        learn(url)
+
+
+@contextlib.contextmanager
+def not_torchlane() -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Silent)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Silent(http.server.BaseHTTPRequestHandler):
+    """Has no GET, so that the answer is 501."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_another_server_is_named_for_what_it_answers() -> None:
+    with not_torchlane() as url, pytest.raises(TargetError, match=r"(?s)answered 501.*Torchlane"):
+        learn(url)

@@ -1,0 +1,277 @@
+"""Right answers pass in every workload, and a server that lies is found out by content."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from loadtests.traffic.anchors import Anchors, ask
+from loadtests.traffic.calls import Call
+from loadtests.traffic.drawing import WorkloadError
+from loadtests.traffic.target import Reply, TargetError
+from loadtests.traffic.workloads import BATCH_ITEMS, WORKLOADS, Workload, workload
+from tests.unit.loadtests.traffic.fake_server import (
+    LABELLED,
+    LABELS,
+    MATRIX,
+    PICTURE,
+    PICTURES,
+    AnswersOfTheOneBefore,
+    FakeServer,
+    Lie,
+    not_finite,
+    one_too_few,
+    swapped,
+    wrong_number,
+)
+
+IDS: tuple[dict[str, Any], ...] = ({"name": "ids", "dtype": "int64", "shape": [-1, -1]},)
+SCORED_PICTURES = PICTURES | {"labels": LABELS, "scores": "softmax"}
+MODELS: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
+    "matrix": (MATRIX, {"kind": "tensor"}),
+    "labelled": (MATRIX, LABELLED),
+    "pictures": (PICTURE, SCORED_PICTURES),
+    "two": (
+        (*MATRIX, {"name": "m", "dtype": "bool", "shape": [-1, 4]}),
+        {"kind": "tensor"},
+    ),
+    "ids": (IDS, {"kind": "tensor"}),
+}
+
+
+def fake_of(model: str) -> FakeServer:
+    inputs, codec = MODELS[model]
+    return FakeServer(inputs=inputs, codec=codec)
+
+
+def made(fake: FakeServer, name: str, seed: int = 1) -> Workload:
+    target = fake.target()
+    return workload(name, target, seed, ask(target, fake.post))
+
+
+def problem(fake: FakeServer, call: Call) -> str | None:
+    reply: Reply = fake.post(call.path, call.headers, call.body)
+    return call.expected.problem(reply.status, reply.headers, reply.body)
+
+
+def problems(fake: FakeServer, calls: Workload, count: int = 200) -> list[str]:
+    found = (problem(fake, calls.draw()) for _ in range(count))
+    return [each for each in found if each is not None]
+
+
+CAN: Mapping[str, set[str]] = {
+    "matrix": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
+    "labelled": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
+    "pictures": set(WORKLOADS),
+    "two": {"unique", "repeated", "batch", "mixed"},
+    "ids": {"unique", "repeated", "batch", "mixed"},
+}
+ALL = [(model, name) for model in MODELS for name in WORKLOADS]
+
+
+@pytest.mark.parametrize(("model", "name"), ALL)
+def test_right_answers_pass_and_what_a_model_cannot_take_is_said(model: str, name: str) -> None:
+    fake = fake_of(model)
+    if name in CAN[model]:
+        assert problems(fake, made(fake, name)) == []
+    else:
+        with pytest.raises(WorkloadError, match="fake"):
+            made(fake, name)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(m, n) for m, n in ALL if m != "ids" and n != "batch" and n in CAN[m]],
+)
+def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: str) -> None:
+    fake = fake_of(model)
+    calls = made(fake, name)
+    fake.lie = AnswersOfTheOneBefore()
+    found = problems(fake, calls)
+    # Every tenth; one of them may be of the same item as the one before it.
+    assert len(found) >= 12
+    assert any("differs by about" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (swapped, "differs"),
+        (wrong_number, "differs by about 1e-02"),
+        (one_too_few, "15 predictions for 16 items"),
+        (not_finite, "no number"),
+    ],
+)
+def test_batches_that_are_not_what_was_asked_for_are_caught(lie: Lie, words: str) -> None:
+    fake = fake_of("matrix")
+    calls = made(fake, "batch")
+    fake.lie = lie
+    found = problems(fake, calls, 20)
+    assert len(found) >= 19  # a palindrome is not impossible
+    assert words in found[0]
+
+
+@pytest.mark.parametrize("name", ["unique", "repeated", "binary", "npy"])
+def test_a_wrong_number_is_caught(name: str) -> None:
+    fake = fake_of("matrix")
+    calls = made(fake, name)
+    fake.lie = wrong_number
+    assert len(problems(fake, calls, 50)) == 50
+
+
+def test_equal_items_of_a_batch_must_be_answered_equally() -> None:
+    fake = fake_of("matrix")
+    calls = made(fake, "batch")
+
+    def hardly_wrong(outputs: list[Any]) -> list[Any]:
+        """Within the tolerance of each item, but not the same for its twin."""
+        return [output + np.float32(1e-6 * place) for place, output in enumerate(outputs)]
+
+    fake.lie = hardly_wrong
+    assert set(problems(fake, calls, 5)) == {"equal items of one batch were answered differently"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "other"},
+        {"version": 2},
+        {"extra": 1},
+        {"prediction": None},
+    ],
+)
+def test_the_fields_around_a_prediction_are_checked(change: dict[str, Any]) -> None:
+    fake = fake_of("matrix")
+    call = made(fake, "unique").draw()
+    reply = fake.post(call.path, call.headers, call.body)
+    assert call.expected.problem(200, reply.headers, reply.body) is None
+    body = orjson.dumps(orjson.loads(reply.body) | change)
+    assert call.expected.problem(200, reply.headers, body) is not None
+
+
+def test_a_200_that_is_not_json_is_a_problem() -> None:
+    fake = fake_of("matrix")
+    call = made(fake, "unique").draw()
+    headers = {"content-type": "application/json"}
+    assert "not {model" in (call.expected.problem(200, headers, b"<html>") or "")
+    assert "Content-Type" in (call.expected.problem(200, {}, b"{}") or "")
+
+
+@pytest.mark.parametrize("model", ["matrix", "pictures", "ids"])
+def test_two_unique_draws_never_repeat_and_seeds_differ(model: str) -> None:
+    fake = fake_of(model)
+    target = fake.target()
+    anchors = ask(target, fake.post)
+    bodies = [
+        workload("unique", target, seed, anchors).draw for seed in (1, 2, 3) for _ in range(1)
+    ]
+    seen = [draw().body for draw in bodies for _ in range(1000)]
+    assert len(set(seen)) == 3000
+
+
+def test_one_seed_draws_the_same() -> None:
+    fake = fake_of("matrix")
+    first, same = made(fake, "mixed", 5), made(fake, "mixed", 5)
+    assert [first.draw().body for _ in range(50)] == [same.draw().body for _ in range(50)]
+
+
+def test_popular_inputs_are_the_same_for_all_and_the_first_come_most_often() -> None:
+    fake = fake_of("matrix")
+    seen = [Counter[bytes](), Counter[bytes]()]
+    for seed, counts in enumerate(seen):
+        calls = made(fake, "repeated", seed)
+        counts.update(calls.draw().body for _ in range(4000))
+    assert len(seen[0].keys() | seen[1].keys()) <= 64
+    (first, often), *_ = seen[0].most_common()
+    assert seen[1].most_common(1)[0][0] == first
+    # Zipf with exponent 1.1 over 64 items: 26 % of the draws are the first.
+    assert 0.22 < often / 4000 < 0.30
+
+
+def test_half_of_a_batch_are_duplicates_and_batches_share_no_items() -> None:
+    calls = made(fake_of("matrix"), "batch")
+    first, second = (
+        [orjson.dumps(item) for item in orjson.loads(calls.draw().body)["inputs"]] for _ in range(2)
+    )
+    assert (len(first), len(set(first))) == (BATCH_ITEMS, BATCH_ITEMS // 2)
+    assert not set(first) & set(second)
+
+
+def test_a_call_tells_how_many_items_it_has_and_where_it_goes() -> None:
+    fake = fake_of("matrix")
+    single, batch = made(fake, "unique").draw(), made(fake, "batch").draw()
+    assert (single.items, single.path) == (1, "/models/fake/predict")
+    assert (batch.items, batch.path) == (BATCH_ITEMS, "/models/fake/batch-predict")
+
+
+def test_a_mixed_load_has_two_in_a_hundred_bad_ones_of_every_kind() -> None:
+    fake = fake_of("pictures")
+    calls = made(fake, "mixed")
+    drawn = [calls.draw() for _ in range(4000)]
+    bad = [call for call in drawn if call.items == 0]
+    assert 0.01 < len(bad) / len(drawn) < 0.03
+    assert len({(call.headers["Content-Type"], call.body) for call in bad}) == 4
+    assert {call.headers["Content-Type"] for call in drawn} == {
+        "application/json",
+        "application/octet-stream",
+        "image/png",
+        "text/csv",
+    }
+
+
+def test_a_server_that_takes_bad_input_is_caught() -> None:
+    fake = fake_of("matrix")
+    calls = made(fake, "mixed")
+    bad = next(call for call in (calls.draw() for _ in range(2000)) if call.items == 0)
+    headers = {"content-type": "application/json"}
+    assert "answered 200 instead of 4" in (bad.expected.problem(200, headers, b"{}") or "")
+
+
+def test_an_input_of_one_number_cannot_be_varied_often_enough() -> None:
+    fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 1]},))
+    with pytest.raises(WorkloadError, match="use `repeated`"):
+        made(fake, "unique")
+    assert problems(fake, made(fake, "repeated")) == []
+
+
+def test_an_unknown_workload_is_refused_with_all_names() -> None:
+    with pytest.raises(WorkloadError, match="unique, repeated, batch"):
+        made(fake_of("matrix"), "uniqe")
+
+
+def test_answers_of_the_idle_server_must_have_the_right_form() -> None:
+    fake = fake_of("labelled")
+    fake.lie = not_finite
+    with pytest.raises(TargetError, match="idle server gave a wrong answer"):
+        ask(fake.target(), fake.post)
+
+
+def test_an_idle_server_that_refuses_is_named() -> None:
+    reply = Reply(503, {}, orjson.dumps({"error": "", "code": "model_not_ready"}))
+    with pytest.raises(TargetError, match="503 model_not_ready"):
+        ask(fake_of("matrix").target(), lambda *_: reply)
+
+
+def test_answers_that_cannot_be_told_apart_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake = fake_of("matrix")
+    fake.lie = lambda outputs: [np.zeros_like(output) for output in outputs]
+    with caplog.at_level(logging.INFO):
+        anchors: Anchors = ask(fake.target(), fake.post)
+    assert anchors.told_apart == 0.0
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "may not be noticed" in record.getMessage()
+
+
+def test_large_items_have_fewer_anchors() -> None:
+    fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 400, 500]},))
+    fake.lie = lambda outputs: outputs
+    assert len(ask(fake.target(), fake.post).items) == 10
