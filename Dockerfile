@@ -14,10 +14,19 @@ FROM scratch AS wheels
 
 # --- the dependencies: pinned, and a layer before any source ---
 
+# What each image asks for, as a file each: later layers are made anew when these change, and not at every change of
+# pyproject.toml.
+FROM ${BASE_IMAGE} AS requirements
+WORKDIR /requirements
+COPY deploy/docker/requirements.py pyproject.toml ./
+RUN python requirements.py pyproject.toml > api.txt \
+    && python requirements.py pyproject.toml --extra export > export.txt \
+    && python requirements.py pyproject.toml --extra loadtests --without torch --without fastapi --without uvicorn > load.txt
+
 FROM ${BASE_IMAGE} AS build
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY deploy/docker/requirements.py pyproject.toml constraints.txt ./
+COPY constraints.txt ./
 # Everything below installs with this: pip of the base image, into an environment that has none itself.
 COPY --chmod=755 <<'SCRIPT' /usr/local/bin/install-into
 #!/bin/sh
@@ -33,9 +42,10 @@ ARG TORCH_INDEX_URL PIP_INDEX_URL
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     install-into /opt/venv ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch==2.13.0
+COPY --from=requirements /requirements/api.txt ./
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    python requirements.py pyproject.toml > requirements.txt && install-into /opt/venv -r requirements.txt
+    install-into /opt/venv -r api.txt
 
 # What serving never opens: torch's headers, its own tests, and its tools but the one that `import torch` looks for.
 FROM serving-environment AS slim-environment
@@ -45,19 +55,18 @@ RUN cd /opt/venv/lib/python3*/site-packages/torch \
 
 FROM serving-environment AS export-environment
 ARG PIP_INDEX_URL
+COPY --from=requirements /requirements/export.txt ./
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    python requirements.py pyproject.toml --extra export > requirements.txt \
-    && install-into /opt/venv -r requirements.txt
+    install-into /opt/venv -r export.txt
 
 # Load is made without torch and without the server.
 FROM build AS load-environment
 ARG PIP_INDEX_URL
+COPY --from=requirements /requirements/load.txt ./
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    python requirements.py pyproject.toml --extra loadtests --without torch --without fastapi --without uvicorn \
-      > requirements.txt \
-    && install-into /opt/venv -r requirements.txt
+    install-into /opt/venv -r load.txt
 
 
 # --- the sources, as installed packages: each image gets the programs that it runs ---
@@ -67,7 +76,7 @@ ARG PIP_INDEX_URL
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     install-into /opt/build hatchling
-COPY LICENSE README.md ./
+COPY LICENSE README.md pyproject.toml ./
 COPY --chmod=755 <<'SCRIPT' /usr/local/bin/package-into
 #!/bin/sh
 set -eu

@@ -1,4 +1,4 @@
-"""Prints what pyproject.toml asks for, one requirement a line: dependencies become a layer of their own.
+"""Prints what pyproject.toml asks for, one requirement a line, for a layer of its own.
 
 python requirements.py pyproject.toml [--extra NAME ...] [--without NAME ...]
 """

@@ -73,3 +73,20 @@ def test_every_test_and_contract_that_the_architecture_names_exists() -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_every_variable_of_the_compose_files_is_documented_with_its_default() -> None:
+    text = (ROOT / "docs/deploy.md").read_text()
+    used: dict[str, str] = {}
+    for file in ROOT.glob("docker-compose*.yml"):
+        code = re.sub(r"^\s*#.*", "", file.read_text(), flags=re.MULTILINE)
+        used |= dict.fromkeys(
+            re.findall(r"^    ([A-Z_]+):$", code, re.MULTILINE)
+        )  # build arguments
+        used |= dict(re.findall(r"\$\{([A-Z_]+)(?::[-?]([^}]*))?\}", code))
+    assert {"TORCH_INDEX_URL", "PUBLISH_ADDRESS", "GRAFANA_PASSWORD_FILE"} <= set(used)
+    assert set(used) - set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", text)) == set()
+    for names, defaults in re.findall(r"^\| ([^|]*) \| ([^|]*) \|", text, re.MULTILINE):
+        for name, default in zip(names.split(", "), defaults.split(", "), strict=False):
+            if default.startswith("`") or default.isdecimal():
+                assert used[name.strip("`")].removeprefix("./") == default.strip("`"), name

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import ROOT, curl_blocks
 from tests.e2e.server import Server, running
-
-ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +27,6 @@ def run(server: Server, script: str) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def curl_blocks() -> list[tuple[str, str | None]]:
-    """Each block that calls the server, with the JSON block that follows it, if one does."""
-    found: list[tuple[str, str | None]] = []
-    for index, (language, text) in enumerate(BLOCKS):
-        if language == "sh" and "curl" in text:
-            following = BLOCKS[index + 1] if index + 1 < len(BLOCKS) else ("", "")
-            found.append((text, following[1] if following[0] == "json" else None))
-    return found
 
 
 @pytest.mark.parametrize(("script", "printed"), curl_blocks())
@@ -71,9 +59,9 @@ def test_the_batch_keeps_its_order(repository: Path, tmp_path: Path) -> None:
 
 
 def test_every_make_target_that_the_readme_names_exists() -> None:
-    named = r"^make ([a-z]+)|`make ([a-z]+)"
+    named = r"^make ([a-z-]+)|`make ([a-z-]+)"
     found = re.findall(named, (ROOT / "README.md").read_text(), re.MULTILINE)
     targets = {first or second for first, second in found}
     assert len(targets) > 5
-    known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert targets - known == set()

@@ -1,0 +1,1 @@
+"""The compose stack in a real container engine: `make test-compose`."""

@@ -1,0 +1,130 @@
+"""One stack of docker-compose.yml under a project name, image tag and ports of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.compose.engine import available, docker, inspect, prometheus_from_binaries
+from tests.e2e.server import free_port
+
+ROOT = Path(__file__).parents[2]
+PROMETHEUS, GRAFANA = "prometheus", "grafana"
+TAG = "test"
+BASE_IMAGE = "python:3.11-slim-bookworm"
+UP_LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What `docker compose` is told in each of its calls.
+
+    Attributes:
+        environment: of the `docker` command, with the ports and the tag of this stack.
+        project: compose's name for the stack.
+        files: the compose files, in their order.
+        left_out: services whose images cannot be had here.
+    """
+
+    environment: dict[str, str]
+    project: str
+    files: tuple[Path, ...]
+    left_out: frozenset[str]
+
+    def compose(self, *arguments: str, limit_s: float = 600.0) -> str:
+        """Run `docker compose ARGUMENTS`; returns its stdout."""
+        return docker(*self._options(), *arguments, limit_s=limit_s, environment=self.environment)
+
+    def _options(self) -> list[str]:
+        chosen = [part for file in self.files for part in ("--file", str(file))]
+        start = ["compose", "--project-directory", str(ROOT), "--project-name", self.project]
+        return [*start, *chosen, "--profile", "load", "--progress", "quiet"]
+
+    def up(self) -> None:
+        """Bring everything up and wait until it is healthy."""
+        limit = ("--wait-timeout", str(UP_LIMIT_S))
+        self.compose("up", "--detach", "--wait", *limit, limit_s=UP_LIMIT_S + 60)
+
+    def down(self) -> None:
+        """Remove containers, networks and volumes."""
+        self.compose("down", "--volumes", "--timeout", "5")
+
+    def start(self, service: str, *command: str) -> subprocess.Popen[str]:
+        """Start a command in a running container; its stdin and stdout are pipes."""
+        return subprocess.Popen(
+            ["docker", *self._options(), "exec", "--no-TTY", service, *command],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run_in(self, service: str, *command: str) -> str:
+        """The stdout of a command in a running container."""
+        return self.compose("exec", "--no-TTY", service, *command, limit_s=60)
+
+    def containers(self) -> list[dict[str, Any]]:
+        """What compose says of each container of the stack, ended ones too."""
+        lines = self.compose("ps", "--all", "--format", "json").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def inspect(self, service: str) -> Any:
+        """What the engine knows of a service's first container."""
+        return inspect(f"{self.project}-{service}-1")
+
+    def url(self, variable: str) -> str:
+        """Where a published port can be reached, by the variable that chose it."""
+        return f"http://127.0.0.1:{self.environment[variable]}"
+
+
+def stacks(folder: Path) -> Iterator[Stack]:
+    """A stack that is built but not up; it is taken down in the end.
+
+    Args:
+        folder: for a file that leaves services out.
+    """
+    ports = ("TORCHLANE_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHLANE_", "GF_"))}
+    environment |= {name: str(free_port()) for name in ports} | {"TAG": TAG}
+    left_out = _left_out(environment)
+    # A profile that nobody asks for keeps a service from being started.
+    profiles = {service: {"profiles": ["needs-a-registry"]} for service in left_out}
+    (folder / "left-out.json").write_text(json.dumps({"services": profiles}))
+    files = (ROOT / "docker-compose.yml", folder / "left-out.json")
+    stack = Stack(environment, f"torchlane-test-{os.getpid()}", files, frozenset(left_out))
+    try:
+        stack.compose("build", limit_s=1800)
+        yield stack
+    finally:
+        stack.down()
+
+
+def _left_out(environment: dict[str, str]) -> set[str]:
+    """Services whose published images cannot be had; Prometheus may run from a package's binary."""
+    images = _published_images(environment)
+    missing = {service for service, image in images.items() if not available(image)}
+    if PROMETHEUS in missing:
+        base = environment.get("BASE_IMAGE", BASE_IMAGE)
+        network = environment.get("BUILD_NETWORK", "default")
+        stand_in = f"torchlane-prometheus:{TAG}"
+        if prometheus_from_binaries(stand_in, base, network):
+            environment["PROMETHEUS_IMAGE"] = stand_in
+            missing.remove(PROMETHEUS)
+        else:
+            missing.add(GRAFANA)  # it starts after Prometheus
+    return missing
+
+
+def _published_images(environment: dict[str, str]) -> dict[str, str]:
+    """Service -> image, of those that are not built here."""
+    config = docker(
+        *("compose", "--project-directory", str(ROOT), "config", "--format", "json"),
+        environment=environment,
+    )
+    services = json.loads(config)["services"]
+    return {name: each["image"] for name, each in services.items() if "build" not in each}

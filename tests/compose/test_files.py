@@ -1,0 +1,140 @@
+"""What docker-compose.yml and its companions say, for every combination of files and profiles."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compose.engine import EngineError, docker
+from tests.compose.stack import ROOT
+
+pytestmark = pytest.mark.compose
+EXTRA_FILES = ("docker-compose.gpu.yml", "docker-compose.admin.yml")
+PROFILES = ((), ("load",))
+COMBINATIONS = [
+    (files, profiles)
+    for count in range(len(EXTRA_FILES) + 1)
+    for files in itertools.combinations(EXTRA_FILES, count)
+    for profiles in PROFILES
+]
+
+
+def config(
+    files: tuple[str, ...], profiles: tuple[str, ...], **variables: str
+) -> dict[str, dict[str, Any]]:
+    """What compose makes of the files."""
+    chosen = [part for file in ("docker-compose.yml", *files) for part in ("-f", str(ROOT / file))]
+    asked = [part for profile in profiles for part in ("--profile", profile)]
+    hidden = ("TORCHLANE_", "COMPOSE_", "GRAFANA_", "GPUS", "TAG", "PUBLISH_", "EXPORT_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    text = docker(
+        "compose",
+        *chosen,
+        *asked,
+        "config",
+        "--format",
+        "json",
+        environment=environment | variables,
+    )
+    found: dict[str, dict[str, Any]] = json.loads(text)
+    return found
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> str:
+    file = tmp_path / "password"
+    file.write_text("open sesame")
+    return str(file)
+
+
+@pytest.mark.parametrize(("files", "profiles"), COMBINATIONS)
+def test_every_combination_is_understood(
+    files: tuple[str, ...], profiles: tuple[str, ...], password: str
+) -> None:
+    services = config(files, profiles, GRAFANA_PASSWORD_FILE=password)["services"]
+    always = {"export", "api", "prometheus", "grafana"}
+    assert set(services) == always | ({"locust", "locust-worker"} if profiles else set())
+    for service in services.values():
+        assert service["read_only"] is True
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["cap_drop"] == ["ALL"]
+        assert int(service["mem_limit"]) > 0
+        assert service["pids_limit"] > 0
+        assert "privileged" not in service
+
+
+def test_what_is_published_is_published_on_loopback_only() -> None:
+    services = config((), ("load",))["services"]
+    ports = {
+        name: [(port["host_ip"], port["published"]) for port in service.get("ports", ())]
+        for name, service in services.items()
+    }
+    assert ports == {
+        "api": [("127.0.0.1", "8000")],
+        "prometheus": [("127.0.0.1", "9090")],
+        "grafana": [("127.0.0.1", "3000")],
+        "locust": [("127.0.0.1", "8089")],
+        "export": [],
+        "locust-worker": [],
+    }
+    opened = config((), (), PUBLISH_ADDRESS="0.0.0.0", TORCHLANE_PORT="80")["services"]
+    assert opened["api"]["ports"][0]["host_ip"] == "0.0.0.0"
+    assert opened["api"]["ports"][0]["published"] == "80"
+    assert opened["api"]["environment"]["TORCHLANE_PORT"] == "8000"  # the container's own stays
+
+
+def test_every_service_that_stays_up_has_a_health_check_and_comes_back() -> None:
+    services = config((), ("load",))["services"]
+    for name, service in services.items():
+        if name == "export":
+            assert service["restart"] == "no"
+            continue
+        assert service["restart"] == "unless-stopped"
+        if name == "api":
+            assert "HEALTHCHECK" in (ROOT / "Dockerfile").read_text()  # the image brings it
+        else:
+            assert service["healthcheck"]["test"]
+
+
+def test_each_waits_for_what_it_needs() -> None:
+    services = config((), ("load",))["services"]
+    waits = {
+        name: {other: how["condition"] for other, how in service.get("depends_on", {}).items()}
+        for name, service in services.items()
+    }
+    assert waits == {
+        "export": {},
+        "api": {"export": "service_completed_successfully"},
+        "prometheus": {"api": "service_healthy"},
+        "grafana": {"prometheus": "service_healthy"},
+        "locust": {"api": "service_healthy"},
+        "locust-worker": {"locust": "service_healthy"},
+    }
+
+
+def test_gpus_are_reserved_where_they_are_used() -> None:
+    services = config(("docker-compose.gpu.yml",), (), GPUS="1")["services"]
+    for name in ("export", "api"):
+        (device,) = services[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    assert "deploy" not in services["grafana"]
+
+
+def test_the_administrator_has_a_password_from_a_file_or_there_is_none(password: str) -> None:
+    alone = config((), ())["services"]["grafana"]["environment"]
+    assert alone["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert alone["GF_AUTH_BASIC_ENABLED"] == "false"
+    files = ("docker-compose.admin.yml",)
+    with pytest.raises(EngineError, match="GRAFANA_PASSWORD_FILE"):
+        config(files, ())
+    found = config(files, (), GRAFANA_PASSWORD_FILE=password)
+    grafana = found["services"]["grafana"]
+    assert grafana["environment"]["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "false"
+    assert grafana["secrets"][0]["source"] == "grafana_password"
+    assert found["secrets"]["grafana_password"]["file"] == password
+    assert "sesame" not in json.dumps(grafana["environment"])

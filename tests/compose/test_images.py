@@ -1,0 +1,109 @@
+"""What is in the images, and what must not be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.compose.engine import docker, inspect
+from tests.compose.stack import TAG, Stack
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800), pytest.mark.usefixtures("built")]
+API, EXPORT, LOAD = (
+    f"{name}:{TAG}" for name in ("torchlane", "torchlane-export", "torchlane-load")
+)
+MIB = 2**20
+LIMITS_MIB = {API: 1500, EXPORT: 2300, LOAD: 600}
+
+
+def run(image: str, *command: str, options: Sequence[str] = ()) -> str:
+    return docker("run", "--rm", "--network", "none", *options, image, *command, limit_s=60)
+
+
+def distributions(image: str) -> set[str]:
+    code = "import importlib.metadata as m; print(*(d.name.lower() for d in m.distributions()))"
+    return set(run(image, "/opt/venv/bin/python", "-c", code).split())
+
+
+@pytest.mark.parametrize("image", [API, EXPORT, LOAD])
+def test_it_is_not_larger_than_what_we_say(image: str) -> None:
+    size_mib = inspect(image)["Size"] / MIB
+    print(f"{image}: {size_mib:,.0f} MiB")  # noqa: T201  # shown by `make test-compose`
+    assert size_mib <= LIMITS_MIB[image]
+
+
+@pytest.mark.parametrize("image", [API, EXPORT, LOAD])
+def test_nobody_is_root_in_it_and_its_labels_say_what_it_is(image: str) -> None:
+    config = inspect(image)["Config"]
+    assert config["User"] == "10001:10001"
+    assert config["Entrypoint"] == ["tini", "--"]
+    labels = config["Labels"]
+    for name in ("title", "description", "licenses", "version", "revision"):
+        assert labels[f"org.opencontainers.image.{name}"]
+
+
+def test_the_serving_image_has_no_compiler_and_nothing_that_only_others_need() -> None:
+    for tool in ("cc", "gcc", "g++", "c++", "ld", "make", "git", "curl"):
+        found = run(API, "sh", "-c", f"command -v {tool} || echo none")
+        assert found.strip() == "none", tool
+    unwanted = {"scikit-learn", "matplotlib", "rich", "locust", "pytest", "mypy", "pip"}
+    have = distributions(API)
+    assert {"torch", "fastapi", "uvicorn", "torchlane"} <= have
+    assert not unwanted & have
+    packages = run(API, "ls", "/opt/torchlane").split()
+    assert [name for name in packages if "dist-info" not in name] == ["app", "models"]
+    assert "definitions" not in run(API, "ls", "/opt/torchlane/models").split()
+
+
+def test_the_load_image_makes_load_without_torch_and_without_the_server() -> None:
+    have = distributions(LOAD)
+    assert {"locust", "numpy"} <= have
+    assert not {"torch", "fastapi", "uvicorn"} & have
+    assert "find-capacity" in run(LOAD, "python", "-m", "loadtests", "--help")
+
+
+def test_the_export_image_can_compile_and_knows_its_models() -> None:
+    assert "digits" in run(EXPORT, "python", "-m", "export", "--help")
+    assert "g++" in run(EXPORT, "g++", "--version")
+
+
+def test_a_limit_of_cores_is_counted() -> None:
+    code = "from models.processor import usable_cores; print(usable_cores())"
+    assert run(API, "python", "-c", code, options=("--cpus", "1")) == "1\n"
+
+
+def test_its_version_is_the_projects() -> None:
+    code = "from importlib.metadata import version; print(version('torchlane'))"
+    assert run(API, "python", "-c", code) == run(LOAD, "python", "-c", code) != ""
+
+
+@pytest.mark.parametrize("image", [API, EXPORT, LOAD])
+def test_the_secret_of_the_build_is_not_in_it(image: str, built: Stack) -> None:
+    found = run(image, "sh", "-c", "find /run/secrets -type f -size +0 2>/dev/null || true")
+    assert found == ""
+    bundle = Path(built.environment.get("EXTRA_CA_FILE", "/dev/null")).name
+    assert "PIP_CERT=/run/secrets" not in json.dumps(inspect(image)["Config"]["Env"]), bundle
+
+
+def test_a_read_only_container_without_any_folder_to_write_to_starts(tmp_path: Path) -> None:
+    """It serves nothing (there is no artifact), says so, and stays up for its probes."""
+    script = (
+        "import subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'app'], stderr=subprocess.PIPE, text=True)\n"
+        "check = [sys.executable, '-I', '-S', '/opt/healthcheck.py', 'ready']\n"
+        "says = ''\n"
+        "while 'reasons' not in says:\n"
+        "    time.sleep(0.2)\n"
+        "    done = subprocess.run(check, stdout=subprocess.PIPE, text=True)\n"
+        "    says = done.stdout\n"
+        "print(done.returncode, says)\n"
+        "p.terminate()\n"
+        "print('exit', p.wait(20))\n"
+    )
+    printed = run(API, "python", "-c", script, options=("--read-only",))
+    assert printed.startswith("1 ")
+    assert "503" in printed
+    assert "exit 0" in printed
