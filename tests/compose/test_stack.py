@@ -106,7 +106,8 @@ def test_it_runs_as_nobody_in_particular_and_can_write_nowhere(stack: Stack) -> 
 
 
 def test_a_second_up_exports_nothing_again(stack: Stack) -> None:
-    stack.compose("up", "--detach", "--wait", "--force-recreate", "export")
+    stack.compose("up", "--detach", "--force-recreate", "--no-deps", "export")
+    assert docker("wait", f"{stack.project}-export-1", limit_s=60) == "0\n"
     assert "/artifacts/digits/1 is there; nothing to do" in stack.compose("logs", "export")
     assert [v["version"] for v in httpx.get(f"{api(stack)}/models/digits").json()["versions"]] == [
         1
@@ -144,7 +145,7 @@ def test_locust_loads_it_from_two_workers_and_every_answer_is_right(stack: Stack
     assert httpx.post(f"{url}/swarm", data=swarm).json()["success"] is True
     time.sleep(LOAD_S)
     stats = httpx.get(f"{url}/stats/requests").json()
-    httpx.get(f"{url}/stop")
+    httpx.post(f"{url}/stop").raise_for_status()
     print(f"Locust: {stats['total_rps']:,.0f} requests/s, failed {stats['fail_ratio']:.2%}")  # noqa: T201
     assert len(stats["workers"]) == 2
     assert stats["errors"] == []
