@@ -37,11 +37,12 @@ environment=$1; shift
 exec pip --python "$environment/bin/python" install --quiet --find-links /wheels --constraint constraints.txt "$@"
 SCRIPT
 
+# What torch itself needs comes with the rest, from the index for everything.
 FROM build AS serving-environment
 ARG TORCH_INDEX_URL PIP_INDEX_URL
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    install-into /opt/venv ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch==2.13.0
+    install-into /opt/venv --no-deps ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch==2.13.0
 COPY --from=requirements /requirements/api.txt ./
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
@@ -133,7 +134,7 @@ USER 10001:10001
 ENV MPLCONFIGDIR=/tmp/matplotlib
 VOLUME /artifacts
 CMD ["python", "-m", "export", "digits", "--out", "/artifacts"]
-ARG VERSION=unknown REVISION=unknown
+ARG VERSION=0.1.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane export" \
       org.opencontainers.image.description="Makes verified, self-describing artifacts of PyTorch models" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -147,7 +148,7 @@ COPY --from=load-package /opt/torchlane /opt/torchlane
 ENV MPLCONFIGDIR=/tmp/matplotlib
 EXPOSE 8089
 CMD ["locust", "--locustfile", "loadtests/locustfile.py"]
-ARG VERSION=unknown REVISION=unknown
+ARG VERSION=0.1.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane load" \
       org.opencontainers.image.description="Locust users and a capacity search for Torchlane servers" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -164,7 +165,7 @@ EXPOSE 8000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=120s --retries=3 \
   CMD ["python", "-I", "-S", "/opt/healthcheck.py", "ready"]
 CMD ["python", "-m", "app"]
-ARG VERSION=unknown REVISION=unknown
+ARG VERSION=0.1.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane" \
       org.opencontainers.image.description="Serves exported PyTorch models: batched, de-duplicated, cached" \
       org.opencontainers.image.licenses="Apache-2.0" \

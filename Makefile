@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-	  $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==2.13.0
+	  --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -81,7 +81,7 @@ bench: $(READY) ## requests per second beside a plain FastAPI handler, one core 
 
 .PHONY: constraints
 constraints: $(READY) ## pin what is installed now
-	{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable \
+	{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable \
 	  | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > constraints.new && mv constraints.new constraints.txt
 
 .PHONY: clean

@@ -48,12 +48,14 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 
 def _worker(stats: Mapping[str, list[Mapping[str, str]]], host: str) -> str:
     """The state in which the master knows the worker of this host; its id begins with the name."""
-    for worker in stats["workers"]:
-        if worker["id"].startswith(host):
-            if worker["state"] == "missing":
-                raise Unhealthy(f"the master has lost worker {worker['id']}")
-            return worker["state"]
-    raise Unhealthy(f"the master knows no worker of {host}")
+    states = [worker["state"] for worker in stats["workers"] if worker["id"].startswith(host)]
+    if not states:
+        raise Unhealthy(f"the master knows no worker of {host}")
+    # One that was started anew has a new id, and its old one stays for a while as missing.
+    present = [state for state in states if state != "missing"]
+    if not present:
+        raise Unhealthy(f"the master has lost the worker of {host}")
+    return present[-1]
 
 
 def _get(url: str) -> bytes:

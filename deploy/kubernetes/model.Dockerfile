@@ -4,5 +4,5 @@
 #   docker build --file deploy/kubernetes/model.Dockerfile --tag torchlane-model:digits-1 artifacts
 ARG BASE_IMAGE=busybox:1.37
 FROM ${BASE_IMAGE}
-COPY . /model
+COPY --chown=10001:10001 . /model
 USER 10001:10001

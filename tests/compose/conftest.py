@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,10 @@ from tests.compose.stack import Stack, stacks
 
 @pytest.fixture(scope="session", autouse=True)
 def _engine() -> None:
-    if reason := why_no_engine():
+    reason = why_no_engine()
+    if reason and "DOCKER_HOST" in os.environ:
+        pytest.fail(f"DOCKER_HOST names an engine, but {reason}")
+    if reason:
         pytest.skip(reason)
 
 

@@ -6,8 +6,9 @@ sends its next request when it has its answer. Only the standard library. What i
 
 answered   200, with a prediction
 refused    503 shutting_down, or the connection was refused: the client can go elsewhere
-unread     on a new connection, which the stopping server never read from: it was not accepted
-lost       everything else: a request that was sent on a living connection and got no answer
+unread     a connection that was reset before its first answer: the kernel had taken it, the server
+           that stopped listening had not
+lost       everything else: a connection that was closed without a whole answer
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ class Load:
         keep: bool,
     ) -> str:
         """Requests on one connection; how the last of them ended."""
-        before = 0
+        first = True
         while True:
             outcome = await self._request(reader, writer)
-            if outcome == "silence":
-                outcome = "lost" if before else "unread"
+            if outcome == "reset":
+                outcome = "unread" if first else "lost"
             self.counts[outcome] += 1
             if outcome == "answered" and number in self._fresh:
                 self._fresh.remove(number)
                 if not self._fresh:
                     print("loading", flush=True)  # noqa: T201
-            before += 1
+            first = False
             if outcome != "answered" or not keep:
                 return outcome
 
@@ -88,8 +89,10 @@ class Load:
             fields = head_bytes.decode().lower().split("\r\n")
             length = next(f.partition(":")[2] for f in fields if f.startswith("content-length:"))
             answer = json.loads(await reader.readexactly(int(length)))
-        except (OSError, asyncio.IncompleteReadError):
-            return "silence"
+        except OSError:
+            return "reset"
+        except asyncio.IncompleteReadError:
+            return "lost"
         status = int(fields[0].split()[1])
         if status == 200 and "scores" in answer["prediction"]:
             return "answered"

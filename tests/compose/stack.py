@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ PROMETHEUS, GRAFANA = "prometheus", "grafana"
 TAG = "test"
 BASE_IMAGE = "python:3.11-slim-bookworm"
 UP_LIMIT_S = 300
+SECRET_MARK = "torchlane-test-secret-9f2c"  # tests are not in the images
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def stacks(folder: Path) -> Iterator[Stack]:
     ports = ("TORCHLANE_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHLANE_", "GF_"))}
     environment |= {name: str(free_port()) for name in ports} | {"TAG": TAG}
+    environment["EXTRA_CA_FILE"] = str(_marked_certificates(folder / "certificates", environment))
     left_out = _left_out(environment)
     # A profile that nobody asks for keeps a service from being started.
     profiles = {service: {"profiles": ["needs-a-registry"]} for service in left_out}
@@ -102,6 +105,14 @@ def stacks(folder: Path) -> Iterator[Stack]:
         yield stack
     finally:
         stack.down()
+
+
+def _marked_certificates(file: Path, environment: Mapping[str, str]) -> Path:
+    """What the build shall trust, and a line by which it would be found again."""
+    given = environment.get("EXTRA_CA_FILE") or ssl.get_default_verify_paths().cafile
+    text = Path(given).read_text() if given else ""
+    file.write_text(f"{text}\n# {SECRET_MARK}\n")
+    return file
 
 
 def _left_out(environment: dict[str, str]) -> set[str]:

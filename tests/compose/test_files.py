@@ -30,7 +30,7 @@ def config(
     """What compose makes of the files."""
     chosen = [part for file in ("docker-compose.yml", *files) for part in ("-f", str(ROOT / file))]
     asked = [part for profile in profiles for part in ("--profile", profile)]
-    hidden = ("TORCHLANE_", "COMPOSE_", "GRAFANA_", "GPUS", "TAG", "PUBLISH_", "EXPORT_")
+    hidden = ("TORCHLANE_", "COMPOSE_", "GRAFANA_", "GPUS", "TAG", "PUBLISH_", "TOOLS_", "EXPORT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
     text = docker(
         "compose",
@@ -82,7 +82,9 @@ def test_what_is_published_is_published_on_loopback_only() -> None:
         "export": [],
         "locust-worker": [],
     }
-    opened = config((), (), PUBLISH_ADDRESS="0.0.0.0", TORCHLANE_PORT="80")["services"]
+    opened = config((), ("load",), PUBLISH_ADDRESS="0.0.0.0", TORCHLANE_PORT="80")["services"]
+    others = [opened[name]["ports"][0]["host_ip"] for name in ("prometheus", "grafana", "locust")]
+    assert others == ["127.0.0.1"] * 3  # what asks for no password stays where it was
     assert opened["api"]["ports"][0]["host_ip"] == "0.0.0.0"
     assert opened["api"]["ports"][0]["published"] == "80"
     assert opened["api"]["environment"]["TORCHLANE_PORT"] == "8000"  # the container's own stays

@@ -205,7 +205,9 @@ def test_a_stop_under_load_loses_no_accepted_request(stack: Stack) -> None:
     assert found["wrong"] == []
     assert found["counts"].get("lost", 0) == 0
     assert found["counts"]["answered"] > 100
-    assert found["counts"]["refused"] == DRAIN_CONNECTIONS - found["counts"].get("unread", 0)
+    unread = found["counts"].get("unread", 0)
+    assert unread <= DRAIN_CONNECTIONS // 2  # only those that are opened anew can be
+    assert found["counts"]["refused"] == DRAIN_CONNECTIONS - unread
     state = stack.inspect("api")["State"]
     assert (state["ExitCode"], state["OOMKilled"]) == (0, False)
     log = stack.compose("logs", "api")

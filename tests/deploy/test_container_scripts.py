@@ -90,6 +90,7 @@ def test_nobody_there_is_a_sentence_and_no_traceback() -> None:
         ([], 1, "knows no worker"),
         ([{"id": "another_1", "state": "ready"}], 1, "knows no worker"),
         ([{"id": "{host}_1", "state": "missing"}], 1, "has lost"),
+        ([{"id": "{host}_1", "state": "missing"}, {"id": "{host}_2", "state": "ready"}], 0, "rea"),
         ([{"id": "another_1", "state": "ready"}, {"id": "{host}_2", "state": "running"}], 0, "run"),
     ],
 )

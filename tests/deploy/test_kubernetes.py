@@ -185,7 +185,7 @@ def test_the_model_is_copied_to_where_the_server_reads_it(
     source, target = init["command"][-2:]
     assert target == f"{folder}/"
     dockerfile = (KUBERNETES / "model.Dockerfile").read_text()
-    assert f"COPY . {source.removesuffix('/.')}\n" in dockerfile
+    assert f"COPY --chown=10001:10001 . {source.removesuffix('/.')}\n" in dockerfile
     assert init["volumeMounts"] == [{"name": "artifacts", "mountPath": folder}]
     mounts = {each["mountPath"]: each for each in rendered.server["volumeMounts"]}
     assert mounts[folder] == {"name": "artifacts", "mountPath": folder, "readOnly": True}

@@ -1,0 +1,88 @@
+"""The script that judges a stop under load: what it calls lost is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "compose/drain_load.py"
+CONNECTIONS = 4
+GOOD = b'{"prediction":{"scores":[1.0]}}'
+STOPPING = b'{"code":"shutting_down"}'
+Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+async def whole(writer: asyncio.StreamWriter, status: bytes, body: bytes) -> None:
+    writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+    await writer.drain()
+
+
+async def refuse(writer: asyncio.StreamWriter) -> None:
+    await whole(writer, b"503 Service Unavailable", STOPPING)
+
+
+async def half_an_answer(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(GOOD) + GOOD[:9])
+    await writer.drain()
+    writer.close()
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def reset(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def counts(last: Answer, good: int = 40) -> dict[str, int]:
+    """What is counted where a server answers well so many times, and then always like `last`."""
+    answered = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while not writer.is_closing():
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.rpartition(b": ")[2]))
+                answered += 1
+                if answered <= good:
+                    await whole(writer, b"200 OK", GOOD)
+                else:
+                    await last(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(SCRIPT), f"http://127.0.0.1:{port}", str(CONNECTIONS)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        printed, _ = await asyncio.wait_for(process.communicate(), 60)
+        await asyncio.sleep(0.1)  # for the last connections to be taken down
+    lines = printed.decode().splitlines()
+    assert lines[0] == "loading"
+    found: dict[str, int] = json.loads(lines[-1])["counts"]
+    return found
+
+
+async def test_a_server_that_refuses_what_it_does_not_answer_loses_nothing() -> None:
+    assert await counts(refuse) == {"answered": 40, "refused": CONNECTIONS}
+
+
+@pytest.mark.parametrize("last", [half_an_answer, close])
+async def test_a_connection_that_ends_without_an_answer_is_lost(last: Answer) -> None:
+    assert await counts(last) == {"answered": 40, "lost": CONNECTIONS}
+
+
+async def test_a_reset_is_a_loss_but_for_a_connection_that_was_never_answered() -> None:
+    found = await counts(reset)
+    assert found["answered"] == 40
+    assert found["lost"] + found.get("unread", 0) == CONNECTIONS
+    assert found["lost"] >= CONNECTIONS // 2  # those that are kept alive
