@@ -22,6 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.lifecycle import Lifecycle
+from app.listener import Listener
 from app.logs import configure_logs
 from app.main import DEVICE_LOST_EXIT_CODE, create_app
 from app.settings import Settings, SettingsError, load_settings
@@ -65,6 +66,25 @@ class Server(uvicorn.Server):
         LOG.info("draining", signal=signal.Signals(number).name, budget_s=self._drain_s)
         self._lifecycle.begin_drain(self._drain_s)
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Bind first, so that a busy port is noticed before anything is loaded; then listen."""
+        if sys.platform == "win32" or sockets is not None:  # no readers there, or listening already
+            await super().startup(sockets)
+            return
+        bound = self.config.bind_socket()
+        try:
+            await super().startup(sockets=[])  # the lifespan
+        except BaseException:
+            bound.close()
+            raise
+        self.servers = [Listener(bound, self._protocol, self.config.backlog)]  # type: ignore[list-item]
+
+    def _protocol(self) -> asyncio.Protocol:
+        """What uvicorn makes for each connection."""
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        state = self.lifespan.state
+        return make(config=self.config, server_state=self.server_state, app_state=state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what was accepted, then let uvicorn close what is left."""
