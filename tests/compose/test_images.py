@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_nobody_is_root_in_it_and_its_labels_say_what_it_is(image: str) -> None:
     assert config["User"] == "10001:10001"
     assert config["Entrypoint"] == ["tini", "--"]
     labels = config["Labels"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert labels["org.opencontainers.image.version"] == project["version"]
     for name in ("title", "description", "licenses", "version", "revision"):
         assert labels[f"org.opencontainers.image.{name}"]
 
