@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,8 @@ import pytest
 from app.api.errors import STATUS
 from tests.e2e import dashboard
 from tests.e2e.monitored import Stack, loaded_stack
-from tests.e2e.prometheus import (
-    DEPLOYED,
-    missing_programs,
-    promtool,
-)
+from tests.e2e.prometheus import DEPLOYED, missing_programs, promtool
+from tests.e2e.rule_changes import ROUNDS, Change
 
 ROOT = Path(__file__).parents[2]
 PROVISIONED = ROOT / "deploy" / "grafana" / "provisioning"
@@ -62,6 +60,11 @@ def test_promtool_accepts_configuration_and_rules() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def alerts_in(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """The alerts whose tests failed; none where promtool could not read the files."""
+    return set(re.findall(r"alertname: (\w+)", done.stdout + done.stderr))
+
+
 @needs_prometheus
 @pytest.mark.parametrize("always", [True, False], ids=["always fires", "never fires"])
 def test_each_alert_has_tests_that_notice_when_it(
@@ -74,9 +77,25 @@ def test_each_alert_has_tests_that_notice_when_it(
     groups = {"groups": [{"name": "mutated", "rules": rules}]}
     (folder / "alerts.yml").write_text(json.dumps(groups))  # JSON is YAML
     done = promtool("test", "rules", "alerts_test.yml", folder=folder)
-    noticed = set(re.findall(r"alertname: (\w+)", done.stdout + done.stderr))
     assert done.returncode != 0
-    assert noticed == set(ALERTS)
+    assert alerts_in(done) == set(ALERTS)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="not installed: promtool")
+@pytest.mark.parametrize("changes", ROUNDS)
+def test_a_changed_threshold_code_or_time_is_noticed(
+    changes: tuple[Change, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mutated"
+    shutil.copytree(DEPLOYED, folder)
+    assert len({alert for alert, *_ in changes}) == len(changes)
+    for _, name, old, new in changes:
+        text = (folder / name).read_text()
+        assert text.count(old) == 1, f"{name} does not have {old!r} once"
+        (folder / name).write_text(text.replace(old, new))
+    done = promtool("test", "rules", "alerts_test.yml", folder=folder)
+    assert done.returncode != 0
+    assert alerts_in(done) == {alert for alert, *_ in changes}
 
 
 @needs_prometheus
