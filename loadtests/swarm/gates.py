@@ -15,7 +15,7 @@ class Limits:
     Attributes:
         p99_ms: the 99th percentile of latency, of all requests; None: any.
         ratio: the share of requests that may fail, 0..1.
-        min_rps: requests per second over the run; None: any.
+        min_rps: requests per second that were answered rightly, over the run; None: any.
     """
 
     p99_ms: float | None = None
@@ -28,6 +28,7 @@ class Totals:
     """What a run came to, of all users and workers together.
 
     Attributes:
+        rps: requests per second that did not fail.
         exceptions: of the load test's own code.
     """
 
@@ -56,8 +57,8 @@ def broken(totals: Totals, limits: Limits) -> list[str]:
         )
     if limits.min_rps is not None and totals.rps < limits.min_rps:
         found.append(
-            f"{totals.rps:.1f} requests/s were answered, at least {limits.min_rps:g} are wanted "
-            "(--fail-min-rps)"
+            f"{totals.rps:.1f} requests/s were answered rightly, at least {limits.min_rps:g} are "
+            "wanted (--fail-min-rps)"
         )
     if totals.exceptions:
         found.append(f"the load test itself failed {totals.exceptions} times; see the log")
@@ -77,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="if a larger share of the requests failed, 0..1; 0 unless told",
     )
     group.add_argument(
-        "--fail-min-rps", type=positive, help="if fewer requests per second were answered"
+        "--fail-min-rps",
+        type=positive,
+        help="if fewer requests per second were answered rightly",
     )
 
 
@@ -93,7 +96,7 @@ def totals_of(runner: Any) -> Totals:
         requests=total.num_requests,
         failures=total.num_failures,
         p99_ms=float(total.get_response_time_percentile(0.99)),
-        rps=float(total.total_rps),
+        rps=float(total.total_rps - total.total_fail_per_sec),
         exceptions=sum(each["count"] for each in runner.exceptions.values()),
     )
 

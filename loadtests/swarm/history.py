@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 PERCENTILES = (50, 95, 99)
@@ -66,26 +65,32 @@ class Window:
 
 @dataclass
 class Recorder:
-    """Takes samples; `windows` are what lies between them."""
+    """Takes samples and keeps what came between them, and of the samples only the last.
 
-    samples: list[Sample] = field(default_factory=list)
+    Attributes:
+        windows: those with enough requests.
+    """
+
+    windows: list[Window] = field(default_factory=list)
+    _last: Sample | None = None
 
     def take(self, now_s: float, runner: Any) -> None:
         """Sample what Locust's runner has counted; a master's counts are those of its workers."""
-        counts = dict(runner.stats.total.response_times)
-        self.samples.append(Sample(now_s, runner.user_count, counts))
+        self.add(Sample(now_s, runner.user_count, dict(runner.stats.total.response_times)))
 
-
-def windows(samples: Sequence[Sample]) -> list[Window]:
-    """Those between samples; where the counts began anew, none."""
-    found = []
-    for before, after in pairwise(samples):
-        counts = Counter(after.counts)
+    def add(self, sample: Sample) -> None:
+        """End a window and begin the next; where the counts began anew, there is none."""
+        before, self._last = self._last, sample
+        if before is None or sample.at_s <= before.at_s:
+            return
+        counts = Counter(sample.counts)
         counts.subtract(before.counts)
-        if after.at_s > before.at_s and all(count >= 0 for count in counts.values()):
-            users = after.users if after.users == before.users else None
-            found.append(Window(after.at_s - before.at_s, users, +counts))
-    return [window for window in found if window.requests >= MIN_REQUESTS]
+        if any(count < 0 for count in counts.values()):
+            return
+        users = sample.users if sample.users == before.users else None
+        window = Window(sample.at_s - before.at_s, users, +counts)
+        if window.requests >= MIN_REQUESTS:
+            self.windows.append(window)
 
 
 def steps(found: Sequence[Window]) -> list[Window]:

@@ -1,9 +1,14 @@
-"""What happens around a run of Locust: arguments, preparation, shapes, gates and the plot."""
+"""What happens around a run of Locust: arguments, preparation, shapes, gates and the plot.
+
+The master asks the idle server before any user starts, and hands the answers to its workers. A
+worker that can do nothing with them, or drops out, fails the run.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +16,14 @@ import gevent
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtests.swarm import gates, history, history_plot, shapes, staged
-from loadtests.swarm.users import Prepared, obstacle, prepare
+from loadtests.swarm.prepared import Prepared, from_message, obstacle, prepare
 from loadtests.traffic.target import TargetError
 
 WINDOW_S = 1.0
 # Workers tell the master what they counted every three seconds.
 MASTER_WINDOW_S = 6.0
+PREPARED = "torchlane_prepared"  # master to workers: `Prepared.message`
+UNPREPARED = "torchlane_unprepared"  # worker to master: why it cannot load
 log = logging.getLogger(__name__)
 
 
@@ -26,6 +33,8 @@ def listen(events: Any) -> None:
     events.init_command_line_parser.add_listener(add_arguments)
     events.init.add_listener(around.init)
     events.test_start.add_listener(around.test_start)
+    events.worker_connect.add_listener(around.worker_connect)
+    events.test_stopping.add_listener(around.test_stopping)
     events.quitting.add_listener(around.quitting)
 
 
@@ -49,6 +58,9 @@ class Around:
     def __init__(self) -> None:
         self._recorder = history.Recorder()
         self._recording: Any = None
+        self._master: Any = None  # the runner, in the master's process
+        self._message: Mapping[str, Any] | None = None  # handed out by it, or received from it
+        self._started_with: frozenset[str] = frozenset()  # ids of its workers
 
     def init(self, environment: Any, **_: object) -> None:
         """Choose the shape, and leave out the users that the model has no use for.
@@ -57,7 +69,11 @@ class Around:
             SystemExit: if there is nothing to load.
         """
         if isinstance(environment.runner, WorkerRunner):
+            environment.runner.register_message(PREPARED, self._receive)
             return
+        if isinstance(environment.runner, MasterRunner):
+            self._master = environment.runner
+            environment.runner.register_message(UNPREPARED, self._worker_fails)
         staged.choose(environment)
         if environment.host:  # without, the web page asks for it later
             try:
@@ -68,19 +84,40 @@ class Around:
 
     def test_start(self, environment: Any, **_: object) -> None:
         """Ask the server, which is idle still, for right answers; begin to record."""
-        prepared = None
+        runner, prepared = environment.runner, None
         try:
-            prepared = _prepared(environment)
-            if not isinstance(environment.runner, WorkerRunner | MasterRunner):
-                _keep_able(environment, prepared)
+            if isinstance(runner, WorkerRunner):
+                prepared = self._received()
+            else:
+                prepared = _prepared(environment)
+                if runner is not self._master:
+                    _keep_able(environment, prepared)
         except TargetError as error:
-            log.error("%s", error)
-            environment.process_exit_code = 1
-            gevent.spawn(environment.runner.quit)
+            if isinstance(runner, WorkerRunner):
+                runner.send_message(UNPREPARED, {"why": str(error)})
+            else:
+                _fail(environment, str(error))
         for user_class in environment.user_classes:
             user_class.prepared = prepared
-        if not isinstance(environment.runner, WorkerRunner):
-            self._record(environment.runner)
+        if runner is self._master and prepared is not None:
+            self._hand_out(prepared)
+        if not isinstance(runner, WorkerRunner) and environment.parsed_options.plot:
+            self._record(runner)
+
+    def worker_connect(self, client_id: str, **_: object) -> None:
+        """Let a worker that comes during a run load, too."""
+        if self._message is not None:
+            self._master.send_message(PREPARED, self._message, client_id)
+
+    def test_stopping(self, environment: Any, **_: object) -> None:
+        """Fail a run of which not all workers saw the end: it was another load than asked for."""
+        if environment.runner is not self._master:
+            return
+        started, self._started_with, self._message = self._started_with, frozenset(), None
+        lost = sorted(started - _workers_of(self._master))
+        if lost:
+            log.error("%d of %d workers dropped out: %s", len(lost), len(started), ", ".join(lost))
+            environment.process_exit_code = 1
 
     def quitting(self, environment: Any, **_: object) -> None:
         """Draw the plot, and decide on the exit code."""
@@ -101,6 +138,30 @@ class Around:
             log.info("all gates hold")
             environment.process_exit_code = 0
 
+    def _receive(self, msg: Any, **_: object) -> None:
+        self._message = msg.data
+
+    def _received(self) -> Prepared:
+        """What the master handed out for this run.
+
+        Raises:
+            TargetError: if it is nothing, or of no use.
+        """
+        message, self._message = self._message, None
+        if message is None:
+            raise TargetError("this worker was told nothing by its master; use one release on both")
+        return from_message(message)
+
+    def _hand_out(self, prepared: Prepared) -> None:
+        """Messages arrive in order, so workers have this one before they are told to start."""
+        self._started_with = _workers_of(self._master)
+        self._message = prepared.message
+        self._master.send_message(PREPARED, self._message)
+
+    def _worker_fails(self, environment: Any, msg: Any, **_: object) -> None:
+        if self._message is not None:  # else it was told nothing, because the master has failed
+            _fail(environment, f"worker {msg.node_id} cannot load: {msg.data['why']}")
+
     def _record(self, runner: Any) -> None:
         if self._recording is not None:
             self._recording.kill()
@@ -115,13 +176,25 @@ class Around:
         self._recording = gevent.spawn(run)
 
     def _draw(self, file: Path) -> None:
-        windows = history.windows(self._recorder.samples)
+        windows = self._recorder.windows
         if not windows:
             log.warning("no plot: the run was too short, or answered too little")
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         history_plot.draw(windows, file)
         log.info("plot: %s", file)
+
+
+def _fail(environment: Any, why: str) -> None:
+    """End the run with exit code 1."""
+    log.error("%s", why)
+    environment.process_exit_code = 1
+    gevent.spawn(environment.runner.quit)
+
+
+def _workers_of(master: MasterRunner) -> frozenset[str]:
+    clients = master.clients
+    return frozenset(each.id for each in clients.ready + clients.spawning + clients.running)
 
 
 def _prepared(environment: Any) -> Prepared:

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-from dataclasses import dataclass
 from typing import ClassVar
 
 from locust import FastHttpUser, constant
 from locust.exception import StopUser
 
-from loadtests.traffic.anchors import Anchors, ask
+from loadtests.swarm.prepared import Prepared
 from loadtests.traffic.calls import Call
 from loadtests.traffic.drawing import WorkloadError
-from loadtests.traffic.target import Target, learn
 from loadtests.traffic.workloads import workload
 
-SEEDS = itertools.count(int.from_bytes(os.urandom(8)))  # users of other processes draw others
 TIMEOUT_S = 60.0
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What users need to know before they start."""
-
-    target: Target
-    anchors: Anchors
-
-
-def prepare(url: str, model: str | None) -> Prepared:
-    """Learn what the server has loaded, and the right answers to some items.
-
-    Raises:
-        TargetError: if it has not loaded the model, or does not answer as its manifest says.
-    """
-    target = learn(url, model)
-    return Prepared(target, ask(target))
-
-
-def obstacle(prepared: Prepared, name: str) -> str | None:
-    """Why the model cannot take a workload, or None where it can."""
-    try:
-        workload(name, prepared.target, 0, prepared.anchors)
-    except WorkloadError as error:
-        return str(error)
-    return None
 
 
 class ModelUser(FastHttpUser):
@@ -68,9 +37,11 @@ class ModelUser(FastHttpUser):
         """Draw from a seed of one's own; stop where the model does not take such calls."""
         if self.prepared is None:
             raise StopUser
+        # Drawn here and not at import: Locust imports first and forks its workers afterwards.
+        seed = int.from_bytes(os.urandom(8))
         try:
             self.calls = workload(
-                self.workload_name, self.prepared.target, next(SEEDS), self.prepared.anchors
+                self.workload_name, self.prepared.target, seed, self.prepared.anchors
             )
         except WorkloadError as error:
             log.warning("a user of %s does not load: %s", type(self).__name__, error)

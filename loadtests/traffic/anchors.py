@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from loadtests.traffic.answers import PICTURE, Judge, Known, WrongAnswer, told_apart, wider
+from loadtests.traffic.answers import HALF, PICTURE, Judge, Known, WrongAnswer, told_apart, wider
 from loadtests.traffic.calls import JSON, failure
 from loadtests.traffic.payloads import (
     Template,
+    can_be_aligned,
     draw_item,
     draw_picture,
     json_template,
@@ -25,7 +26,7 @@ from loadtests.traffic.payloads import (
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
 from models.manifest import ImageCodecSpec
 from models.preprocess import preprocess
-from models.tensors import Array, Arrays
+from models.tensors import Array, Arrays, Tolerance
 
 ANCHORS = 64
 MIN_ANCHORS = 8
@@ -38,6 +39,10 @@ log = logging.getLogger(__name__)
 Send = Callable[[str, Mapping[str, str], bytes], Reply]
 
 
+class Refusal(TargetError):
+    """The server took the request for a bad one, or could not answer it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """An item, bodies of it, and its right answer.
@@ -46,13 +51,15 @@ class Anchor:
         text: its JSON value, in variants that have the same answer.
         raw: its bytes, likewise; None where the model has several inputs.
         npy: as an .npy file, likewise.
-        known: the answer.
+        known: the answer to the very item.
+        varied: the answer to its variants; for float16 inputs within a wider tolerance.
     """
 
     text: Template
     raw: Template | None
     npy: Template | None
     known: Known
+    varied: Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class Anchors:
     @property
     def told_apart(self) -> float:
         """The share of pairs of items that cannot be taken for each other by their answers."""
-        return told_apart([anchor.known for anchor in self.items])
+        return told_apart([anchor.varied for anchor in self.items])
 
 
 def ask(target: Target, send: Send | None = None) -> Anchors:
@@ -103,6 +110,18 @@ def ask(target: Target, send: Send | None = None) -> Anchors:
         TargetError: if the server does not answer, or not with a prediction of its manifest's form.
     """
     send = send or (lambda path, headers, body: exchange(target.url, "POST", path, headers, body))
+    try:
+        anchors = _ask(target, send, aligned=False)
+    except Refusal as error:
+        if not can_be_aligned(target.inputs):
+            raise
+        log.info("%s; once more, with free dimensions of one size in all inputs", error)
+        anchors = _ask(target, send, aligned=True)
+    _tell(target, anchors)
+    return anchors
+
+
+def _ask(target: Target, send: Send, *, aligned: bool) -> Anchors:
     judge = Judge(target)
     rng = np.random.default_rng(SEED)
     items, pictures = list[Arrays](), list[PictureAnchor]()
@@ -113,12 +132,10 @@ def ask(target: Target, send: Send | None = None) -> Anchors:
             array = preprocess(pictures[-1].file, target.codec.preprocess)
             items.append({target.inputs[0].name: array})
         else:
-            items.append(draw_item(target.inputs, rng))
-    anchors = Anchors(
+            items.append(draw_item(target.inputs, rng, aligned=aligned))
+    return Anchors(
         judge, tuple(_anchor(target, judge, send, item) for item in items), tuple(pictures)
     )
-    _tell(target, anchors)
-    return anchors
 
 
 def _anchor(target: Target, judge: Judge, send: Send, item: Arrays) -> Anchor:
@@ -126,23 +143,26 @@ def _anchor(target: Target, judge: Judge, send: Send, item: Arrays) -> Anchor:
     text = json_template(item, places)
     prediction = _predict(target, send, JSON, b'{"input":%b}' % text.fill(0))
     single = next(iter(item.values())) if len(item) == 1 else None
+    half = any(array.dtype == np.float16 for array in item.values())
+    tolerance = judge.tolerance
     return Anchor(
         text=text,
         raw=None if single is None else raw_template(single, places),
         npy=None if single is None else npy_template(single, places),
-        known=_known(judge, prediction, pictures=False),
+        known=_known(judge, prediction, tolerance),
+        varied=_known(judge, prediction, wider(tolerance, HALF) if half else tolerance),
     )
 
 
 def _picture(target: Target, judge: Judge, send: Send, pixels: Array) -> PictureAnchor:
     file = png(pixels)
     prediction = _predict(target, send, "image/png", file)
-    exact = _known(judge, prediction, pictures=False)
-    return PictureAnchor(pixels, file, exact, _known(judge, prediction, pictures=True))
+    exact = _known(judge, prediction, judge.tolerance)
+    varied = _known(judge, prediction, wider(judge.tolerance, PICTURE))
+    return PictureAnchor(pixels, file, exact, varied)
 
 
-def _known(judge: Judge, prediction: object, *, pictures: bool) -> Known:
-    tolerance = wider(judge.tolerance, PICTURE) if pictures else judge.tolerance
+def _known(judge: Judge, prediction: object, tolerance: Tolerance) -> Known:
     try:
         return judge.known(prediction, tolerance)
     except WrongAnswer as error:
@@ -153,7 +173,7 @@ def _predict(target: Target, send: Send, content_type: str, body: bytes) -> obje
     path = target.path("predict")
     reply = send(path, {"Content-Type": content_type}, body)
     if reply.status != 200:
-        raise TargetError(f"the idle server refused {path}: {failure(reply.status, reply.body)}")
+        raise Refusal(f"the idle server refused {path}: {failure(reply.status, reply.body)}")
     try:
         return orjson.loads(reply.body)["prediction"]
     except (orjson.JSONDecodeError, TypeError, KeyError) as error:

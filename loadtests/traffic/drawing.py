@@ -64,7 +64,7 @@ class UniqueItems:
             return json_template(item, ()).fill(0), None
         index, number = self._variants.next()
         anchor = self._source.anchors.items[index]
-        return anchor.text.fill(number), anchor.known
+        return anchor.text.fill(number), anchor.varied
 
 
 class Variants:

@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from PIL import Image
 from models.manifest import PicturePreprocess
 from models.tensors import Array, Arrays, TensorSpec
 
-FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # what a free dimension is drawn from
+FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # what a free dimension is drawn from, if it may be so long
 COARSE = 5  # blobs of a picture across and down: smooth, as what models were trained on is
 # A body has 2 ** 64 variants where the item is large enough for that: users that start anywhere
 # among them do not meet.
@@ -71,9 +71,30 @@ class Place:
     values: Array
 
 
-def draw_item(specs: Sequence[TensorSpec], rng: np.random.Generator) -> Arrays:
-    """Normal numbers, or zeros and ones for integers: those are indices into any table."""
-    return {spec.name: _array(spec, rng) for spec in specs}
+def draw_item(
+    specs: Sequence[TensorSpec], rng: np.random.Generator, *, aligned: bool = False
+) -> Arrays:
+    """Normal numbers, or zeros and ones for integers: those are indices into any table.
+
+    Args:
+        specs: of all inputs.
+        rng: draws sizes and numbers.
+        aligned: give free dimensions at the same axis of several inputs one size, as sequences
+            need that belong together.
+    """
+    together = _sizes(_least_free_max(specs), rng) if aligned else {}
+    item = dict[str, Array]()
+    for spec in specs:
+        sizes = together or _sizes(_least_free_max([spec]), rng)
+        shape = tuple(sizes[at] if n == -1 else n for at, n in enumerate(spec.item_shape))
+        item[spec.name] = _array(spec, shape, rng)
+    return item
+
+
+def can_be_aligned(specs: Sequence[TensorSpec]) -> bool:
+    """Whether several inputs have a free dimension at the same axis."""
+    free = [at for spec in specs for at, n in enumerate(spec.item_shape) if n == -1]
+    return len(free) > len(set(free))
 
 
 def draw_picture(how: PicturePreprocess, rng: np.random.Generator) -> Array:
@@ -208,8 +229,21 @@ def _text(array: Array) -> bytes:
     return text if array.ndim else text[1:-1]  # contiguous ones have at least one axis
 
 
-def _array(spec: TensorSpec, rng: np.random.Generator) -> Array:
-    shape = tuple(int(rng.choice(FREE_SIZES)) if n == -1 else n for n in spec.item_shape)
+def _least_free_max(specs: Sequence[TensorSpec]) -> dict[int, int]:
+    """Axis of a free dimension -> the largest size that it may have in all of these inputs."""
+    least = dict[int, int]()
+    for spec in specs:
+        for at, n in enumerate(spec.item_shape):
+            if n == -1:
+                least[at] = min(spec.free_max, least.get(at, spec.free_max))
+    return least
+
+
+def _sizes(largest: Mapping[int, int], rng: np.random.Generator) -> dict[int, int]:
+    return {at: min(int(rng.choice(FREE_SIZES)), most) for at, most in largest.items()}
+
+
+def _array(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "f":
         return np.asarray(rng.standard_normal(shape)).astype(dtype)
@@ -218,14 +252,13 @@ def _array(spec: TensorSpec, rng: np.random.Generator) -> Array:
 
 def discrete_numbers(specs: Sequence[TensorSpec]) -> int:
     """How many numbers `discrete_item` has, each of them 0 or 1."""
-    return sum(math.prod(_long_shape(spec)) for spec in specs)
+    return sum(math.prod(shape) for shape in _long_shapes(specs))
 
 
 def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
     """An item of integers and booleans: the binary digits of a number, the last digit first."""
     item, left = dict[str, Array](), number
-    for spec in specs:
-        shape = _long_shape(spec)
+    for spec, shape in zip(specs, _long_shapes(specs), strict=True):
         size = math.prod(shape)
         digits = [left >> bit & 1 for bit in range(size)]
         item[spec.name] = np.array(digits).reshape(shape).astype(spec.dtype)
@@ -233,6 +266,10 @@ def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
     return item
 
 
-def _long_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """Free dimensions long enough for many different items, where they may be."""
-    return tuple(min(LONG, spec.free_max) if n == -1 else n for n in spec.item_shape)
+def _long_shapes(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
+    """Free dimensions long enough for many different items, where they may be; aligned."""
+    most = _least_free_max(specs)
+    return [
+        tuple(min(LONG, most[at]) if n == -1 else n for at, n in enumerate(spec.item_shape))
+        for spec in specs
+    ]

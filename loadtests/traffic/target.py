@@ -113,13 +113,16 @@ def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
             f"{url} has {info['name']!r}, but it is {info.get('state')}, not loaded; "
             "GET /models says why"
         )
-    target = Target(
-        url=url.rstrip("/"),
-        model=info["name"],
-        version=info["version"],
-        precision=info["precision"],
-        manifest=info["manifest"],
-    )
+    try:
+        target = Target(
+            url=url.rstrip("/"),
+            model=info["name"],
+            version=info["version"],
+            precision=info["precision"],
+            manifest=info["manifest"],
+        )
+    except KeyError as error:
+        raise TargetError(f"GET {url}/models tells no {error} of {info['name']!r}") from error
     _check_readable(target)
     return target
 
@@ -158,14 +161,9 @@ def exchange(
     Raises:
         TargetError: if it cannot be sent, or no answer comes within `TIMEOUT_S`.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise TargetError(f"{url!r} is no address such as http://127.0.0.1:8000")
-    secure = parts.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    connection, prefix = _connection(url)
     try:
-        connection.request(method, parts.path.rstrip("/") + path, body, dict(headers or {}))
+        connection.request(method, prefix + path, body, dict(headers or {}))
         response = connection.getresponse()
         names = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, names, response.read())
@@ -177,9 +175,23 @@ def exchange(
         raise TargetError(
             f"{method} {url}{path} was not answered within {TIMEOUT_S:g} s; is the server busy?"
         ) from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # of a name no DNS can hold
         raise TargetError(
             f"{method} {url}{path} failed: {error or type(error).__name__}"
         ) from error
     finally:
         connection.close()
+
+
+def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
+    """A connection that is not open yet, and the path before all paths."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise TargetError(f"{url!r} is no address: {error}") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise TargetError(f"{url!r} is no address such as http://127.0.0.1:8000")
+    secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    return kind(host, port, timeout=TIMEOUT_S), parts.path.rstrip("/")

@@ -119,9 +119,9 @@ class Binary:
         anchor = self._source.anchors.items[index]
         judge = self._source.anchors.judge
         expected: Expectation = (
-            Predictions(judge, (anchor.known,))
+            Predictions(judge, (anchor.varied,))
             if self._accept == JSON
-            else RawPrediction(judge, anchor.known, self._accept)
+            else RawPrediction(judge, anchor.varied, self._accept)
         )
         return Call(
             path=self._source.target.path("predict"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -22,6 +26,7 @@ from tests.unit.loadtests.traffic.fake_server import (
 
 LOCUST = Path(sys.executable).parent / "locust"
 ROOT = Path(__file__).parents[2]
+LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
 LIMIT_S = 60
 ALL_USERS = (
     "predict (UniqueSingles)",
@@ -35,9 +40,8 @@ ALL_USERS = (
 
 
 def command(url: str, *arguments: str) -> list[str]:
-    locustfile = str(ROOT / "loadtests" / "locustfile.py")
     return [
-        *(str(LOCUST), "--headless", "--locustfile", locustfile, "--host", url),
+        *(str(LOCUST), "--headless", "--locustfile", str(LOCUSTFILE), "--host", url),
         *("--stop-timeout", "5", "--only-summary", *arguments),
     ]
 
@@ -71,7 +75,7 @@ def test_all_users_are_served_without_a_failure(repository: Path, tmp_path: Path
     reports = ["--html", str(tmp_path / "a.html"), "--csv", str(tmp_path / "a")]
     reports += ["--plot", str(tmp_path / "plots" / "a.png")]
     with running(repository, tmp_path / "log", default_model="digits") as server:
-        done = load(server.url, *users(14, 4), *reports)
+        done = load(server.url, *users(14, 3), *reports)
     assert done.returncode == 0, done.stderr
     assert "all gates hold" in done.stderr
     assert (tmp_path / "a.html").read_text().startswith("<!")
@@ -95,21 +99,12 @@ def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Pat
     assert "none of these users can load 'pairwise'" in none_left.stderr
 
 
-def test_a_shape_replaces_the_number_of_users_and_ends_the_run(tmp_path: Path) -> None:
-    with listening(FakeServer()) as url:
-        shape = ["--shape", "ramp", "--peak-users", "3", "--step-s", "2"]
-        done = load(url, *shape, "--csv", str(tmp_path / "a"), "UniqueSingles")
-    assert done.returncode == 0, done.stderr
-    for users_then in (1, 2, 3):
-        assert f"Shape test updating to {users_then} users" in done.stderr
-    assert "Shape test updating to 4" not in done.stderr
-    assert "all gates hold" in done.stderr
-
-
-def test_a_broken_gate_fails_the_run_and_says_why(tmp_path: Path) -> None:
+def test_a_broken_gate_fails_a_run_at_the_end_of_its_shape_and_says_why() -> None:
     gates = ["--fail-p99-ms", "0.1", "--fail-min-rps", "1000000"]
+    shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "1"]
     with listening(FakeServer()) as url:
-        done = load(url, *users(2, 2), *gates, "UniqueSingles")
+        done = load(url, *shape, *gates, "UniqueSingles")
+    assert "Shape test updating to 2 users" in done.stderr
     assert done.returncode == 1
     assert "at most 0.1 ms is allowed (--fail-p99-ms)" in done.stderr
     assert "at least 1e+06 are wanted (--fail-min-rps)" in done.stderr
@@ -132,53 +127,121 @@ def test_nothing_to_load_fails_at_once() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_workers_judge_answers_and_their_master_decides(tmp_path: Path) -> None:
-    fake = FakeServer(codec=LABELLED)
+def test_forked_workers_follow_a_shape_and_each_of_their_inputs_is_sent_once(
+    tmp_path: Path,
+) -> None:
+    fake = FakeServer()
+    port = str(free_port())
+    forked = ["--processes", "2", "--master-bind-host", "127.0.0.1"]
+    forked += ["--master-bind-port", port, "--master-port", port]
     with listening(fake) as url:
-        right = distributed(url, tmp_path / "right")
-        fake.lie = LiesUnderLoad(fake)
-        wrong = distributed(url, tmp_path / "wrong")
-    assert right.returncode == 0, right.stderr
-    stats = rows(tmp_path / "right")["Aggregated"]
+        shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "2"]
+        done = load(url, *forked, *shape, "--csv", str(tmp_path / "a"), "UniqueSingles")
+    assert done.returncode == 0, done.stderr
+    assert "Shape test updating to 2 users" in done.stderr
+    stats = rows(tmp_path / "a")["Aggregated"]
     assert int(stats["Request Count"]) > 100
     assert int(stats["Failure Count"]) == 0
-    assert wrong.returncode == 1
-    assert "(--fail-ratio)" in wrong.stderr
-    assert "differs by about" in Path(f"{tmp_path / 'wrong'}_failures.csv").read_text()
+    # The master asks twice, before and after its workers have come; workers do not ask at all.
+    anchors, loaded = fake.bodies[: 2 * ANCHORS], fake.bodies[2 * ANCHORS :]
+    assert anchors[:ANCHORS] == anchors[ANCHORS:]
+    assert len(set(anchors)) == ANCHORS
+    assert len(loaded) >= int(stats["Request Count"])
+    assert len(set(loaded) - set(anchors)) == len(loaded)
 
 
-def distributed(url: str, prefix: Path) -> subprocess.CompletedProcess[str]:
-    """A master and two workers for five seconds; the workers first ask for anchors."""
-    port = str(free_port())
-    workers = [start_worker(port, Path(f"{prefix}-{number}.log")) for number in range(2)]
+def test_workers_judge_answers_and_their_master_decides(tmp_path: Path) -> None:
+    fake = FakeServer(codec=LABELLED)
+    fake.lie = LiesUnderLoad(fake)
+    with listening(fake) as url, workers(tmp_path, LOCUSTFILE, LOCUSTFILE) as port:
+        done = master(url, port, *users(4, 3), "--csv", str(tmp_path / "a"))
+    assert done.returncode == 1
+    assert int(rows(tmp_path / "a")["Aggregated"]["Request Count"]) > 100
+    assert "(--fail-ratio)" in done.stderr
+    assert "cannot load" not in done.stderr
+    assert "dropped out" not in done.stderr
+    assert "differs by about" in (tmp_path / "a_failures.csv").read_text()
+
+
+def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.py"  # as a worker of another release would be
+    stranger.write_text(
+        "from loadtests.traffic import anchors\n\nanchors.SEED = 1\n"
+        "from loadtests.locustfile import *\n"
+    )
+    with listening(FakeServer()) as url, workers(tmp_path, LOCUSTFILE, stranger) as port:
+        done = master(url, port, *users(4, 30))
+    assert done.returncode == 1
+    assert "cannot load: this worker draws other items than its master" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_that_drops_out_fails_the_run(tmp_path: Path) -> None:
+    fake = FakeServer()
+    with listening(fake) as url, workers(tmp_path, LOCUSTFILE) as port:
+        lost = start_worker(port, LOCUSTFILE, tmp_path / "lost.log")
+        ender = threading.Thread(target=end_under_load, args=(lost, fake))
+        ender.start()
+        try:
+            done = master(url, port, *users(2, 3))
+        finally:
+            ender.join()
+    assert done.returncode == 1
+    assert "1 of 2 workers dropped out" in done.stderr
+    assert "gate:" not in done.stderr
+
+
+def end_under_load(process: subprocess.Popen[bytes], fake: FakeServer) -> None:
+    """End a worker as soon as there is load, or after a while in any case."""
+    deadline = time.monotonic() + LIMIT_S / 2
+    while len(fake.bodies) <= 2 * ANCHORS and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
     try:
-        master = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
-        master += ["--expect-workers", "2", "--expect-workers-max-wait", "30"]
-        done = load(url, *master, *users(4, 5), "--csv", str(prefix), "UniqueSingles")
-        for process in workers:
-            process.wait(15)
-        return done
+        process.wait(15)
     finally:
-        for process in workers:
+        process.kill()
+        process.wait()
+
+
+def master(url: str, port: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A master of two workers, to its end."""
+    options = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+    options += ["--expect-workers", "2", "--expect-workers-max-wait", "30"]
+    return load(url, *options, *arguments, "UniqueSingles")
+
+
+@contextlib.contextmanager
+def workers(directory: Path, *locustfiles: Path) -> Iterator[str]:
+    """Workers whose master is to listen at this port; they end with it."""
+    port = str(free_port())
+    started = [
+        start_worker(port, locustfile, directory / f"worker-{number}.log")
+        for number, locustfile in enumerate(locustfiles)
+    ]
+    try:
+        yield port
+        for process in started:
+            process.wait(15)
+    finally:
+        for process in started:
             if process.poll() is None:
                 process.kill()
             process.wait()
 
 
-def start_worker(port: str, log_file: Path) -> subprocess.Popen[bytes]:
-    locustfile = str(ROOT / "loadtests" / "locustfile.py")
-    worker = [str(LOCUST), "--worker", "--master-port", port, "--locustfile", locustfile]
+def start_worker(port: str, locustfile: Path, log_file: Path) -> subprocess.Popen[bytes]:
+    worker = [str(LOCUST), "--worker", "--master-port", port, "--locustfile", str(locustfile)]
     with log_file.open("wb") as log:
         return subprocess.Popen(worker, env=environment(), cwd=ROOT, stdout=log, stderr=log)
 
 
 class LiesUnderLoad(AnswersOfTheOneBefore):
-    """Answers what was asked before the load rightly, and all else as a broken server would."""
+    """Answers what the master asks before the load rightly, and then as a broken server would."""
 
     def __init__(self, fake: FakeServer) -> None:
         super().__init__()
         self._fake = fake
-        self._anchors = set(fake.bodies[:ANCHORS])
 
     def __call__(self, outputs: list[Array]) -> list[Array]:
-        return outputs if self._fake.bodies[-1] in self._anchors else super().__call__(outputs)
+        return outputs if len(self._fake.bodies) <= 2 * ANCHORS else super().__call__(outputs)

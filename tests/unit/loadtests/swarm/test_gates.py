@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from types import SimpleNamespace
 
 import pytest
 
-from loadtests.swarm.gates import Limits, Totals, add_arguments, broken, limits_of
+from loadtests.swarm.gates import Limits, Totals, add_arguments, broken, limits_of, totals_of
 
 GOOD = Totals(requests=1000, failures=0, p99_ms=20, rps=300)
 
@@ -37,7 +38,7 @@ def test_a_good_run_breaks_nothing() -> None:
         (
             GOOD,
             Limits(min_rps=400),
-            "300.0 requests/s were answered, at least 400 are wanted (--fail-min-rps)",
+            "300.0 requests/s were answered rightly, at least 400 are wanted (--fail-min-rps)",
         ),
         (
             Totals(1000, 0, 20, 300, exceptions=2),
@@ -61,6 +62,21 @@ def test_failures_up_to_the_ratio_are_allowed() -> None:
 def test_a_run_without_requests_fails() -> None:
     (sentence,) = broken(Totals(0, 0, 0, 0), Limits(ratio=1))
     assert "no request was sent" in sentence
+
+
+def test_requests_that_failed_do_not_count_as_answered() -> None:
+    total = SimpleNamespace(
+        num_requests=1000,
+        num_failures=990,
+        total_rps=100.0,
+        total_fail_per_sec=99.0,
+        get_response_time_percentile=lambda share: {0.99: 7}[share],
+    )
+    exceptions = {"a": {"count": 2}, "b": {"count": 1}}
+    runner = SimpleNamespace(stats=SimpleNamespace(total=total), exceptions=exceptions)
+    assert totals_of(runner) == Totals(1000, 990, 7.0, 1.0, exceptions=3)
+    (sentence,) = broken(Totals(1000, 990, 7.0, 1.0), Limits(ratio=1, min_rps=50))
+    assert sentence.startswith("1.0 requests/s were answered rightly")
 
 
 def parsed(*arguments: str) -> Limits:

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loadtests.swarm.history import Recorder, Sample, Window, steps, windows
+from loadtests.swarm.history import Recorder, Sample, Window, steps
 from loadtests.swarm.history_plot import DPI, HEIGHT_INCHES, WIDTH_INCHES, draw
+
+
+def windows(samples: list[Sample]) -> list[Window]:
+    recorder = Recorder()
+    for sample in samples:
+        recorder.add(sample)
+    return recorder.windows
 
 
 def test_a_window_is_the_difference_of_two_samples() -> None:
@@ -49,6 +56,15 @@ def test_steps_put_windows_of_equal_users_together() -> None:
     assert steps(found) == [Window(1.0, 4, {1: 20}), Window(3.0, 8, {5: 40, 7: 20})]
 
 
+def test_a_long_run_is_kept_as_its_windows_only() -> None:
+    recorder = Recorder()
+    for second in range(1000):  # ever more latencies were seen since the start
+        counts: dict[float, int] = dict.fromkeys(range(second), 30)
+        recorder.add(Sample(float(second), 1, counts))
+    assert len(recorder.windows) == 999
+    assert {len(window.counts) for window in recorder.windows} == {1}
+
+
 def test_a_recorder_keeps_what_the_runner_had_counted_then() -> None:
     counts = {3: 10}
     total = SimpleNamespace(response_times=counts)
@@ -57,7 +73,7 @@ def test_a_recorder_keeps_what_the_runner_had_counted_then() -> None:
     recorder.take(1.0, runner)
     counts[3] = 40
     recorder.take(2.0, runner)
-    assert windows(recorder.samples) == [Window(1.0, 2, {3: 30})]
+    assert recorder.windows == [Window(1.0, 2, {3: 30})]
 
 
 @pytest.mark.parametrize(

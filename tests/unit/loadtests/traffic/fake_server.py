@@ -41,6 +41,7 @@ class FakeServer:
         codec: of the manifest; with labels or without.
         lie: what becomes of right outputs; None: nothing.
         precision: what it says to compute in.
+        aligned: whether it refuses inputs whose first axes are of different lengths.
         bodies: all that were received.
     """
 
@@ -48,6 +49,7 @@ class FakeServer:
     codec: Mapping[str, Any] = field(default_factory=lambda: {"kind": "tensor"})
     lie: Lie | None = None
     precision: str = "float32"
+    aligned: bool = False
     bodies: list[bytes] = field(default_factory=list)
 
     @property
@@ -101,11 +103,14 @@ class FakeServer:
 
     def _flat(self, value: Any) -> Array:
         named = value if len(self.inputs) > 1 else {self.inputs[0]["name"]: value}
-        arrays = []
+        arrays, lengths = list[Array](), list[int]()
         for spec in map(TensorSpec.model_validate, self.inputs):
             array = np.array(named[spec.name], dtype=spec.dtype)
             if not spec.takes(array.shape):
                 raise ValueError("wrong shape")
+            if self.aligned and arrays and array.shape[0] != lengths[0]:
+                raise ValueError("inputs of different lengths")
+            lengths.append(len(array) if array.ndim else 0)
             arrays.append(array.reshape(-1).astype(np.float64))
         return np.concatenate(arrays)
 
@@ -169,6 +174,7 @@ def listening(fake: FakeServer) -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or every answer waits 40 ms for its head's receipt
 
         def do_GET(self) -> None:
             self._send(Reply(200, {"content-type": "application/json"}, fake.models()))

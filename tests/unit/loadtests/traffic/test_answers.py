@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from loadtests.traffic.answers import Judge, Known, WrongAnswer, told_apart, tolerance_of
+from loadtests.traffic.target import TargetError
 from models.tensors import Tolerance
 from tests.unit.loadtests.traffic.fake_server import LABELLED, LABELS, FakeServer
 
@@ -104,6 +108,77 @@ def test_bytes_are_compared_as_well() -> None:
     nan = np.array([np.nan, 0.2, 0.1], "<f4").tobytes()
     assert judge().raw_problem(kind, nan, None) == "y is not finite"
     assert "differs" in (judge().raw_problem(kind, nan, right) or "")
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def test_npy_files_are_compared_as_well() -> None:
+    right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
+    kind = "application/x-npy"
+    good = np.array([0.7, 0.2, 0.1], "<f4")
+    assert judge().raw_problem(kind, npy(good), right) is None
+    assert "differs" in (judge().raw_problem(kind, npy(good[::-1].copy()), right) or "")
+    assert "shape [1, 3]" in (judge().raw_problem(kind, npy(good[None]), right) or "")
+    matrix = FakeServer(codec=LABELLED).target()
+    by_columns = np.asfortranarray(np.arange(6, dtype="f4").reshape(2, 3))
+    assert np.array_equal(Judge(matrix).raw(kind, npy(by_columns)), by_columns)
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, y=np.array([0.7, 0.2, 0.1], "<f4"))
+    return file.getvalue()
+
+
+GOOD_NPY = npy(np.array([0.7, 0.2, 0.1], "<f4"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"PK",
+        b"PK\x03\x04 is how a zip begins",
+        zipped(),
+        GOOD_NPY[:-1],
+        GOOD_NPY + b"\0",
+        GOOD_NPY[:50],
+        GOOD_NPY.replace(b"(3,)", b"(9,)"),
+        GOOD_NPY.replace(b"(3,), }", b"(3,), ("),  # TokenError of numpy's parser
+        GOOD_NPY.replace(b"'<f4'", b"'|O8'"),
+        GOOD_NPY.replace(b"\x01\x00", b"\x09\x00", 1),
+        npy(np.array([{}, {}, {}], object)),
+        npy(np.array([0.7, 0.2, 0.1], "<f8")),
+    ],
+)
+def test_what_is_no_npy_file_is_a_wrong_answer_and_no_error_of_the_judge(body: bytes) -> None:
+    for known in (None, judge().known(labelled(0.7, 0.2, 0.1), TIGHT)):
+        problem = judge().raw_problem("application/x-npy", body, known)
+        assert problem is not None
+        assert f"{len(body)} bytes of application/x-npy are no float32" in problem
+
+
+@pytest.mark.filterwarnings("ignore")  # numpy's, of what it was made to read
+def test_any_damage_of_an_npy_file_is_seen_or_harmless() -> None:
+    chosen = random.Random(0)
+    right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
+    wrong = 0
+    for _ in range(2000):
+        body = bytearray(GOOD_NPY)
+        for _ in range(chosen.choice((1, 2, 8))):
+            body[chosen.randrange(128)] = chosen.choice(b"()[]{}'\"\n\0 <f48,:0129TFalse#x\xff")
+        wrong += judge().raw_problem("application/x-npy", bytes(body), right) is not None
+    assert 1500 < wrong < 2000  # blanks that pad the header may change
+
+
+def test_a_precision_without_a_variant_is_named() -> None:
+    target = dataclasses.replace(FakeServer().target(), precision="int8")
+    with pytest.raises(TargetError, match="serves 'fake' in int8, of which its manifest has no"):
+        tolerance_of(target)
 
 
 def test_another_model_or_version_did_not_answer_rightly() -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from loadtests.traffic.payloads import (
     FREE_SIZES,
     Template,
+    can_be_aligned,
     discrete_item,
     discrete_numbers,
     draw_item,
@@ -58,6 +59,26 @@ def test_an_item_has_the_shapes_and_dtypes_of_the_manifest() -> None:
 def test_free_dimensions_vary_within_their_sizes() -> None:
     shapes = {drawn(("x", "float32", [-1, -1, 2]), seed=seed)["x"].shape for seed in range(100)}
     assert shapes == {(size, 2) for size in FREE_SIZES}
+
+
+def test_free_dimensions_are_never_larger_than_they_may_be() -> None:
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), free_max=3)
+    shapes = {draw_item([spec], np.random.default_rng(seed))["x"].shape for seed in range(50)}
+    assert shapes == {(1, 2), (2, 2), (3, 2)}
+
+
+def test_aligned_inputs_have_one_size_at_each_axis() -> None:
+    left = TensorSpec(name="l", dtype="int64", shape=(-1, -1, -1))
+    right = TensorSpec(name="r", dtype="bool", shape=(-1, -1, 5), free_max=4)
+    assert can_be_aligned([left, right])
+    assert not can_be_aligned([left])
+    assert not can_be_aligned([right, TensorSpec(name="z", dtype="bool", shape=(-1, 5, -1))])
+    items = [draw_item([left, right], np.random.default_rng(s), aligned=True) for s in range(80)]
+    assert all(item["l"].shape[0] == item["r"].shape[0] for item in items)
+    assert {item["r"].shape for item in items} == {(size, 5) for size in (1, 2, 3, 4)}
+    assert {item["l"].shape[1] for item in items} == set(FREE_SIZES)
+    apart = [draw_item([left, right], np.random.default_rng(seed)) for seed in range(80)]
+    assert any(item["l"].shape[0] != item["r"].shape[0] for item in apart)
 
 
 def parsed(text: bytes) -> Any:

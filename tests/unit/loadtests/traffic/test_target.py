@@ -40,6 +40,7 @@ def changed(**changes: object) -> bytes:
         (changed(default=False), None, "no default model; name one of: fake"),
         (changed(manifest=None, state="failed"), None, "it is failed, not loaded"),
         (changed(manifest={}), None, "not understood"),
+        (b'{"models": [{"name": "fake", "default": true, "manifest": {}}]}', None, "no 'version'"),
         (b"<html>", None, "is no list of models"),
         (b"[]", None, "is no list of models"),
         (b'{"models": []}', None, "no default model; name one of: none"),
@@ -62,6 +63,21 @@ def test_nothing_listens() -> None:
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://"])
 def test_an_address_without_its_parts_is_refused(url: str) -> None:
     with pytest.raises(TargetError, match="is no address such as"):
+        learn(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:http", "is no address: Port could not be cast"),
+        ("http://127.0.0.1:99999", "is no address: Port out of range"),
+        ("http://[::1", "is no address: Invalid IPv6"),
+        ("http://a..b", "GET http://a..b/models failed: .*label"),
+        ("http://127.0.0.1:1/\u00e4", "failed: .*ascii"),
+    ],
+)
+def test_an_address_that_nothing_can_have_is_refused_by_name(url: str, words: str) -> None:
+    with pytest.raises(TargetError, match=words):
         learn(url)
 
 

@@ -1,0 +1,96 @@
+"""What is known before the load: the model and right answers; the master hands them to workers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadtests.traffic.anchors import Anchors, ask
+from loadtests.traffic.drawing import WorkloadError
+from loadtests.traffic.target import Reply, Target, TargetError, exchange, learn
+from loadtests.traffic.workloads import workload
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What users need to know before they start.
+
+    Attributes:
+        target: what they load.
+        anchors: what the idle server answered, ready for use.
+        message: the same for another process, see `from_message`: of what msgpack can carry.
+    """
+
+    target: Target
+    anchors: Anchors
+    message: Mapping[str, Any]
+
+
+@dataclass
+class Answers:
+    """Sends, as `loadtests.traffic.anchors.Send`, and keeps what was answered, in order.
+
+    Attributes:
+        kept: of each answer what was asked (a digest), the status and the body.
+    """
+
+    target: Target
+    kept: list[tuple[bytes, int, bytes]] = field(default_factory=list)
+
+    def __call__(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Send a request to the server."""
+        reply = exchange(self.target.url, "POST", path, headers, body)
+        self.kept.append((_digest(path, body), reply.status, reply.body))
+        return reply
+
+
+def prepare(url: str, model: str | None) -> Prepared:
+    """Learn what the server has loaded, and the right answers to some items.
+
+    Raises:
+        TargetError: if it has not loaded the model, or does not answer as its manifest says.
+    """
+    target = learn(url, model)
+    answers = Answers(target)
+    anchors = ask(target, answers)
+    told = {name: getattr(target, name) for name in ("url", "model", "version", "precision")}
+    return Prepared(
+        target, anchors, {**told, "manifest": dict(target.manifest), "answers": answers.kept}
+    )
+
+
+def from_message(message: Mapping[str, Any]) -> Prepared:
+    """What another process has prepared, without asking the server, which may be busy by now.
+
+    Raises:
+        TargetError: if this process would have asked for other items.
+    """
+    fields = {name: value for name, value in message.items() if name != "answers"}
+    target = Target(**fields)
+    answers = iter(message["answers"])
+
+    def answered(path: str, _: Mapping[str, str], body: bytes) -> Reply:
+        asked, status, answer = next(answers, (b"", 0, b""))
+        if asked != _digest(path, body):
+            raise TargetError(
+                "this worker draws other items than its master asked for; give both the same "
+                "release of the load tests and of numpy"
+            )
+        return Reply(status, {}, answer)
+
+    return Prepared(target, ask(target, answered), message)
+
+
+def obstacle(prepared: Prepared, name: str) -> str | None:
+    """Why the model cannot take a workload, or None where it can."""
+    try:
+        workload(name, prepared.target, 0, prepared.anchors)
+    except WorkloadError as error:
+        return str(error)
+    return None
+
+
+def _digest(path: str, body: bytes) -> bytes:
+    return hashlib.sha256(path.encode() + b"\0" + body).digest()

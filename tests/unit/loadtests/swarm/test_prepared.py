@@ -1,0 +1,77 @@
+"""Another process knows the same right answers without asking, or says why it does not."""
+
+from __future__ import annotations
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+
+from loadtests.swarm.prepared import Prepared, from_message, obstacle, prepare
+from loadtests.traffic.target import TargetError
+from loadtests.traffic.workloads import workload
+from tests.unit.loadtests.traffic.fake_server import (
+    LABELLED,
+    LABELS,
+    PICTURE,
+    PICTURES,
+    FakeServer,
+    listening,
+)
+
+LENGTHS = (
+    {"name": "ids", "dtype": "int64", "shape": [-1, -1]},
+    {"name": "mask", "dtype": "float32", "shape": [-1, -1]},
+)
+FAKES = {
+    "labelled": FakeServer(codec=LABELLED),
+    "pictures": FakeServer(
+        inputs=PICTURE, codec=PICTURES | {"labels": LABELS, "scores": "softmax"}
+    ),
+    "second try": FakeServer(inputs=LENGTHS, aligned=True),
+}
+
+
+def handed_over(prepared: Prepared) -> Prepared:
+    """As Locust carries messages from process to process."""
+    return from_message(msgpack.loads(msgpack.dumps(prepared.message), raw=False))
+
+
+@pytest.mark.parametrize("name", FAKES)
+def test_what_is_handed_over_loads_and_judges_alike_and_nothing_is_asked_again(name: str) -> None:
+    fake = FAKES[name]
+    with listening(fake) as url:
+        prepared = prepare(url, None)
+        asked = len(fake.bodies)
+        received = handed_over(prepared)
+        assert len(fake.bodies) == asked > 0
+    ours, theirs = (
+        workload("mixed", each.target, 3, each.anchors) for each in (prepared, received)
+    )
+    for _ in range(100):
+        call, same = ours.draw(), theirs.draw()
+        assert (call.path, call.body) == (same.path, same.body)
+        reply = fake.post(same.path, same.headers, same.body)
+        assert same.expected.problem(reply.status, reply.headers, reply.body) is None
+        # A status that is right for no call.
+        assert same.expected.problem(500, reply.headers, reply.body) is not None
+
+
+def test_a_process_that_draws_other_items_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening(FakeServer()) as url:
+        prepared = prepare(url, None)
+    monkeypatch.setattr("loadtests.traffic.anchors.SEED", 1)
+    with pytest.raises(TargetError, match="draws other items than its master"):
+        handed_over(prepared)
+
+
+def test_fewer_answers_than_items_are_no_use() -> None:
+    with listening(FakeServer()) as url:
+        prepared = prepare(url, None)
+    with pytest.raises(TargetError, match="the same release"):
+        from_message({**prepared.message, "answers": prepared.message["answers"][:-1]})
+
+
+def test_an_obstacle_is_why_a_workload_cannot_be_loaded() -> None:
+    with listening(FakeServer()) as url:
+        prepared = prepare(url, None)
+    assert obstacle(prepared, "unique") is None
+    assert "takes no pictures" in (obstacle(prepared, "image") or "")

@@ -1,0 +1,73 @@
+"""What the idle server is asked for, and what is said where its answers are of no use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from loadtests.traffic.anchors import Anchors, ask
+from loadtests.traffic.target import Reply, TargetError
+from loadtests.traffic.workloads import workload
+from tests.unit.loadtests.traffic.fake_server import LABELLED, FakeServer, not_finite
+
+IDS: Mapping[str, Any] = {"name": "ids", "dtype": "int64", "shape": [-1, -1], "free_max": 50}
+TWO_LENGTHS: Sequence[Mapping[str, Any]] = (
+    {"name": "tokens", "dtype": "float32", "shape": [-1, -1, 4]},
+    {"name": "mask", "dtype": "bool", "shape": [-1, -1]},
+)
+
+
+@pytest.mark.parametrize("inputs", [TWO_LENGTHS, (IDS, TWO_LENGTHS[1])])
+def test_inputs_that_must_be_of_one_length_are_tried_after_a_refusal(
+    inputs: Sequence[Mapping[str, Any]],
+) -> None:
+    fake = FakeServer(inputs=inputs, aligned=True)
+    calls = workload("mixed", fake.target(), 1, ask(fake.target(), fake.post))
+    for call in (calls.draw() for _ in range(200)):
+        reply = fake.post(call.path, call.headers, call.body)
+        assert call.expected.problem(reply.status, reply.headers, reply.body) is None
+
+
+def test_a_refusal_of_aligned_inputs_is_the_one_that_is_told() -> None:
+    fake = FakeServer(inputs=TWO_LENGTHS)
+    replies = [Reply(422, {}, orjson.dumps({"code": code})) for code in ("first", "second")]
+    with pytest.raises(TargetError, match="422 second"):
+        ask(fake.target(), lambda *_: replies.pop(0))
+    assert replies == []
+
+
+def test_answers_of_the_idle_server_must_have_the_right_form() -> None:
+    fake = FakeServer(codec=LABELLED)
+    fake.lie = not_finite
+    with pytest.raises(TargetError, match="idle server gave a wrong answer"):
+        ask(fake.target(), fake.post)
+
+
+def test_an_idle_server_that_refuses_is_named() -> None:
+    reply = Reply(503, {}, orjson.dumps({"error": "", "code": "model_not_ready"}))
+    with pytest.raises(TargetError, match="503 model_not_ready"):
+        ask(FakeServer().target(), lambda *_: reply)
+
+
+def test_answers_that_cannot_be_told_apart_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake = FakeServer()
+    fake.lie = lambda outputs: [np.zeros_like(output) for output in outputs]
+    with caplog.at_level(logging.INFO):
+        anchors: Anchors = ask(fake.target(), fake.post)
+    assert anchors.told_apart == 0.0
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "may not be noticed" in record.getMessage()
+
+
+def test_large_items_have_fewer_anchors() -> None:
+    fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 400, 500]},))
+    fake.lie = lambda outputs: outputs
+    assert len(ask(fake.target(), fake.post).items) == 10
