@@ -9,7 +9,7 @@ import argparse
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-Better = Literal["higher", "lower"]
+Better = Literal["higher", "lower"] | None  # None: shown, and not judged
+CAPACITY = "capacity, requests/s"
 SAME = ("workload", "arrivals", "slo_ms", "fail_ratio", "model")  # or there is nothing to compare
 TOLD = ("machine", "version", "precision")  # may be what is compared, but has to be said
 LOCUST_TOTAL = "Aggregated"
@@ -37,12 +38,14 @@ class Result:
         kind: `capacity`, `run` or `locust`.
         conditions: what has to be equal, as far as the file tells.
         measures: figures by name.
+        doubts: what a reader of the figures has to know.
     """
 
     file: Path
     kind: str
     conditions: Mapping[str, object]
     measures: Mapping[str, float]
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,12 @@ class Change:
         return (self.after - self.before) / self.before if self.before else math.inf
 
     def verdict(self, tolerance: float) -> str:
-        """`worse`, `better` or `same`; a change of exactly the tolerance is none."""
+        """`worse`, `better` or `same`; a change of exactly the tolerance is none.
+
+        Empty for a figure that is not judged.
+        """
+        if self.better is None:
+            return ""
         if abs(self.relative) <= tolerance + 1e-9:
             return "same"
         return "better" if (self.relative > 0) == (self.better == "higher") else "worse"
@@ -102,7 +110,8 @@ def compare(given: argparse.Namespace, console: Console) -> int:
         ComparisonError: if a file cannot be read, or the two are unlike.
     """
     before, after = read(given.before), read(given.after)
-    for warning in check_alike(before, after):
+    doubts = [f"{each.file} {doubt}" for each in (before, after) for doubt in each.doubts]
+    for warning in [*check_alike(before, after), *doubts]:
         console.print(f"Note: {warning}", markup=False)
     changes = changes_of(before, after)
     console.print(_table(changes, given.tolerance))
@@ -155,6 +164,8 @@ def check_alike(before: Result, after: Result) -> list[str]:
     unlike = [name for name in SAME if before.conditions.get(name) != after.conditions.get(name)]
     if before.kind == "run" and before.conditions.get("rate") != after.conditions.get("rate"):
         unlike.append("rate")
+    if before.kind == "locust" and before.conditions != after.conditions:
+        unlike.append("requests")
     if unlike:
         differences = "; ".join(
             f"{name} {before.conditions.get(name)} and {after.conditions.get(name)}"
@@ -169,11 +180,20 @@ def check_alike(before: Result, after: Result) -> list[str]:
 
 
 def changes_of(before: Result, after: Result) -> list[Change]:
-    """One for each figure that both have."""
+    """One for each figure that both have.
+
+    Of two capacities only the capacities are judged: what else is told belongs to different rates
+    and lies near the SLO by construction. It is shown all the same: what holds more at the same p99
+    with a worse p50 is worth a look.
+    """
+
+    def better(name: str) -> Better:
+        if before.kind == "capacity" and name != CAPACITY:
+            return None
+        return "higher" if name.endswith("requests/s") else "lower"
+
     return [
-        Change(
-            name, value, after.measures[name], "higher" if name.endswith("requests/s") else "lower"
-        )
+        Change(name, value, after.measures[name], better(name))
         for name, value in before.measures.items()
         if name in after.measures
     ]
@@ -182,25 +202,42 @@ def changes_of(before: Result, after: Result) -> list[Change]:
 def _capacity(file: Path, found: Mapping[str, Any]) -> Result:
     if found["capacity_per_s"] is None or found["at_capacity"] is None:
         raise ComparisonError(f"{file} holds no capacity: {found['headline']}")
-    # latencies at the capacity belong to different rates and lie near the SLO by construction;
-    # they are shown all the same: what holds more at the same p99 with a worse p50 is worth a look
-    figures = _figures(found["at_capacity"])
+    if found["end"] != "found":
+        raise ComparisonError(f"{file} is of a search that was cut short: {found['end']}")
+    _check_right(file, found["trials"])
+    doubts = [f"is not to be trusted: {doubt}" for doubt in found["doubts"]]
+    if found["at_least"]:
+        doubts.append("tells the least that the capacity is, not how much it is")
+    if not found["confirmed"]:
+        doubts.append("holds a capacity that no long trial confirmed")
     return Result(
         file,
         "capacity",
         found["conditions"],
-        {"capacity, requests/s": float(found["capacity_per_s"]), **figures},
+        {CAPACITY: float(found["capacity_per_s"]), **_figures(found["at_capacity"])},
+        tuple(doubts),
     )
 
 
 def _run(file: Path, found: Mapping[str, Any]) -> Result:
     trial = found["trial"]
+    _check_right(file, [trial])
     return Result(
         file,
         "run",
         {**found["conditions"], "rate": trial["rate_per_s"]},
         {"answered, requests/s": float(trial["achieved_per_s"]), **_figures(trial)},
+        tuple(f"is not to be trusted: {doubt}" for doubt in found["doubts"]),
     )
+
+
+def _check_right(file: Path, trials: Sequence[Mapping[str, Any]]) -> None:
+    wrong = next((trial for trial in trials if trial["wrong"] > 0), None)
+    if wrong is not None:
+        raise ComparisonError(
+            f"{file} holds {wrong['wrong']} wrong answers: figures of a server that answers "
+            f"wrongly say nothing; the first: {wrong['first_wrong']}"
+        )
 
 
 def _figures(trial: Mapping[str, Any]) -> dict[str, float]:
@@ -213,20 +250,23 @@ def _figures(trial: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _locust(file: Path, text: str) -> Result:
-    rows = [row for row in csv.DictReader(io.StringIO(text)) if row.get("Name") == LOCUST_TOTAL]
+    rows = list(csv.DictReader(io.StringIO(text)))
     try:
-        total = rows[-1]
+        total = next(row for row in reversed(rows) if row.get("Name") == LOCUST_TOTAL)
         requests = float(total["Request Count"])
+        failed = float(total["Failure Count"]) / requests if requests else 1.0
         measures = {
-            "answered, requests/s": float(total["Requests/s"]),
+            # Locust counts what failed as a request, too
+            "answered, requests/s": float(total["Requests/s"]) * (1 - failed),
             **{f"p{n} ms": float(total[f"{n}%"]) for n in (50, 95, 99)},
-            "failed share": float(total["Failure Count"]) / requests if requests else 1.0,
+            "failed share": failed,
         }
-    except (IndexError, KeyError, ValueError, TypeError) as error:
+        sent = {f"{row['Type']} {row['Name']}" for row in rows if row is not total}
+    except (StopIteration, KeyError, ValueError, TypeError) as error:
         raise ComparisonError(
             f"{file} is no _stats.csv of Locust with a row {LOCUST_TOTAL!r} of figures"
         ) from error
-    return Result(file, "locust", {}, measures)
+    return Result(file, "locust", {"requests": ", ".join(sorted(sent))}, measures)
 
 
 def _table(changes: list[Change], allowed: float) -> Table:

@@ -8,6 +8,7 @@ HEAD_END = b"\r\n\r\n"
 LENGTH = b"\r\ncontent-length:"
 CLOSES = b"\r\nconnection: close"
 MAX_HEAD_BYTES = 65_536
+MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class WireError(Exception):
@@ -43,32 +44,43 @@ class ResponseParser:
     """Reads one response after the other from the pieces that a socket gives."""
 
     def __init__(self) -> None:
-        self._received = b""
+        self._received = bytearray()  # an incomplete response; grows without being copied
+        self._needed = 0  # bytes of the whole response; 0 before its head is complete
 
     def feed(self, data: bytes) -> Response | None:
         """Take what has arrived; the response, once it is complete.
 
         Raises:
-            WireError: at what is not HTTP/1.1, has no Content-Length, or goes on after the
-                response: with one request in the air nothing may follow.
+            WireError: at what is not HTTP/1.1, has no Content-Length or too large a one, or goes
+                on after the response: with one request in the air nothing may follow.
         """
-        received = self._received + data if self._received else data
+        received: bytes | bytearray = data
+        if self._received:
+            self._received += data
+            if len(self._received) < self._needed:
+                return None
+            received = self._received
         head_size = received.find(HEAD_END)
         if head_size < 0:
             if len(received) > MAX_HEAD_BYTES:
                 raise WireError(f"no end of the head within {MAX_HEAD_BYTES} bytes")
-            self._received = received
+            self._wait(received, 0)
             return None
-        body_at = head_size + len(HEAD_END)
-        status, length = _head(received[:head_size])
+        head, body_at = bytes(received[:head_size]), head_size + len(HEAD_END)
+        status, length = _head(head)
         excess = len(received) - body_at - length
         if excess > 0:
             raise WireError(f"{excess} bytes came after the response")
         if excess < 0:
-            self._received = received
+            self._wait(received, body_at + length)
             return None
-        self._received = b""
-        return Response(status, received[body_at:], received[:head_size])
+        self._received, self._needed = bytearray(), 0
+        return Response(status, bytes(received[body_at:]), head)
+
+    def _wait(self, received: bytes | bytearray, needed: int) -> None:
+        if received is not self._received:
+            self._received = bytearray(received)
+        self._needed = needed
 
 
 def _head(head: bytes) -> tuple[int, int]:
@@ -82,4 +94,8 @@ def _head(head: bytes) -> tuple[int, int]:
     value = lowered[at + len(LENGTH) :].partition(b"\r\n")[0].strip()
     if not value.isdigit():
         raise WireError(f"Content-Length is {value!r}")
-    return int(head[9:12]), int(value)
+    # the digits are counted first: Python refuses to read thousands of them
+    length = int(value) if len(value) <= len(str(MAX_BODY_BYTES)) else MAX_BODY_BYTES + 1
+    if length > MAX_BODY_BYTES:
+        raise WireError(f"an answer of more than {MAX_BODY_BYTES >> 20} MiB")
+    return int(head[9:12]), length

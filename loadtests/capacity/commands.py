@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
+import logging
+import resource
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +18,12 @@ from pathlib import Path
 from rich.console import Console
 
 from loadtests.capacity import plot, results
+from loadtests.capacity.address import Address, address_of, reach
 from loadtests.capacity.arrivals import ArrivalKind
 from loadtests.capacity.conditions import Conditions, conditions_of
 from loadtests.capacity.finding import Found, find, measuring
 from loadtests.capacity.generator import Limits
+from loadtests.capacity.options import LOWEST_RATE_PER_S, OptionsError
 from loadtests.capacity.page import render
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Lengths, Search, Step
@@ -28,8 +35,12 @@ from loadtests.traffic.workloads import workload
 from models.processor import usable_cores
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-LOWEST_RATE_PER_S = 1.0
 BUSY_SHARE = 0.25  # of the cores, in use before the search begins
+OTHER_FILES = 64  # open beside the connections: libraries, event loop, output
+
+
+class OutputError(Exception):
+    """The results cannot be written; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +48,13 @@ class Load:
     """What is sent and how; enough for another process to make the same.
 
     Attributes:
+        address: of the server; looked up once, by `reached`.
         model: None: the server's default one.
         seed: of the inputs; each process adds its number.
     """
 
     url: str
+    address: Address
     model: str | None
     workload: str
     arrivals: ArrivalKind
@@ -53,29 +66,51 @@ class Load:
         """From the command line.
 
         Raises:
-            ValueError: if nothing could be in time.
+            AddressError: if the URL is none that can be measured.
+            OptionsError: if nothing could be in time, or connections need more files than allowed.
         """
-        if given.timeout_s * 1000 <= given.slo_ms:
-            raise ValueError(
-                f"--timeout-s {given.timeout_s:g} has to be longer than --slo-ms {given.slo_ms:g}"
-            )
+        for option in ("slo_ms", "fail_p99_ms"):
+            allowed_ms = getattr(given, option, None)
+            if allowed_ms is not None and given.timeout_s * 1000 <= allowed_ms:
+                raise OptionsError(
+                    f"--timeout-s {given.timeout_s:g} has to be longer than "
+                    f"--{option.replace('_', '-')} {allowed_ms:g}"
+                )
         limits = Limits(-(-given.connections // given.processes), given.timeout_s)
+        _check_files(limits.connections)
         return cls(
-            given.url.rstrip("/"), given.model, given.workload, given.arrivals, limits, given.seed
+            given.url.rstrip("/"),
+            address_of(given.url),
+            given.model,
+            given.workload,
+            given.arrivals,
+            limits,
+            given.seed,
         )
+
+    def reached(self) -> Load:
+        """The same with the address looked up.
+
+        Raises:
+            Unreachable: if nobody takes a connection there.
+        """
+        return dataclasses.replace(self, address=reach(self.address))
 
 
 def shooter_of(load: Load, number: int) -> Shooter:
     """The shooter of one process; learns from the server what it takes."""
     target = learn(load.url, load.model)
-    stream = workload(load.workload, target, load.seed + number, ask(target))
-    return Shooter(load.url, stream, load.arrivals, load.limits)
+    with _log_told() if number == 0 else contextlib.nullcontext():  # all would say the same
+        anchors = ask(target)
+    stream = workload(load.workload, target, load.seed + number, anchors)
+    return Shooter(load.address, stream, load.arrivals, load.limits)
 
 
 def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
     """Search, print, write; returns the exit code."""
-    load, gates = Load.of(given), Gates(given.slo_ms, given.fail_ratio)
+    load, gates = Load.of(given).reached(), Gates(given.slo_ms, given.fail_ratio)
     conditions = _conditions(given, load, gates, command, ("budget_s", "start_rate", "max_rate"))
+    check_writable(given.out)
     lengths = Lengths.within(given.budget_s)
     search = Search(lengths, given.start_rate, LOWEST_RATE_PER_S, given.max_rate)
     console.print(
@@ -100,9 +135,10 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
 
 def run(given: argparse.Namespace, console: Console, command: str) -> int:
     """One trial at a fixed rate; returns the exit code."""
-    ratio = 1.0 if given.fail_ratio is None else given.fail_ratio
-    load, gates = Load.of(given), Gates(given.fail_p99_ms or given.slo_ms, ratio)
+    gates = Gates(given.fail_p99_ms or given.slo_ms, given.fail_ratio)
+    load = Load.of(given).reached()
     conditions = _conditions(given, load, gates, command, ("rate", "seconds", "settle_s"))
+    check_writable(given.out)
     with _gun(load, given.processes) as gun:
         measure = measuring(gun, given.settle_s, given.slo_ms, load.seed)
         trial = measure(Step("run", given.rate, given.seconds))
@@ -110,9 +146,9 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
     for reason, count in trial.failures.items():
         console.print(f"{count} failed: {reason}", markup=False)
     for doubt in trial.doubts(gates):
-        console.print(f"Not to be trusted: {doubt}.")
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "run.json").write_bytes(results.run_json(trial, conditions))
+        console.print(f"Not to be trusted: {doubt}.", markup=False)
+    with _writing(given.out):
+        (given.out / "run.json").write_bytes(results.run_json(trial, conditions))
     console.print(f"written to {given.out / 'run.json'}")
     missed = missed_gates(trial, given.fail_p99_ms, given.fail_ratio)
     for each in missed:
@@ -120,7 +156,7 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
     return FAILED if missed else OK
 
 
-def missed_gates(trial: Trial, p99_ms: float | None, fail_ratio: float | None) -> list[str]:
+def missed_gates(trial: Trial, p99_ms: float | None, fail_ratio: float) -> list[str]:
     """Why a single run fails; wrong answers and a run without any answer always do."""
     missed = []
     if trial.wrong:
@@ -129,7 +165,7 @@ def missed_gates(trial: Trial, p99_ms: float | None, fail_ratio: float | None) -
         missed.append("no request was answered")
     if p99_ms is not None and trial.p99_ms > p99_ms:
         missed.append(f"p99 is {trial.p99_ms:.1f} ms, above --fail-p99-ms {p99_ms:g}")
-    if fail_ratio is not None and trial.fail_ratio > fail_ratio:
+    if trial.fail_ratio > fail_ratio:
         missed.append(f"{trial.fail_ratio:.3%} failed, above --fail-ratio {fail_ratio:.3%}")
     return missed
 
@@ -154,16 +190,37 @@ def progress(trial: Trial, gates: Gates) -> str:
 
 
 def exit_code(found: Found, min_capacity: float | None, console: Console) -> int:
-    """0 if there is a capacity, and enough of it."""
+    """0 if there is a capacity, and enough of it.
+
+    A least capacity is a demand, so it takes a confirmed one; unless it is asked for, a capacity
+    that is not confirmed is a result like any other.
+    """
     if found.end == "interrupted":
         return INTERRUPTED
     capacity = found.answer.capacity_per_s
-    if capacity is None or found.end == "wrong answers":
+    if capacity is None or found.end in ("wrong answers", "unreachable"):
         return FAILED
     if min_capacity is not None and capacity < min_capacity:
         console.print(f"FAILED: {capacity:,.0f}/s is below --min-capacity {min_capacity:g}")
         return FAILED
+    if min_capacity is not None and not found.answer.confirmed:
+        console.print(
+            f"FAILED: --min-capacity {min_capacity:g} demands a confirmed capacity; "
+            f"{capacity:,.0f}/s is not"
+        )
+        return FAILED
     return OK
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder of the results, before anything is measured for it.
+
+    Raises:
+        OutputError: if nothing can be written there.
+    """
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def _report(found: Found, conditions: Conditions, folder: Path, console: Console) -> None:
@@ -174,12 +231,12 @@ def _report(found: Found, conditions: Conditions, folder: Path, console: Console
         console.print(note, markup=False)
     if not found.trials:
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    png = plot.png_of(found, conditions, results.headline(found, gates))
-    (folder / "capacity.png").write_bytes(png)
-    (folder / "capacity.json").write_bytes(results.capacity_json(found, conditions))
-    (folder / "capacity.csv").write_text(results.trials_csv(found.trials, gates))
-    (folder / "capacity.html").write_text(render(found, conditions, png))
+    with _writing(folder):  # the figures first: they are what cannot be made again
+        (folder / "capacity.json").write_bytes(results.capacity_json(found, conditions))
+        (folder / "capacity.csv").write_text(results.trials_csv(found.trials, gates))
+        png = plot.png_of(found, conditions, results.headline(found, gates))
+        (folder / "capacity.png").write_bytes(png)
+        (folder / "capacity.html").write_text(render(found, conditions, png))
     console.print(f"written to {folder}/capacity.html, .png, .json and .csv")
 
 
@@ -193,7 +250,40 @@ def _conditions(
     target: Target = learn(load.url, load.model)
     names = (*own, "timeout_s", "connections", "processes", "seed")
     settings = {name: float(getattr(given, name)) for name in names}
-    return conditions_of(command, target, load.workload, load.arrivals, gates, settings)
+    sent = (load.workload, load.arrivals)
+    return conditions_of(command, target, load.address, sent, gates, settings)
+
+
+def _check_files(connections: int) -> None:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = connections + OTHER_FILES
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise OptionsError(
+            f"{connections} connections of a process need {needed} open files, and {allowed} are "
+            f"allowed; raise it (ulimit -n {needed}), or lower --connections"
+        )
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"--out {folder} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _log_told() -> Iterator[None]:
+    """Print what the load tests log, such as how well answers can be told apart."""
+    log, handler = logging.getLogger("loadtests"), logging.StreamHandler(sys.stdout)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 import platform
 from dataclasses import dataclass
 
+from loadtests.capacity.address import Address
 from loadtests.capacity.trial import Gates
 from loadtests.traffic.target import Target
 from models.processor import cpu_name, usable_cores
@@ -21,6 +22,7 @@ class Conditions:
         date: of the start, UTC.
         machine: processor, cores and system of the generator.
         load_average: of the last minute before the start.
+        address: IP:PORT that the URL stood for.
         settings: of the search or of the run, by name.
     """
 
@@ -29,6 +31,7 @@ class Conditions:
     machine: str
     load_average: float
     url: str
+    address: str
     model: str
     version: int
     precision: str
@@ -42,18 +45,29 @@ class Conditions:
 def conditions_of(
     command: str,
     target: Target,
-    workload: str,
-    arrivals: str,
+    address: Address,
+    sent: tuple[str, str],
     gates: Gates,
     settings: dict[str, float],
 ) -> Conditions:
-    """The conditions of a measurement that starts now on this machine."""
+    """The conditions of a measurement that starts now on this machine.
+
+    Args:
+        command: that was typed.
+        target: what is loaded.
+        address: of its server, looked up.
+        sent: workload and arrivals.
+        gates: of the measurement.
+        settings: of the search or of the run, by name.
+    """
+    workload, arrivals = sent
     return Conditions(
         command=command,
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         machine=f"{cpu_name()}, {usable_cores()} cores, {platform.system()} {platform.machine()}",
         load_average=round(os.getloadavg()[0], 2),
         url=target.url,
+        address=address.peer,
         model=target.model,
         version=target.version,
         precision=target.precision,

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from loadtests.capacity.address import Unreachable
+from loadtests.capacity.generator import TrialTooLarge
 from loadtests.capacity.search import Answer, Search, Step
 from loadtests.capacity.shooting import Gun, Shot
 from loadtests.capacity.trial import Gates, Trial, summarize
 
 NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
-End = Literal["found", "wrong answers", "interrupted"]
+End = Literal["found", "wrong answers", "interrupted", "unreachable", "too large"]
 Measure = Callable[[Step], Trial]
 
 
@@ -25,6 +27,7 @@ class Found:
         end: why there was no further trial.
         at_least: the capacity is no less; what ended the search was not the server.
         seconds: that the search took.
+        reason: what cut it short, in words; empty where nothing did, or the user.
     """
 
     answer: Answer
@@ -32,6 +35,7 @@ class Found:
     end: End
     at_least: bool
     seconds: float
+    reason: str = ""
 
     def at_capacity(self, gates: Gates) -> Trial | None:
         """The trial that shows the capacity: the last one that passed nearest to it."""
@@ -66,6 +70,9 @@ def find(
 ) -> Found:
     """Search for the capacity; ends early at the first wrong answer and at Ctrl-C.
 
+    A server that is gone, or a trial that does not fit into memory, is an end too: what was
+    measured until then is kept.
+
     Args:
         search: decides.
         measure: makes a trial.
@@ -77,6 +84,7 @@ def find(
     begun = clock()
     trials: list[Trial] = []
     end: End = "found"
+    reason = ""
     try:
         step: Step | None = search.warm_up()
         while step is not None:
@@ -92,8 +100,13 @@ def find(
             step = search.next_step(budget_s - (clock() - begun))
     except KeyboardInterrupt:
         end = "interrupted"
+    except Unreachable as error:
+        end, reason = "unreachable", str(error)
+    except TrialTooLarge as error:
+        end, reason = "too large", str(error)
     answer = search.answer()
-    return Found(answer, tuple(trials), end, _at_least(answer, trials, gates), clock() - begun)
+    at_least = _at_least(answer, trials, gates)
+    return Found(answer, tuple(trials), end, at_least, clock() - begun, reason)
 
 
 def _at_least(answer: Answer, trials: list[Trial], gates: Gates) -> bool:

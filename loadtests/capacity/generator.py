@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 
-from loadtests.wire import Response, ResponseParser, WireError
+from loadtests.capacity.address import Address, Unreachable, words_of
+from loadtests.capacity.connection import Connection
+from loadtests.wire import Response
 from models.tensors import Array
 
 TICK_S = 0.001  # the resolution of uvloop's timers; a shorter sleep would spin
 LONGEST_IDLE_S = 2.0  # below uvicorn's keep-alive of 5 s: nothing is sent into a closing connection
-UNANSWERED, BROKEN, UNREADABLE = "no answer in time", "connection broken", "unreadable answer"
+MAX_ANSWER_BYTES = 512 * 1024 * 1024  # of one trial; they are judged after it
+UNANSWERED = "no answer in time"
+NOT_OPENED = "no connection"
+OUT_OF_OWN = "the generator could open no further connection"
+# of files, of the whole machine's files, of local ports, of memory for sockets: not the server's
+OWN_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
-class Unreachable(Exception):
-    """Nobody answers at the address; the message says where and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where the server listens."""
-
-    host: str
-    port: int
+class TrialTooLarge(Exception):
+    """A trial does not fit into memory; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,8 @@ class Fired:
         connections: that were opened.
         cpu_s: processor time of this process up to the last arrival.
         span_s: wall time of the same.
-        connect_error: the last connection that could not be opened; None if all could.
+        connect_error: why the server took a connection not; of the last one, None if it took all.
+        unopened: requests that failed because the generator itself could open no connection.
     """
 
     due_s: Array
@@ -73,6 +73,7 @@ class Fired:
     cpu_s: float = 0.0
     span_s: float = 0.0
     connect_error: str | None = None
+    unopened: set[int] = field(default_factory=set)
 
 
 async def fire(
@@ -93,6 +94,7 @@ async def fire(
 
     Raises:
         Unreachable: if no connection at all could be opened.
+        TrialTooLarge: if the answers are more than memory should hold.
     """
     volley = _Volley(address, due_s, requests, limits)
     gc.disable()  # a collection among millions of answers would be a stall of our own
@@ -105,8 +107,7 @@ async def fire(
     fired = volley.fired
     if fired.connect_error is not None and not any(fired.responses):
         raise Unreachable(
-            f"cannot connect to {address.host}:{address.port}: {fired.connect_error}; "
-            "is the server running?"
+            f"cannot connect to {address.peer}: {fired.connect_error}; is the server running?"
         )
     return fired
 
@@ -128,9 +129,10 @@ class _Volley:
         self._next = 0
         self._open = n  # requests without an end
         self._waiting: deque[int] = deque()
-        self._idle: list[_Connection] = []
-        self._connections: set[_Connection] = set()
+        self._idle: list[Connection] = []
+        self._connections: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
+        self._answer_bytes = 0
         self._start = self._cpu_start = 0.0
         self.fired = Fired(due_s, np.empty(0), np.empty(0), [None] * n)
         self.finished: asyncio.Future[None] = self._loop.create_future()
@@ -201,20 +203,25 @@ class _Volley:
     async def _connect(self) -> None:
         try:
             await self._loop.create_connection(
-                lambda: _Connection(self), self._address.host, self._address.port
+                lambda: Connection(self), self._address.ip or self._address.host, self._address.port
             )
         except OSError as error:
-            self.fired.connect_error = str(error) or type(error).__name__
+            own, why = error.errno in OWN_ERRORS, words_of(error)
+            if not own:
+                self.fired.connect_error = why
             if self._waiting:
-                self.fail(self._waiting.popleft(), BROKEN)
+                index = self._waiting.popleft()
+                if own:
+                    self.fired.unopened.add(index)
+                self.fail(index, f"{OUT_OF_OWN if own else NOT_OPENED}: {why}")
 
-    def made(self, connection: _Connection) -> None:
+    def made(self, connection: Connection) -> None:
         """A connection is open."""
         self.fired.connections += 1
         self._connections.add(connection)
         self._free(connection)
 
-    def lost(self, connection: _Connection) -> None:
+    def lost(self, connection: Connection) -> None:
         """A connection is gone; what waits may need another one in its place."""
         self._connections.discard(connection)
         if connection in self._idle:
@@ -222,10 +229,18 @@ class _Volley:
         if len(self._waiting) > len(self._opening) and not self.finished.done():
             self._open_one()
 
-    def answered(self, connection: _Connection, index: int, response: Response) -> None:
+    def answered(self, connection: Connection, index: int, response: Response) -> None:
         """An answer is complete."""
         self._done[index] = time.perf_counter() - self._start
         self.fired.responses[index] = response
+        self._answer_bytes += len(response.body)
+        if self._answer_bytes > MAX_ANSWER_BYTES and not self.finished.done():
+            self.finished.set_exception(
+                TrialTooLarge(
+                    f"the answers of a trial need more than {MAX_ANSWER_BYTES >> 20} MiB; lower "
+                    "--max-rate (or --rate, --seconds), or share the rate with --processes"
+                )
+            )
         self._ended()
         if response.closes:
             connection.abort()
@@ -238,7 +253,7 @@ class _Volley:
         self.fired.faults[index] = fault
         self._ended()
 
-    def _free(self, connection: _Connection) -> None:
+    def _free(self, connection: Connection) -> None:
         if self._waiting:
             index = self._waiting.popleft()
             connection.send(index, self._requests[index])
@@ -257,51 +272,3 @@ class _Volley:
     def _give_up(self) -> None:
         if not self.finished.done():
             self.finished.set_result(None)
-
-
-class _Connection(asyncio.Protocol):
-    """One request at a time."""
-
-    def __init__(self, volley: _Volley) -> None:
-        self._volley = volley
-        self._parser = ResponseParser()
-        self._transport: asyncio.Transport | None = None
-        self._index: int | None = None
-        self.idle_since_s = 0.0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
-        self._volley.made(self)
-
-    def send(self, index: int, request: bytes) -> None:
-        """Write a request; the connection is busy until its answer is there."""
-        self._index = index
-        if self._transport is not None:
-            self._transport.write(request)
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._index = None
-        if self._transport is not None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        index = self._index
-        if index is None:
-            self.abort()  # an answer that nobody asked for
-            return
-        try:
-            response = self._parser.feed(data)
-        except WireError:
-            self._volley.fail(index, UNREADABLE)
-            self.abort()
-            return
-        if response is not None:
-            self._index = None
-            self._volley.answered(self, index, response)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._index is not None:
-            self._volley.fail(self._index, BROKEN)
-            self._index = None
-        self._volley.lost(self)

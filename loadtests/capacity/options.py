@@ -10,6 +10,12 @@ from pathlib import Path
 
 from loadtests.traffic.workloads import WORKLOADS
 
+LOWEST_RATE_PER_S = 1.0  # a server that cannot keep up so little has no capacity
+
+
+class OptionsError(Exception):
+    """Options that do not go together; the message says which, and why."""
+
 
 def add_common(parser: argparse.ArgumentParser, out: str) -> None:
     """What the search and the single run have in common."""
@@ -35,7 +41,7 @@ def add_common(parser: argparse.ArgumentParser, out: str) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=from_zero,
         default=int.from_bytes(os.urandom(4)),
         help="of arrivals and inputs (default: drawn; with one used before, a server's cache has "
         "the answers already)",
@@ -59,10 +65,12 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--start-rate", type=above_zero, default=100.0, help="first rate tried (default: 100)"
     )
     parser.add_argument(
-        "--max-rate", type=above_zero, default=20_000.0, help="highest rate (default: 20000)"
+        "--max-rate", type=a_rate, default=20_000.0, help="highest rate (default: 20000)"
     )
     parser.add_argument(
-        "--min-capacity", type=above_zero, help="exit code 1 below so many requests/s"
+        "--min-capacity",
+        type=above_zero,
+        help="exit code 1 below so many requests/s, or if the capacity is not confirmed",
     )
 
 
@@ -75,13 +83,28 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above it")
     parser.add_argument(
-        "--fail-ratio", type=share, help="exit code 1 if a larger share of the requests fails"
+        "--fail-ratio",
+        type=share,
+        default=0.001,
+        help="exit code 1 if a larger share of the requests fails (default: 0.001)",
     )
 
 
 def above_zero(text: str) -> float:
     """A finite number above zero."""
     return _checked(text, lambda value: value > 0, "above zero")
+
+
+def a_rate(text: str) -> float:
+    """A rate that a search can end at."""
+    return _checked(text, lambda value: value >= LOWEST_RATE_PER_S, "1 or more")
+
+
+def from_zero(text: str) -> int:
+    """A whole number from 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
 
 
 def share(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -25,6 +26,7 @@ SERIES: tuple[tuple[str, str, str, Callable[[Trial], float]], ...] = (
     ("p50", "#7a5c00", "^", lambda trial: trial.typical_p50_ms),
 )
 DOTS_PER_INCH = 144
+TITLE_CHARACTERS = 76  # of a line of the title, as wide as the figure
 _SETTINGS: dict[Any, Any] = {  # the stubs know the keys by name, and no wider type fits
     "font.family": ["DejaVu Sans"],  # what comes with matplotlib: its sizes are known
     "font.size": 10,
@@ -63,7 +65,14 @@ def png_of(found: Found, conditions: Conditions, headline: str) -> bytes:
         _served_axis(served, trials, gates)
         _rate_axis(served, trials)
         _mark_capacity((latency, served), found)
-        figure.suptitle(headline, x=0.02, ha="left", fontsize=11.5, fontweight="bold")
+        figure.suptitle(
+            textwrap.fill(headline, TITLE_CHARACTERS),
+            x=0.02,
+            ha="left",
+            fontsize=11.5,
+            fontweight="bold",
+            parse_math=False,  # a server's own words may hold dollar signs
+        )
         latency.set_title(
             f"{conditions.model} {conditions.version} ({conditions.precision}), workload "
             f"{conditions.workload}, {conditions.arrivals} arrivals, open loop\n"
@@ -71,6 +80,7 @@ def png_of(found: Found, conditions: Conditions, headline: str) -> bytes:
             loc="left",
             fontsize=8.5,
             color=SOFT,
+            parse_math=False,
         )
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=DOTS_PER_INCH)
@@ -183,7 +193,8 @@ def _mark_capacity(panels: Sequence[Axes], found: Found) -> None:
                 found.answer.low_per_s, found.answer.high_per_s, color=INK, alpha=0.10, linewidth=0
             )
     panels[0].annotate(
-        f"{'at least ' if found.at_least else ''}{capacity:,.4g}/s",
+        f"{'at least ' if found.at_least else ''}{capacity:,.4g}/s"
+        f"{'' if found.answer.confirmed else ', not confirmed'}",
         (capacity, 1),
         xycoords=("data", "axes fraction"),
         xytext=(-5, -4),

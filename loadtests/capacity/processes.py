@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -22,16 +23,29 @@ class ManyProcesses:
     Args:
         number: of processes.
         make: makes the shooter of the process with this number; is called there.
+
+    Raises:
+        Exception: on entering, what `make` raised.
     """
 
     def __init__(self, number: int, make: Callable[[int], Shooter]) -> None:
         context = multiprocessing.get_context("spawn")
+        self._make = make
         self._pools = [
-            ProcessPoolExecutor(1, context, initializer=_begin, initargs=(make, index))
-            for index in range(number)
+            ProcessPoolExecutor(1, context, initializer=_ignore_ctrl_c) for _ in range(number)
         ]
+        self._pids: set[int] = set()
 
     def __enter__(self) -> ManyProcesses:
+        try:
+            started = [pool.submit(os.getpid) for pool in self._pools]
+            self._pids = {each.result() for each in started}
+            made = [pool.submit(_make, self._make, index) for index, pool in enumerate(self._pools)]
+            for each in made:
+                each.result()
+        except BaseException:
+            self._kill()
+            raise
         return self
 
     def __exit__(
@@ -43,8 +57,23 @@ class ManyProcesses:
         for pool in self._pools:
             pool.shutdown(cancel_futures=True)
 
+    def _kill(self) -> None:
+        """End the processes now: nobody waits for what they still send."""
+        for child in multiprocessing.active_children():
+            if child.pid in self._pids:
+                child.terminate()
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
     def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        """See `loadtests.capacity.shooting.Gun`."""
+        """See `loadtests.capacity.shooting.Gun`; cut short, by Ctrl-C or an error, it is over."""
+        try:
+            return self._shoot(shot)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
         n = len(self._pools)
         shares = [
             Shot(shot.rate_per_s / n, shot.settle_s, shot.seconds, shot.seed * n + index)
@@ -60,8 +89,12 @@ class ManyProcesses:
         return merged([each.result() for each in fired])
 
 
-def _begin(make: Callable[[int], Shooter], index: int) -> None:
+def _ignore_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the run
+
+
+def _make(make: Callable[[int], Shooter], index: int) -> None:
+    # not in the initializer: what fails there only breaks the pool, without saying why
     _shooters.append(make(index))
 
 

@@ -35,21 +35,31 @@ COLUMNS = (
 def headline(found: Found, gates: Gates) -> str:
     """The one sentence that a search is made for."""
     capacity, trial = found.answer.capacity_per_s, found.at_capacity(gates)
-    slo = f"p99 of at most {gates.slo_ms:g} ms, at most {gates.fail_ratio:.2%} failed"
+    slo = f"typical p99 of at most {gates.slo_ms:g} ms, at most {gates.fail_ratio:.2%} failed"
     if found.end == "wrong answers":
         bad = found.trials[-1]
         return f"{bad.wrong} wrong answers at {bad.rate_per_s:,.0f} requests/s: {bad.first_wrong}"
     if capacity is None or trial is None:
         if found.end == "interrupted":
             return "Interrupted before anything was known"
+        if found.reason:
+            return f"Cut short before anything was known: {found.reason}"
         lowest = min((t.rate_per_s for t in found.trials), default=0.0)
         return f"The server does not keep to the SLO ({slo}) even at {lowest:,.3g} requests/s"
     number = f"{capacity:,.0f}" if capacity >= 100 else f"{capacity:.1f}"
+    sure = "" if found.answer.confirmed else ", not confirmed"
     if found.at_least:
-        bound = any(each.generator_bound(gates) for each in found.trials)
-        why = "the generator is the limit" if bound else "no higher rate was tried"
-        return f"Capacity: at least {number} requests/s ({slo}): {why}"
-    return f"Capacity: {number} requests/s ({slo})"
+        return f"Capacity: at least {number} requests/s{sure} ({slo}): {_bound(found, gates)}"
+    return f"Capacity: {number} requests/s{sure} ({slo})"
+
+
+def _bound(found: Found, gates: Gates) -> str:
+    """What kept the search from going higher, where it was not the server."""
+    if any(each.generator_bound(gates) for each in found.trials):
+        return "the generator is the limit"
+    if found.end == "too large":
+        return "a trial at a higher rate does not fit into memory"
+    return "no higher rate was tried"
 
 
 def notes(found: Found, gates: Gates) -> list[str]:
@@ -58,16 +68,19 @@ def notes(found: Found, gates: Gates) -> list[str]:
     said = []
     if found.end == "interrupted":
         said.append("Interrupted: this is what was known until then.")
-    if answer.capacity_per_s is not None and not found.at_least:
+    if found.reason:
+        said.append(f"Cut short: {found.reason}.")
+    known = answer.capacity_per_s is not None and trial is not None
+    if known and not found.at_least:
         said.append(
             f"With a probability of 80 % the limit lies between {answer.low_per_s:,.4g} and "
             f"{answer.high_per_s:,.4g} requests/s."
         )
-        if not answer.confirmed:
-            said.append(
-                "Not confirmed: no long trial at that rate kept to the SLO; repeat it on a quieter "
-                "machine, or with a larger --budget-s."
-            )
+    if known and not answer.confirmed:
+        said.append(
+            "Not confirmed: no long trial at that rate kept to the SLO; repeat it on a quieter "
+            "machine, or with a larger --budget-s."
+        )
     if trial is not None:
         said.append(
             f"At {trial.rate_per_s:,.4g}/s: p50 {trial.p50_ms:.1f}, p95 {trial.p95_ms:.1f}, "
@@ -133,6 +146,8 @@ def capacity_json(found: Found, conditions: Conditions) -> bytes:
             "low_per_s": found.answer.low_per_s,
             "high_per_s": found.answer.high_per_s,
             "end": found.end,
+            "reason": found.reason,
+            "doubts": [] if trial is None else trial.doubts(gates),
             "seconds": found.seconds,
             "headline": headline(found, gates),
             "notes": notes(found, gates),

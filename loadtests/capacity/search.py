@@ -85,7 +85,7 @@ class Search:
 
     Args:
         lengths: of the trials.
-        start_per_s: the first rate.
+        start_per_s: the first rate, if it lies between the other two.
         lowest_per_s: a server that cannot keep up this one has no capacity.
         highest_per_s: no rate above it is tried.
     """
@@ -95,7 +95,8 @@ class Search:
     ) -> None:
         self._lengths = lengths
         self._lowest, self._highest = math.log(lowest_per_s), math.log(highest_per_s)
-        self._start = start_per_s
+        self._highest_per_s = highest_per_s
+        self._start = min(max(start_per_s, lowest_per_s), highest_per_s)
         self._grid = np.arange(self._lowest - 0.2, self._highest + 0.2, STEP)
         self._log_weight = np.zeros(len(self._grid))
         self._passed: list[float] = []
@@ -130,8 +131,7 @@ class Search:
         # at least one confirmation, even where the time is over
         if self._confirming and (self._confirming == CONFIRMATIONS or left_s < confirmation_s):
             return None
-        rate = self._cautious()
-        return self._step("confirm", rate, TIMES_TWO * self._lengths.trial_s, 1000)
+        return self._confirmation(self._cautious())
 
     def record(self, step: Step, passed: bool, served_per_s: float, spent_s: float) -> None:
         """Learn from a trial.
@@ -168,7 +168,7 @@ class Search:
         low, high = self._quantile(0.1), self._quantile(0.9)
         if not self._passed:
             return Answer(None, low, high, confirmed=False)
-        capacity = self._confirmed or self._cautious()
+        capacity = self._confirmed or min(self._cautious(), self._highest_per_s)
         if not self._failed:  # it was never too much: all that is known is what was kept up
             capacity = max(self._passed)
         return Answer(capacity, low, high, self._confirmed is not None)
@@ -181,17 +181,21 @@ class Search:
         elif self._failed:
             rate = max(min(self._failed) / GROWTH, math.exp(self._lowest))
         elif self._passed:
-            if max(self._passed) >= math.exp(self._highest) * 0.999:
-                return None
-            rate = min(max(self._passed) * GROWTH, math.exp(self._highest))
+            if max(self._passed) >= self._highest_per_s:
+                return self._confirmation(self._highest_per_s)
+            rate = min(max(self._passed) * GROWTH, self._highest_per_s)
         else:
             rate = self._start
         if known and left_s < self._stretch * (self._lengths.settle_s + self._lengths.probe_s):
             return None
         return self._step("probe", rate, self._lengths.probe_s, 30)
 
+    def _confirmation(self, rate: float) -> Step:
+        return self._step("confirm", rate, TIMES_TWO * self._lengths.trial_s, 1000)
+
     def _step(self, kind: Kind, rate: float, seconds: float, requests: int) -> Step:
         """A trial that is long enough for so many requests, if that is not too long."""
+        rate = min(rate, self._highest_per_s)  # the grid goes a little beyond it
         seconds = min(max(seconds, requests / rate), max(self._lengths.longest_s, seconds))
         return Step(kind, rate, seconds)
 

@@ -6,25 +6,22 @@ import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import numpy as np
 import uvloop
 
+from loadtests.capacity.address import Address
 from loadtests.capacity.arrivals import ArrivalKind, schedule
-from loadtests.capacity.generator import UNANSWERED, Address, Fired, Limits, fire
+from loadtests.capacity.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
 from loadtests.capacity.trial import Cost, Outcomes
-from loadtests.traffic.calls import Call
+from loadtests.traffic.calls import Call, Expectation
 from models.tensors import Array
 
 MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial; they are all in memory before it starts
+LEAST_REQUEST_BYTES = 64  # of the shortest one: of more than fit even so, none is drawn
 OVERLOAD = (429, 503, 504)  # refused, not wrong: the server says that it cannot serve this now
 SERVER_FAULT = 500
 EMPTY: Array = np.empty(0)
-
-
-class TrialTooLarge(Exception):
-    """The requests of a trial do not fit into memory; the message says what to do."""
 
 
 class Draws(Protocol):
@@ -55,22 +52,21 @@ class Shooter:
     """Sends the requests of one workload to one server.
 
     Args:
-        url: of the server, http://HOST:PORT.
+        address: of the server.
         workload: gives the requests.
         arrivals: of which kind.
         limits: of connections and patience.
-
-    Raises:
-        ValueError: if the URL is no such one.
     """
 
-    def __init__(self, url: str, workload: Draws, arrivals: ArrivalKind, limits: Limits) -> None:
-        self._address = address_of(url)
+    def __init__(
+        self, address: Address, workload: Draws, arrivals: ArrivalKind, limits: Limits
+    ) -> None:
+        self._address = address
         self._workload, self._arrivals, self._limits = workload, arrivals, limits
         self._heads: dict[tuple[str, ...], bytes] = {}
         self._shot = Shot(0, 0, 0, 0)
         self._due_s = EMPTY
-        self._calls: list[Call] = []
+        self._expected: list[Expectation] = []  # without the calls: their bodies are rendered
         self._requests: list[bytes] = []
 
     def prepare(self, shot: Shot) -> None:
@@ -81,20 +77,26 @@ class Shooter:
         """
         whole_s = shot.settle_s + shot.seconds
         self._shot = shot
+        self._expected, self._requests = [], []  # those of the trial before make room
+        self._check_size(shot.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
         self._due_s = schedule(self._arrivals, shot.rate_per_s, whole_s, shot.seed)
-        self._calls, self._requests, size = [], [], 0
+        size = 0
         for _ in self._due_s:
             call = self._workload.draw()
-            self._calls.append(call)
+            self._expected.append(call.expected)
             self._requests.append(self._render(call))
             size += len(self._requests[-1])
-            if size > MAX_REQUEST_BYTES:
-                raise TrialTooLarge(
-                    f"the requests of {whole_s:.1f} s at {shot.rate_per_s:,.0f}/s need more than "
-                    f"{MAX_REQUEST_BYTES >> 20} MiB; lower --max-rate (or --rate, --seconds), or "
-                    "share the rate with --processes"
-                )
+            self._check_size(size)
         gc.collect()  # now, as firing does without
+
+    def _check_size(self, size_bytes: float) -> None:
+        if size_bytes > MAX_REQUEST_BYTES:
+            shot = self._shot
+            raise TrialTooLarge(
+                f"the requests of {shot.settle_s + shot.seconds:.1f} s at {shot.rate_per_s:,.4g}/s "
+                f"need more than {MAX_REQUEST_BYTES >> 20} MiB; lower --max-rate (or --rate, "
+                "--seconds), or share the rate with --processes"
+            )
 
     def fire(self, start_s: float | None = None) -> tuple[Outcomes, Cost]:
         """Send what was prepared, and judge the answers.
@@ -104,12 +106,14 @@ class Shooter:
 
         Raises:
             Unreachable: if nobody answers.
+            TrialTooLarge: if the answers are more than memory should hold.
         """
         fired = uvloop.run(fire(self._address, self._due_s, self._requests, self._limits, start_s))
         cost = Cost(
             cpu=fired.cpu_s / fired.span_s if fired.span_s > 0 else 0.0,
             connections=fired.connections,
             starved=fired.starved,
+            unopened=sum(fired.due_s[index] >= self._shot.settle_s for index in fired.unopened),
         )
         return self._judge(fired), cost
 
@@ -119,12 +123,14 @@ class Shooter:
         latency_s = fired.done_s - fired.due_s
         failures, wrong, refused, served = {}, {}, set(), 0
         from_s, until_s = self._shot.settle_s, self._shot.settle_s + self._shot.seconds
-        for index, (call, response) in enumerate(zip(self._calls, fired.responses, strict=True)):
+        for index, (expected, response) in enumerate(
+            zip(self._expected, fired.responses, strict=True)
+        ):
             at = index - first
             if response is None:
                 failures[at] = fired.faults.get(index, UNANSWERED)
                 continue
-            problem = call.expected.problem(response.status, response.headers(), response.body)
+            problem = expected.problem(response.status, response.headers(), response.body)
             if problem is None:
                 served += from_s <= fired.done_s[index] < until_s
                 if latency_s[index] > self._limits.patience_s:
@@ -196,22 +202,11 @@ def merged(parts: list[tuple[Outcomes, Cost]]) -> tuple[Outcomes, Cost]:
         cpu=max(cost.cpu for _, cost in parts),
         connections=sum(cost.connections for _, cost in parts),
         starved=sum(cost.starved for _, cost in parts),
+        unopened=sum(cost.unopened for _, cost in parts),
     )
 
 
-def address_of(url: str) -> Address:
-    """Host and port of http://HOST:PORT.
-
-    Raises:
-        ValueError: if it is something else; TLS would measure the generator's cryptography.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
-        raise ValueError(f"--url has to be http://HOST:PORT, not {url!r}")
-    return Address(parts.hostname, parts.port or 80)
-
-
 def _head(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", f"Host: {address.host}:{address.port}"]
+    lines = [f"POST {path} HTTP/1.1", f"Host: {address}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")

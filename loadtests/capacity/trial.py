@@ -65,11 +65,13 @@ class Cost:
         cpu: share of one core; of the busiest process where there are several.
         connections: opened.
         starved: requests that found the pool of connections used up.
+        unopened: measured requests that failed because it could open no connection for them.
     """
 
     cpu: float
     connections: int
     starved: int
+    unopened: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +141,14 @@ class Trial:
     def generator_bound(self, gates: Gates) -> bool:
         """Whether the gates were missed because of the generator, or may have been.
 
-        It is so where the generator had no time left, or where latencies that are counted from
-        the moment of sending would have been short enough.
+        It is so where the generator had no time left or could open no connection, or where
+        latencies that are counted from the moment of sending would have been short enough.
         """
-        if self.meets(gates) or self.fail_ratio > gates.fail_ratio:
+        of_the_server = self.failed - self.cost.unopened
+        if self.meets(gates) or of_the_server > gates.fail_ratio * self.requests:
             return False
+        if self.cost.unopened:
+            return True
         return self.cost.cpu > BUSY_CPU or self.unlagged_p99_ms <= gates.slo_ms
 
     def doubts(self, gates: Gates) -> list[str]:
@@ -159,6 +164,11 @@ class Trial:
             found.append(
                 f"the generator used {self.cost.cpu:.0%} of its core; share the rate between "
                 "more of them with --processes"
+            )
+        if self.cost.unopened:
+            found.append(
+                f"{self.cost.unopened} requests failed because the generator could open no "
+                "connection for them; allow it more open files (ulimit -n) or lower --connections"
             )
         if self.cost.starved:
             found.append(

@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 from loadtests.__main__ import main
+from loadtests.capacity.address import address_of
 from loadtests.capacity.finding import find, measuring
 from loadtests.capacity.generator import Limits
 from loadtests.capacity.search import Lengths, Search
@@ -29,7 +30,7 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 
 # generous: other tests may use the machine at the same time
-QUICK = ["--budget-s", "20", "--slo-ms", "250", "--fail-ratio", "0.01"]
+QUICK = ["--budget-s", "15", "--slo-ms", "250", "--fail-ratio", "0.01"]
 SERVICE_S = 0.005
 FILES = {"capacity.json", "capacity.csv", "capacity.png", "capacity.html"}
 
@@ -46,10 +47,13 @@ def test_a_short_search_ends_in_a_number_and_all_files(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["find-capacity", "--url", server.url, *QUICK, "--out", str(tmp_path)]
-    assert main([*command, "--min-capacity", "1"]) == 0
+    code = main([*command, "--min-capacity", "1"])
     said = capsys.readouterr().out
     assert {file.name for file in tmp_path.iterdir()} == FILES
     found = json.loads((tmp_path / "capacity.json").read_text())
+    assert code == (0 if found["confirmed"] else 1)  # on a busy machine it may not be
+    assert "of the pairs can be told apart" in said
+    assert found["conditions"]["address"] == server.url.removeprefix("http://")
     assert found["capacity_per_s"] > 10
     assert found["headline"] in said
     assert found["conditions"]["model"] == "double"
@@ -77,9 +81,12 @@ def test_a_run_has_gates(
     assert "above --fail-p99-ms 0.01" in capsys.readouterr().out
 
 
-def test_several_processes_load_one_server(server: Server, tmp_path: Path) -> None:
+def test_several_processes_load_one_server(
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = ["run", "--url", server.url, "--rate", "40", "--seconds", "2", "--arrivals", "uniform"]
     assert main([*run, "--processes", "2", "--out", str(tmp_path)]) == 0
+    assert capfd.readouterr().out.count("of the pairs can be told apart") == 1
     trial = json.loads((tmp_path / "run.json").read_text())["trial"]
     assert trial["requests"] == 80
     assert trial["wrong"] == trial["failed"] == 0
@@ -152,14 +159,19 @@ def one_after_the_other() -> Iterator[str]:
 
 
 def test_the_capacity_of_a_server_of_known_speed_is_found() -> None:
-    """Served one by one, 5 ms each: 200/s at most, and almost that within 250 ms."""
-    gates, lengths = Gates(slo_ms=250, fail_ratio=0.01), Lengths.within(20)
-    search = Search(lengths, start_per_s=50, lowest_per_s=1, highest_per_s=5000)
+    """Served one by one, 5 ms each, and asked evenly: 200/s, and no trial can keep up much more.
+
+    In the 1.4 s of a trial a queue that grows by 11 % just reaches 150 ms; a busy machine only
+    makes the answer smaller.
+    """
+    gates = Gates(slo_ms=150, fail_ratio=0.01)
+    lengths = Lengths(probe_s=0.5, trial_s=1.0, settle_s=0.2, longest_s=1.2)
+    search = Search(lengths, start_per_s=120, lowest_per_s=1, highest_per_s=5000)
     with one_after_the_other() as url:
-        gun = OneProcess(Shooter(url, Singles(), "poisson", Limits(256, 1.0)))
+        gun = OneProcess(Shooter(address_of(url), Singles(), "uniform", Limits(256, 0.4)))
         measure = measuring(gun, lengths.settle_s, gates.slo_ms, seed=1)
-        found = find(search, measure, gates, 20, time.monotonic, lambda trial: None)
+        found = find(search, measure, gates, 22, time.monotonic, lambda trial: None)
     assert found.end == "found"
     assert found.answer.capacity_per_s is not None
-    assert 120 < found.answer.capacity_per_s < 260
+    assert 150 < found.answer.capacity_per_s < 220
     assert not found.at_least

@@ -72,11 +72,81 @@ def test_verdicts(before: float, after: float, better: str, verdict: str) -> Non
 def test_a_capacity_that_fell_is_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(capacity_file(tmp_path, rate)) for rate in (1000, 850)]
     assert main(["compare", *files]) == 0
-    assert "worse: capacity, requests/s" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "worse: capacity, requests/s" in said
+    assert "Note" not in said
     assert main(["compare", *files, "--fail-on-worse"]) == 1
     assert main(["compare", *files, "--fail-on-worse", "--tolerance", "15%"]) == 0
     assert main(["compare", *reversed(files), "--fail-on-worse"]) == 0
     assert "better: capacity, requests/s" in capsys.readouterr().out
+
+
+def changed(file: Path, change: Mapping[str, object]) -> str:
+    """The same file with other contents; its name."""
+    file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | dict(change)))
+    return str(file)
+
+
+def test_only_the_capacities_of_two_searches_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = capacity_file(tmp_path, 1000), capacity_file(tmp_path, 1000)
+    slower = orjson.loads(after.read_bytes())["at_capacity"] | {"p50_ms": 49.0, "p99_ms": 49.0}
+    assert (
+        main(["compare", str(before), changed(after, {"at_capacity": slower}), "--fail-on-worse"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "+22.5%" in said  # it is shown, though
+    assert "nothing has changed" in said
+    judged = {each.name for each in changes_of(read(before), read(after)) if each.better}
+    assert judged == {"capacity, requests/s"}
+
+
+def test_what_a_capacity_is_worth_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doubtful = {"confirmed": False, "at_least": True, "doubts": ["sent late"]}
+    after = changed(capacity_file(tmp_path, 1000), doubtful)
+    assert main(["compare", str(capacity_file(tmp_path, 1000)), after]) == 0
+    said = capsys.readouterr().out.replace("\n", "")
+    assert f"Note: {after} is not to be trusted: sent late" in said
+    assert f"Note: {after} tells the least that the capacity is" in said
+    assert f"Note: {after} holds a capacity that no long trial confirmed" in said
+    run = Path(changed(run_file(tmp_path, 20), {"doubts": ["sent late"]}))
+    assert read(run).doubts == ("is not to be trusted: sent late",)
+
+
+@pytest.mark.parametrize("end", ["wrong answers", "interrupted", "unreachable", "too large"])
+def test_a_search_that_was_cut_short_is_refused(tmp_path: Path, end: str) -> None:
+    file = capacity_file(tmp_path, 100)
+    changed(file, {"end": end})
+    with pytest.raises(ComparisonError, match=f"was cut short: {end}"):
+        read(file)
+
+
+def test_results_with_wrong_answers_are_refused(tmp_path: Path) -> None:
+    lie = {"wrong": 2, "first_wrong": "a lie"}
+    run, capacity = run_file(tmp_path, 20), capacity_file(tmp_path, 100)
+    changed(run, {"trial": orjson.loads(run.read_bytes())["trial"] | lie})
+    trials = orjson.loads(capacity.read_bytes())["trials"]
+    changed(capacity, {"trials": [trials[0] | lie]})
+    for file in (run, capacity):
+        with pytest.raises(ComparisonError, match=r"holds 2 wrong answers: .* a lie"):
+            read(file)
+
+
+def test_locust_results_of_other_requests_are_refused(tmp_path: Path) -> None:
+    before, after = (locust_file(tmp_path, 1000, 0, 100, 30) for _ in range(2))
+    after.write_text(after.read_text().replace("POST,predict", "POST,batch"))
+    assert check_alike(read(before), read(before)) == []
+    with pytest.raises(ComparisonError, match="requests POST predict and POST batch"):
+        check_alike(read(before), read(after))
+
+
+def test_what_failed_is_not_answered(tmp_path: Path) -> None:
+    failing = read(locust_file(tmp_path, 1000, 250, 100, 30))
+    assert failing.measures["answered, requests/s"] == 75
 
 
 def test_runs_are_compared_by_latency_too(tmp_path: Path) -> None:

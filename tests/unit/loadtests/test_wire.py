@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.wire import MAX_HEAD_BYTES, Response, ResponseParser, WireError
+from loadtests.wire import MAX_BODY_BYTES, MAX_HEAD_BYTES, Response, ResponseParser, WireError
 
 WHOLE = b"HTTP/1.1 200 OK\r\ndate: now\r\nContent-Length: 5\r\nx-y: z\r\n\r\nhello"
 
@@ -18,6 +18,17 @@ def test_a_response_in_two_pieces(cut: int) -> None:
     parser = ResponseParser()
     assert parser.feed(WHOLE[:cut]) is None
     assert parser.feed(WHOLE[cut:]) == Response(200, b"hello")
+
+
+def test_a_large_response_in_many_pieces() -> None:
+    """A parser that copies all of it at each piece would move 64 GB here."""
+    pieces = [b"%07d " % number * 256 for number in range(8192)]
+    parser, whole = ResponseParser(), b"".join(pieces)
+    assert parser.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n" % len(whole)) is None
+    assert parser.feed(b"\r\n") is None
+    *others, last = pieces
+    assert all(parser.feed(piece) is None for piece in others)
+    assert parser.feed(last) == Response(200, whole)
 
 
 def test_one_response_after_the_other() -> None:
@@ -46,6 +57,8 @@ def test_a_server_that_closes_the_connection_says_so() -> None:
         (WHOLE + b"!", "1 bytes came after"),
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "without Content-Length"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: five\r\n\r\nhello", "b'five'"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_BYTES + 1), "than 64 MiB"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: %b\r\n\r\n" % (b"9" * 5000), "than 64 MiB"),
         (b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", "not an HTTP/1.1 response"),
         (b"HTTP/1.1 OK\r\ncontent-length: 0\r\n\r\n", "not an HTTP/1.1 response"),
         (b"x" * (MAX_HEAD_BYTES + 1), "no end of the head"),

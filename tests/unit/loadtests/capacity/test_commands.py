@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import io
+import resource
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from loadtests.__main__ import main, parser
-from loadtests.capacity.commands import Load, exit_code, missed_gates, warnings
+from loadtests.capacity.commands import (
+    Load,
+    OutputError,
+    check_writable,
+    exit_code,
+    missed_gates,
+    warnings,
+)
 from loadtests.capacity.finding import End, Found
 from loadtests.capacity.search import Answer
-from tests.unit.loadtests.capacity.trials import trial
+from loadtests.capacity.trial import summarize
+from tests.unit.loadtests.capacity.trials import IDLE, outcomes, trial
 
 
 def test_the_defaults_of_a_search() -> None:
@@ -34,6 +45,8 @@ def test_the_defaults_of_a_search() -> None:
         ["find-capacity", "--arrivals", "closed"],
         ["run"],
         ["run", "--rate", "-3"],
+        ["run", "--rate", "3", "--seed", "-1"],
+        ["find-capacity", "--max-rate", "0.5"],
         [],
     ],
 )
@@ -52,6 +65,49 @@ def test_processes_share_the_connections() -> None:
 def test_a_timeout_within_the_slo_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["find-capacity", "--timeout-s", "0.05"]) == 1
     assert "--timeout-s 0.05 has to be longer than --slo-ms 50" in capsys.readouterr().err
+    run = ["run", "--rate", "5", "--slo-ms", "9", "--timeout-s", "0.05"]
+    assert main([*run, "--fail-p99-ms", "60"]) == 1
+    assert "--timeout-s 0.05 has to be longer than --fail-p99-ms 60" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "http://ann:secret@127.0.0.1:1"])
+def test_an_address_that_cannot_be_measured_is_a_sentence(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--rate", "5", "--url", url]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("loadtests: --url has to be http://HOST:PORT")
+    assert said.count("\n") == 1
+    assert "secret" not in said
+
+
+def test_more_connections_than_open_files_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, hard))
+    try:
+        assert main(["run", "--rate", "5"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    said = capsys.readouterr().err
+    assert "512 connections of a process need 576 open files, and 500 are allowed" in said
+    assert "ulimit -n 576" in said
+
+
+def test_a_bug_is_no_one_line_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(given: argparse.Namespace) -> Load:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Load, "of", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        main(["run", "--rate", "5"])
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_load(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match=r"--out .*file/out cannot be written: Not a directory"):
+        check_writable(tmp_path / "file" / "out")
+    check_writable(tmp_path / "new" / "out")
+    assert list((tmp_path / "new" / "out").iterdir()) == []
 
 
 def test_an_unreachable_server_is_a_sentence(
@@ -60,7 +116,7 @@ def test_an_unreachable_server_is_a_sentence(
     for command in (["find-capacity"], ["run", "--rate", "5"]):
         assert main([*command, "--url", f"http://127.0.0.1:{unused_tcp_port}"]) == 1
         said = capsys.readouterr().err
-        assert said.startswith("loadtests: nothing listens at")
+        assert said.startswith("loadtests: cannot connect to 127.0.0.1:")
         assert said.count("\n") == 1
 
 
@@ -72,6 +128,8 @@ def found(capacity: float | None, end: End = "found") -> Found:
     ("capacity", "end", "least", "code"),
     [
         (100.0, "found", None, 0),
+        (100.0, "too large", None, 0),
+        (100.0, "unreachable", None, 1),
         (100.0, "found", 100.0, 0),
         (99.0, "found", 100.0, 1),
         (None, "found", None, 1),
@@ -84,18 +142,37 @@ def test_exit_codes(capacity: float | None, end: End, least: float | None, code:
     assert exit_code(found(capacity, end), least, console) == code
 
 
+def test_a_least_capacity_demands_a_confirmation() -> None:
+    told = io.StringIO()
+    sure = found(100.0)
+    unsure = dataclasses.replace(sure, answer=dataclasses.replace(sure.answer, confirmed=False))
+    assert exit_code(unsure, None, Console(file=told)) == 0
+    assert told.getvalue() == ""
+    assert exit_code(unsure, 50.0, Console(file=told, width=200)) == 1
+    assert "--min-capacity 50 demands a confirmed capacity; 100/s is not" in told.getvalue()
+
+
+def test_a_single_run_does_not_let_a_dead_server_through() -> None:
+    given = parser().parse_args(["run", "--rate", "5", "--fail-p99-ms", "50"])
+    refused = dict.fromkeys(range(990), "503 overloaded")
+    made = outcomes([0.005] * 1000, failures=refused, refused=frozenset(refused))
+    dead = summarize("run", 1000, 1.0, made, IDLE, 50)
+    missed = missed_gates(dead, given.fail_p99_ms, given.fail_ratio)
+    assert missed == ["99.000% failed, above --fail-ratio 0.100%"]
+
+
 def test_gates_of_a_single_run() -> None:
     good = trial(100, 20, "run")
-    assert missed_gates(good, None, None) == []
+    assert missed_gates(good, None, 0.0) == []
     assert missed_gates(good, 20.0, 0.0) == []
-    assert missed_gates(good, 19.0, None) == ["p99 is 20.0 ms, above --fail-p99-ms 19"]
+    assert missed_gates(good, 19.0, 0.0) == ["p99 is 20.0 ms, above --fail-p99-ms 19"]
     failing = dataclasses.replace(good, failures={"503 overloaded": 20})
     assert missed_gates(failing, None, 0.02) == []
     assert missed_gates(failing, None, 0.01) == ["2.000% failed, above --fail-ratio 1.000%"]
     dead = dataclasses.replace(good, failures={"connection broken": 1000})
-    assert missed_gates(dead, None, None) == ["no request was answered"]
+    assert missed_gates(dead, None, 1.0) == ["no request was answered"]
     wrong = dataclasses.replace(good, wrong=1, first_wrong="a lie")
-    assert missed_gates(wrong, None, None) == ["1 wrong answers, the first: a lie"]
+    assert missed_gates(wrong, None, 0.0) == ["1 wrong answers, the first: a lie"]
 
 
 def test_a_busy_machine_is_told_before_the_search() -> None:

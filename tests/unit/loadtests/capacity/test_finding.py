@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtests.capacity.finding import Found, find
+from loadtests.capacity.address import Unreachable
+from loadtests.capacity.finding import End, Found, find
+from loadtests.capacity.generator import TrialTooLarge
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.capacity.trial import Cost, Gates, Trial
 from tests.unit.loadtests.capacity.trials import trial
@@ -95,3 +97,40 @@ def test_an_interruption_keeps_what_was_found() -> None:
     assert found.end == "interrupted"
     assert found.answer.capacity_per_s == 100
     assert len(found.trials) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [(Unreachable("nobody there"), "unreachable"), (TrialTooLarge("too much"), "too large")],
+)
+@pytest.mark.parametrize("after", [0, 2])
+def test_what_cuts_a_search_short_keeps_what_was_found(
+    error: Exception, end: End, after: int
+) -> None:
+    made = 0
+
+    def measure(step: Step) -> Trial:
+        nonlocal made
+        if made == after:
+            raise error
+        made += 1
+        return sharp(1500)(step)
+
+    found = found_with(measure)
+    assert (found.end, found.reason) == (end, str(error))
+    assert len(found.trials) == after
+    assert found.answer.capacity_per_s == (100 if after else None)
+    assert found.at_least == bool(after)
+    assert not found.answer.confirmed
+
+
+def test_a_generator_that_could_open_no_connection_is_the_limit() -> None:
+    def measure(step: Step) -> Trial:
+        if step.rate_per_s <= 1500:
+            return trial(step.rate_per_s, 5, step.kind)
+        made = trial(step.rate_per_s, 5, step.kind, Cost(0.1, 4, 0, unopened=200))
+        return dataclasses.replace(made, failures={"no further connection": 200})
+
+    found = found_with(measure)
+    assert found.at_least
+    assert found.answer.capacity_per_s == pytest.approx(1500, rel=0.1)

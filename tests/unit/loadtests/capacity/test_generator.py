@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
+import resource
 import time
 
 import numpy as np
 import pytest
 
+from loadtests.capacity import generator
+from loadtests.capacity.address import Unreachable
+from loadtests.capacity.connection import BROKEN, UNREADABLE
 from loadtests.capacity.generator import (
-    BROKEN,
     LONGEST_IDLE_S,
+    OUT_OF_OWN,
     UNANSWERED,
-    UNREADABLE,
     Limits,
-    Unreachable,
+    TrialTooLarge,
     fire,
 )
 from tests.unit.loadtests.capacity.servers import BUSY, CLOSING, OK, answering, requests
@@ -100,7 +105,7 @@ async def test_broken_connections_and_unreadable_answers_are_failures_of_their_r
 
     async with answering(answer) as address:
         fired = await fire(address, np.arange(6) / 50, requests(6), Limits())
-    assert fired.faults == {1: BROKEN, 3: UNREADABLE}
+    assert fired.faults == {1: BROKEN, 3: f"{UNREADABLE}: not an HTTP/1.1 response: b'SMTP ready'"}
     assert sum(response is not None for response in fired.responses) == 4
 
 
@@ -142,6 +147,41 @@ async def test_nobody_listens() -> None:
         pass
     with pytest.raises(Unreachable, match=f"cannot connect to 127.0.0.1:{address.port}"):
         await fire(address, np.zeros(3), requests(3), Limits())
+
+
+async def test_a_generator_without_open_files_left_blames_itself() -> None:
+    async def answer(body: bytes) -> bytes:
+        await asyncio.sleep(0.2)
+        return OK
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with answering(answer) as address:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free_file() + 6, hard))
+        try:
+            fired = await fire(address, np.zeros(20), requests(20), Limits(patience_s=0.5))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert fired.unopened
+    assert {fired.faults[index] for index in fired.unopened} == {
+        f"{OUT_OF_OWN}: {os.strerror(errno.EMFILE)}"
+    }
+    assert fired.connect_error is None
+
+
+def _lowest_free_file() -> int:
+    with open(os.devnull) as file:
+        return file.fileno()
+
+
+async def test_answers_that_memory_cannot_hold_end_the_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generator, "MAX_ANSWER_BYTES", 9)
+    began = time.perf_counter()
+    async with answering(at_once) as address:
+        with pytest.raises(TrialTooLarge, match="the answers of a trial need more than 0 MiB"):
+            await fire(address, np.append(np.arange(9) / 50, 30), requests(10), Limits())
+    assert time.perf_counter() - began < 10
 
 
 async def test_no_request_at_all_is_over_at_once() -> None:

@@ -36,7 +36,7 @@ NOTHING = Found(
 
 def test_the_headline_is_one_number() -> None:
     said = results.headline(FOUND, GATES)
-    assert said == "Capacity: 200 requests/s (p99 of at most 50 ms, at most 0.10% failed)"
+    assert said == "Capacity: 200 requests/s (typical p99 of at most 50 ms, at most 0.10% failed)"
     notes = " ".join(results.notes(FOUND, GATES))
     assert "between 195 and 220 requests/s" in notes
     assert "5 trials in 42 s" in notes
@@ -72,9 +72,26 @@ def test_wrong_answers_and_interruptions_are_told() -> None:
     assert results.headline(early, GATES) == "Interrupted before anything was known"
 
 
+def test_a_search_that_was_cut_short_says_by_what() -> None:
+    answer = dataclasses.replace(FOUND.answer, confirmed=False)
+    gone = dataclasses.replace(FOUND, answer=answer, end="unreachable", reason="nobody there")
+    assert results.headline(gone, GATES).startswith("Capacity: 200 requests/s, not confirmed")
+    assert "Cut short: nobody there." in results.notes(gone, GATES)
+    early = dataclasses.replace(NOTHING, end="unreachable", reason="nobody there")
+    assert results.headline(early, GATES) == "Cut short before anything was known: nobody there"
+    full = dataclasses.replace(gone, trials=TRIALS[:2], end="too large", at_least=True)
+    assert results.headline(full, GATES).endswith("at a higher rate does not fit into memory")
+
+
 def test_what_is_not_confirmed_or_not_to_be_trusted_is_told() -> None:
     unsure = dataclasses.replace(FOUND, answer=dataclasses.replace(FOUND.answer, confirmed=False))
     assert any("Not confirmed" in note for note in results.notes(unsure, GATES))
+    said = results.headline(unsure, GATES)
+    assert said.startswith("Capacity: 200 requests/s, not confirmed (typical p99 of")
+    least = dataclasses.replace(unsure, at_least=True)
+    assert any("Not confirmed" in note for note in results.notes(least, GATES))
+    assert "at least 200 requests/s, not confirmed" in results.headline(least, GATES)
+    assert "not confirmed" in render(least, conditions(), b"")
     starved = trial(200, 20, "confirm", cost=Cost(0.1, 1, 7))
     doubtful = dataclasses.replace(FOUND, trials=(*TRIALS[:4], starved))
     assert any("7 requests waited" in note for note in results.notes(doubtful, GATES))
@@ -122,6 +139,12 @@ def test_the_plot_is_a_picture(found: Found) -> None:
     assert len(picture.convert("RGB").getcolors(1 << 20) or []) > 50  # it is not blank
 
 
+def test_the_words_of_a_server_are_no_formulas_of_the_plot() -> None:
+    model = dataclasses.replace(conditions(), model="$\\oops{$")
+    png = png_of(FOUND, model, "2 wrong answers: 422 $\\frac{$ " + "and so on " * 12)
+    assert Image.open(io.BytesIO(png)).format == "PNG"
+
+
 def test_neighbouring_rates_make_one_point_of_the_line() -> None:
     trials = [trial(rate, 5) for rate in (103, 100, 300, 105)]
     assert [[each.rate_per_s for each in group] for group in grouped(trials)] == [
@@ -140,5 +163,6 @@ def test_the_page_stands_alone_and_shows_texts_as_texts() -> None:
     assert "<b>m" not in page
     assert page.count("<tr>") == 1 + len(TRIALS)
     assert "python -m loadtests find-capacity" in page
-    assert "http://127.0.0.1:8000" in page
+    assert "http://localhost:8000" in page
+    assert "<dd>127.0.0.1:8000</dd>" in page
     assert not any(word in page for word in ("<script", "<link", 'src="http'))

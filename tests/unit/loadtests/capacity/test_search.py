@@ -108,9 +108,20 @@ def test_a_server_that_is_too_slow_at_any_rate_has_no_capacity() -> None:
 
 def test_a_server_that_nothing_can_overload_ends_at_the_highest_rate() -> None:
     answer, trials, _ = searched(OneQueue(service_s=1e-7))
-    assert answer.capacity_per_s == pytest.approx(50_000)
-    assert not answer.confirmed
-    assert max(trial.rate_per_s for trial in trials) == pytest.approx(50_000)
+    assert answer.capacity_per_s == 50_000
+    assert answer.confirmed  # by a long trial at the highest rate, and not only by a probe
+    assert trials[-1].kind == "confirm"
+    assert max(trial.rate_per_s for trial in trials) == 50_000
+
+
+@pytest.mark.parametrize(("start", "highest"), [(100, 40), (100, 1), (0.5, 40), (39, 40)])
+def test_no_rate_above_the_highest_is_tried(start: float, highest: float) -> None:
+    for verdicts in ({"probe": True, "confirm": True}, {"probe": True, "confirm": False}):
+        search = Search(Lengths.within(120), start, 1, highest)
+        rates = [search.warm_up().rate_per_s]
+        rates += [step.rate_per_s for step in script(search, {"search": True, **verdicts})]
+        assert max(rates) == highest
+        assert (search.answer().capacity_per_s or 0) <= highest
 
 
 def script(search: Search, verdicts: dict[str, bool]) -> list[Step]:

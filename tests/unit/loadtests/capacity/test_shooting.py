@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.server
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,12 +14,13 @@ import numpy as np
 import pytest
 
 from loadtests.capacity import shooting
+from loadtests.capacity.address import Address, address_of
 from loadtests.capacity.finding import measuring
-from loadtests.capacity.generator import UNANSWERED, Address, Limits
+from loadtests.capacity.generator import UNANSWERED, Limits, TrialTooLarge
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Step
-from loadtests.capacity.shooting import OneProcess, Shooter, Shot, TrialTooLarge, address_of, merged
-from loadtests.capacity.trial import Cost
+from loadtests.capacity.shooting import Gun, OneProcess, Shooter, Shot, merged
+from loadtests.capacity.trial import Cost, Outcomes
 from loadtests.traffic.calls import Call
 from tests.unit.loadtests.capacity.trials import outcomes
 
@@ -84,7 +87,7 @@ def server() -> Iterator[EchoServer]:
 
 
 def shooter(server: EchoServer, limits: Limits = Limits(16, 2.0)) -> Shooter:  # noqa: B008  # frozen
-    return Shooter(server.url, Numbers(), "uniform", limits)
+    return Shooter(address_of(server.url), Numbers(), "uniform", limits)
 
 
 def test_the_settling_time_is_sent_but_not_measured(server: EchoServer) -> None:
@@ -132,18 +135,58 @@ def test_requests_that_would_fill_the_memory_are_refused(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shooting, "MAX_REQUEST_BYTES", 1 << 20)
-    large = Shooter(server.url, Numbers(padding=b"x" * 100_000), "uniform", Limits())
+    large = Shooter(address_of(server.url), Numbers(padding=b"x" * 100_000), "uniform", Limits())
     with pytest.raises(TrialTooLarge, match="need more than 1 MiB"):
         large.prepare(Shot(50, 0.2, 0.2, seed=1))
 
 
+def test_a_rate_that_no_memory_could_hold_is_refused_before_anything_is_drawn() -> None:
+    numbers = Numbers()
+    boundless = Shooter(Address("127.0.0.1", 1), numbers, "poisson", Limits())
+    with pytest.raises(TrialTooLarge, match=r"of 10\.0 s at 1e\+12/s need more than 512 MiB"):
+        boundless.prepare(Shot(1e12, 1, 9, seed=1))
+    assert numbers.drawn == 0
+
+
+async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            seen.append(await reader.readuntil(b"\r\n\r\n"))
+            head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/plain\r\n"
+            writer.write(head + b"content-length: 0\r\n\r\n")
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        named = Shooter(Address("::1", port, "127.0.0.1"), Numbers(), "uniform", Limits())
+        await asyncio.to_thread(OneProcess(named).shoot, Shot(10, 0.1, 0.1, seed=1))
+    assert {head.split(b"\r\n")[1] for head in seen} == {b"Host: [::1]:%d" % port}
+
+
 def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
     numbers = Numbers()
-    gun = OneProcess(Shooter(server.url, numbers, "poisson", Limits()))
+    gun = Recording(OneProcess(Shooter(address_of(server.url), numbers, "poisson", Limits())))
     measure = measuring(gun, settle_s=0.1, slo_ms=1000, seed=1)
     first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
+    gaps = [np.diff(made.due_s)[:10].tolist() for made in gun.made]
+    assert len(gaps[0]) == len(gaps[1]) == 10
+    assert gaps[0] != gaps[1]
     assert numbers.drawn == len(server.heads) >= first.requests + second.requests
     assert first.goodput_per_s == pytest.approx(first.offered_per_s)
+
+
+class Recording:
+    """Keeps what another gun has made."""
+
+    def __init__(self, gun: Gun) -> None:
+        self._gun = gun
+        self.made: list[Outcomes] = []
+
+    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
+        outcomes, cost = self._gun.shoot(shot)
+        self.made.append(outcomes)
+        return outcomes, cost
 
 
 def test_several_processes_share_the_rate(server: EchoServer) -> None:
@@ -163,27 +206,17 @@ class _Maker:
     url: str
 
     def __call__(self, number: int) -> Shooter:
-        return Shooter(self.url, Numbers(1000 * number), "uniform", Limits(8, 2.0))
+        return Shooter(address_of(self.url), Numbers(1000 * number), "uniform", Limits(8, 2.0))
 
 
 def test_parts_are_merged_in_the_order_of_arrival() -> None:
     slow = outcomes([0.1, 0.2], failures={1: "late"}, refused=frozenset({1}))
     quick = outcomes([0.01, 0.02, 0.03, 0.04], wrong={3: "other", -2: "before"})
-    made, cost = merged([(slow, Cost(0.2, 3, 1)), (quick, Cost(0.5, 4, 0))])
+    made, cost = merged([(slow, Cost(0.2, 3, 1, unopened=2)), (quick, Cost(0.5, 4, 0))])
     assert made.due_s.tolist() == [0, 0, 0.25, 0.5, 0.5, 0.75]
     assert made.latency_s.tolist() == [0.1, 0.01, 0.02, 0.2, 0.03, 0.04]
     assert made.failures == {3: "late"}
     assert made.refused == {3}
     assert made.wrong == {5: "other", -2: "before"}
     assert made.served == 5
-    assert cost == Cost(0.5, 7, 1)
-
-
-@pytest.mark.parametrize("url", ["https://x:1", "127.0.0.1:80", "http://", "http://x/prefix"])
-def test_only_plain_http_is_spoken(url: str) -> None:
-    with pytest.raises(ValueError, match="http://HOST:PORT"):
-        address_of(url)
-
-
-def test_an_address_without_a_port_is_of_port_80() -> None:
-    assert address_of("http://[::1]/") == Address("::1", 80)
+    assert cost == Cost(0.5, 7, 1, unopened=2)

@@ -104,3 +104,15 @@ def test_a_generator_without_time_left_says_so() -> None:
     ]
     assert not trial(1000, p99_ms=8, cost=busy).generator_bound(GATES)
     assert trial(1000, p99_ms=8).doubts(GATES) == []
+
+
+def test_connections_that_the_generator_could_not_open_are_not_the_servers_failures() -> None:
+    def failing(count: int) -> Trial:
+        failures = dict.fromkeys(range(count), "failed")
+        made = outcomes([0.001] * 1000, failures=failures)
+        return summarize("run", 1000, 1.0, made, Cost(0.1, 4, 0, unopened=20), 50)
+
+    assert failing(20).generator_bound(GATES)
+    assert failing(21).generator_bound(GATES)
+    assert not failing(30).generator_bound(GATES)  # ten of them are the server's
+    assert "ulimit -n" in failing(20).doubts(GATES)[0]

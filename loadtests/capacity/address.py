@@ -1,0 +1,86 @@
+"""Where the server is: read from the URL, and looked up once, not for every connection."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+REACH_S = 10.0  # for the first connection
+
+
+class AddressError(Exception):
+    """The URL is none that can be measured; the message says what it has to be."""
+
+
+class Unreachable(Exception):
+    """Nobody answers at the address; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens.
+
+    Attributes:
+        host: as the URL names it; what the Host header says.
+        port: of TCP.
+        ip: what the name stands for; empty before it was looked up.
+    """
+
+    host: str
+    port: int
+    ip: str = ""
+
+    def __str__(self) -> str:
+        """HOST:PORT as in a URL: IPv6 in brackets."""
+        return _joined(self.host, self.port)
+
+    @property
+    def peer(self) -> str:
+        """IP:PORT that connections go to, written like a URL's."""
+        return _joined(self.ip or self.host, self.port)
+
+
+def address_of(url: str) -> Address:
+    """Host and port of http://HOST:PORT.
+
+    Raises:
+        AddressError: if it is something else; TLS would measure the generator's cryptography.
+    """
+    wanted = "--url has to be http://HOST:PORT"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"{wanted}, not {url!r}: {error}") from error
+    if "@" in parts.netloc:  # not shown: it may hold a password
+        raise AddressError(f"{wanted}, without user and password: they would not be sent")
+    more = parts.path not in ("", "/") or parts.query or parts.fragment
+    if parts.scheme != "http" or not parts.hostname or port == 0 or more:
+        raise AddressError(f"{wanted}, not {url!r}")
+    return Address(parts.hostname, 80 if port is None else port)
+
+
+def reach(address: Address) -> Address:
+    """Look the host up: the one of its addresses that takes a connection.
+
+    Raises:
+        Unreachable: if none does.
+    """
+    try:
+        with socket.create_connection((address.host, address.port), REACH_S) as connection:
+            return dataclasses.replace(address, ip=str(connection.getpeername()[0]))
+    except (OSError, UnicodeError) as error:  # the latter of a name that is none
+        raise Unreachable(
+            f"cannot connect to {address}: {words_of(error)}; is the server running?"
+        ) from error
+
+
+def words_of(error: Exception) -> str:
+    """What an error of the system says, without its number."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

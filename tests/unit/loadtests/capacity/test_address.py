@@ -1,0 +1,58 @@
+"""Addresses: what --url may be, and that a name is looked up once."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.capacity.address import Address, AddressError, Unreachable, address_of, reach
+from tests.unit.loadtests.capacity.servers import OK, answering
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://x:1",
+        "127.0.0.1:80",
+        "http://",
+        "http://x/prefix",
+        "http://x?a=b",
+        "http://x:port",
+        "http://x:99999",
+        "http://x:0",
+        "http://[::1",
+    ],
+)
+def test_only_plain_http_is_spoken(url: str) -> None:
+    with pytest.raises(AddressError, match="http://HOST:PORT"):
+        address_of(url)
+
+
+def test_user_and_password_are_refused_and_not_shown() -> None:
+    with pytest.raises(AddressError, match="without user and password") as refused:
+        address_of("http://ann:secret@x:1")
+    assert "secret" not in str(refused.value)
+
+
+def test_an_address_without_a_port_is_of_port_80() -> None:
+    assert address_of("http://[::1]/") == Address("::1", 80)
+
+
+def test_ipv6_stands_in_brackets() -> None:
+    assert str(Address("::1", 8000)) == "[::1]:8000"
+    assert Address("localhost", 8000, "::1").peer == "[::1]:8000"
+    assert str(Address("localhost", 8000, "::1")) == "localhost:8000"
+
+
+async def test_a_name_is_looked_up_to_the_address_that_answers() -> None:
+    async def answer(body: bytes) -> bytes:
+        return OK
+
+    async with answering(answer) as address:
+        found = reach(Address("localhost", address.port))
+    assert found == Address("localhost", address.port, "127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "a..b"])
+def test_where_nobody_answers_it_is_said(host: str, unused_tcp_port: int) -> None:
+    with pytest.raises(Unreachable, match=f"cannot connect to {host}:{unused_tcp_port}: "):
+        reach(Address(host, unused_tcp_port))

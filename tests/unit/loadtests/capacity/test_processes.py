@@ -1,0 +1,68 @@
+"""Several generator processes: what goes wrong in one is told, and Ctrl-C ends them all at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from loadtests.capacity.address import Address
+from loadtests.capacity.generator import Limits
+from loadtests.capacity.processes import ManyProcesses
+from loadtests.capacity.shooting import Shooter, Shot
+from loadtests.traffic.calls import Call
+from loadtests.traffic.drawing import WorkloadError
+
+
+class Singles:
+    """The same request again and again; any answer is right."""
+
+    def draw(self) -> Call:
+        return Call("/", {}, b"x", 1, self)
+
+    def problem(self, status: int, headers: object, body: bytes) -> str | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What another process makes its shooter with."""
+
+    address: Address
+
+    def __call__(self, number: int) -> Shooter:
+        return Shooter(self.address, Singles(), "uniform", Limits(8, 90.0))
+
+
+def refuse(number: int) -> Shooter:
+    raise WorkloadError(f"the model takes no such thing, says {number}")
+
+
+def test_a_shooter_that_cannot_be_made_says_why() -> None:
+    with (
+        pytest.raises(WorkloadError, match="the model takes no such thing, says 0"),
+        ManyProcesses(2, refuse),
+    ):
+        pytest.fail("entered without shooters")
+    assert not multiprocessing.active_children()
+
+
+def test_ctrl_c_ends_the_load_at_once() -> None:
+    """Nobody ever answers, so that the trial would take a minute and its patience."""
+    main = threading.main_thread().ident
+    assert main is not None
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Address("127.0.0.1", silent.getsockname()[1])
+        with ManyProcesses(2, Maker(address)) as gun:
+            timer = threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT))
+            began = time.perf_counter()
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                gun.shoot(Shot(10, 1, 60, seed=1))
+    assert time.perf_counter() - began < 20
+    assert not multiprocessing.active_children()
