@@ -158,6 +158,7 @@ def one_after_the_other() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.soak  # the simulated servers of the unit tests say the same in a second
 def test_the_capacity_of_a_server_of_known_speed_is_found() -> None:
     """Served one by one, 5 ms each, and asked evenly: 200/s, and no trial can keep up much more.
 
