@@ -200,10 +200,17 @@ def listening(fake: FakeServer) -> Iterator[str]:
     lock = threading.Lock()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    with serving(server) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def serving(server: http.server.HTTPServer) -> Iterator[str]:
+    """The address of a server that runs in a thread until the block ends."""
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import threading
-from collections.abc import Iterator
 
 import orjson
 import pytest
 
 from loadtests.traffic.target import TargetError, from_models, learn
 from tests.e2e.server import free_port
-from tests.unit.loadtests.traffic.fake_server import LABELLED, LABELS, FakeServer, listening
+from tests.unit.loadtests.traffic.fake_server import (
+    LABELLED,
+    LABELS,
+    FakeServer,
+    listening,
+    serving,
+)
 
 
 def test_the_default_model_is_learned_over_http() -> None:
@@ -81,17 +85,8 @@ def test_an_address_that_nothing_can_have_is_refused_by_name(url: str, words: st
         learn(url)
 
 
-@contextlib.contextmanager
-def not_torchlane() -> Iterator[str]:
-    server = http.server.HTTPServer(("127.0.0.1", 0), Silent)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def not_torchlane() -> contextlib.AbstractContextManager[str]:
+    return serving(http.server.HTTPServer(("127.0.0.1", 0), Silent))
 
 
 class Silent(http.server.BaseHTTPRequestHandler):
