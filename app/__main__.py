@@ -1,135 +1,166 @@
-"""`python -m app`: uvicorn with our settings, and the signals.
+"""`python -m app [--workers N]`: serves until a signal comes, in one process or in several.
 
-The first SIGTERM or SIGINT drains: not ready and no new work, then no new connections, then
-everything that was accepted is answered, the backends are closed, and the exit code is 0. A second
-signal ends it at once.
+The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends it at once. One
+process is all there is with one worker. With more, this is the parent, which imports no torch, and
+starts itself again for each worker.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import contextlib
 import os
-import signal
-import socket
+import shutil
 import sys
-import time
+import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
 
-from app.lifecycle import Lifecycle
-from app.listener import Listener
 from app.logs import configure_logs
-from app.main import DEVICE_LOST_EXIT_CODE, create_app
-from app.settings import Settings, SettingsError, load_settings
+from app.server import RESERVE, Server
+from app.settings import PREFIX, Settings, SettingsError, load_settings
+from app.worker import Place, Worker, obey_parent_alone
 
-LOG = structlog.get_logger(__name__)
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# After the last answer, open connections get this long to bring their next request and be told 503:
-# closing at once would cut off clients that are just sending.
-LINGER_S = 1.0
-RESERVE = 0.2  # of the budget
-USAGE_EXIT_CODE = 2
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from app.lifecycle import Lifecycle
+
+__all__ = ["RESERVE", "main"]
+
 LISTEN_EXIT_CODE = 1
+USAGE_EXIT_CODE = 2
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it is imported
+
+# Puts together what is served, in the process that is told; None: in the only one.
+Create = Callable[[Settings, Worker | None], "FastAPI"]
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server that leaves the signals to us and drains before it closes connections.
-
-    Args:
-        config: uvicorn's.
-        lifecycle: what to drain.
-        drain_s: budget of a graceful stop in seconds.
-    """
-
-    def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, drain_s: float) -> None:
-        super().__init__(config)
-        self._lifecycle = lifecycle
-        self._drain_s = drain_s
-        self._stopping = False
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Uvicorn's own would raise the signal again when it has stopped, and exit 143."""
-        for number in SIGNALS:
-            signal.signal(number, self._signalled)
-        yield
-
-    def _signalled(self, number: int, _: object) -> None:
-        if self._stopping:
-            os._exit(128 + number)
-        self._stopping = True
-        LOG.info("draining", signal=signal.Signals(number).name, budget_s=self._drain_s)
-        self._lifecycle.begin_drain(self._drain_s)
-        self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Bind first, so that a busy port is noticed before anything is loaded; then listen."""
-        if sys.platform == "win32" or sockets is not None:  # no readers there, or listening already
-            await super().startup(sockets)
-            return
-        bound = self.config.bind_socket()
-        try:
-            await super().startup(sockets=[])  # the lifespan
-        except BaseException:
-            bound.close()
-            raise
-        self.servers = [Listener(bound, self._protocol, self.config.backlog)]  # type: ignore[list-item]
-
-    def _protocol(self) -> asyncio.Protocol:
-        """What uvicorn makes for each connection."""
-        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
-        state = self.lifespan.state
-        return make(config=self.config, server_state=self.server_state, app_state=state)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, answer what was accepted, then let uvicorn close what is left."""
-        self._lifecycle.begin_drain(self._drain_s)
-        for server in self.servers:
-            server.close()
-        reserve_s = RESERVE * self._drain_s  # for answers to be written and backends to be closed
-        await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
-        # Every outcome is settled; answers are being written, and clients told to go elsewhere.
-        connections = self.server_state.connections
-        linger_s = min(LINGER_S, self._lifecycle.stop_left_s() / 2)
-        await _until_empty(connections, time.monotonic() + linger_s)
-        for connection in list(connections):
-            connection.shutdown()  # idle ones close, the others when their answer has been read
-        writing_s = max(0.0, self._lifecycle.stop_left_s() - reserve_s / 2)
-        await _until_empty(connections, time.monotonic() + writing_s)
-        # What is there even now does not send its body, or not read its answer: uvicorn cancels it.
-        self.config.timeout_graceful_shutdown = 0 if connections else 1
-        await super().shutdown(sockets)
-        LOG.info("stopped")
-
-
-async def _until_empty(collection: Sized, deadline: float) -> None:
-    """Uvicorn tells nobody when a request or connection ends: look a hundred times a second."""
-    while collection and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-
-
-def main(create: Callable[[Settings], FastAPI] = create_app) -> int:
-    """Serve what `create` puts together until a signal comes; returns the exit code."""
+def main(create: Create | None = None, arguments: Sequence[str] | None = None) -> int:
+    """Serve what `create` (app.main.create_app) puts together; returns the exit code."""
     # Serving TorchScript is what this is for; torch 2.13 announces its deprecation at every call.
     warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
+    options = _parser().parse_args(arguments)
+    place: Place | None = options.worker
+    if place is not None:
+        obey_parent_alone(place.parent)
     try:
-        settings = load_settings(os.environ)
+        settings = _settings(options.workers)
         configure_logs(settings.log_level, settings.log_format)
-        app = create(settings)
+        if place is None and settings.workers > 1:
+            return _supervise(settings)
+        return _serve(create or _create_app, settings, place)
     except (SettingsError, ValueError) as error:
         sys.stderr.write(f"torchlane: {error}\n")
         return USAGE_EXIT_CODE
-    config = uvicorn.Config(
+
+
+def _settings(workers: str | None) -> Settings:
+    if workers is None:
+        return load_settings(os.environ)
+    try:
+        return load_settings(os.environ, workers=workers)
+    except SettingsError as error:
+        raise SettingsError(str(error).replace(f"{PREFIX}WORKERS=", "--workers ")) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m app",
+        description="Serve exported models over HTTP.",
+        epilog="Everything else is set by TORCHLANE_ variables: see docs/settings.md.",
+    )
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        help="processes behind the port (default: TORCHLANE_WORKERS, else 1)",
+    )
+    parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # by the parent
+    return parser
+
+
+def _create_app(settings: Settings, worker: Worker | None) -> FastAPI:
+    # Not at the top: it imports torch, which the parent of workers does without.
+    from app.main import create_app  # noqa: PLC0415
+
+    return create_app(settings, worker=worker)
+
+
+def _serve(create: Create, settings: Settings, place: Place | None) -> int:
+    """Serve in this process, alone or as one of several."""
+    worker = None
+    if place is None:
+        os.environ.pop(METRICS_FOLDER, None)  # one process keeps its values in memory
+    else:
+        worker = Worker(place)
+        structlog.contextvars.bind_contextvars(worker=place.index)
+    app = create(settings, worker)
+    lifecycle: Lifecycle = app.state.lifecycle
+    server = Server(_config(app, settings), lifecycle, settings.drain_s, worker)
+    try:
+        server.run()
+    except SystemExit:  # uvicorn's way to say that the port is taken; it has logged why
+        return _cannot_listen(settings)
+    if lifecycle.device_lost:
+        from app.main import DEVICE_LOST_EXIT_CODE  # noqa: PLC0415
+
+        return DEVICE_LOST_EXIT_CODE
+    return 0 if server.started else 1
+
+
+def _supervise(settings: Settings) -> int:
+    """Run workers, each started as this process was."""
+    from app.supervisor import Plan, Supervisor  # noqa: PLC0415
+
+    try:
+        bound = _config("", settings).bind_socket()
+    except SystemExit:
+        return _cannot_listen(settings)
+    bound.set_inheritable(False)
+    folder = Path(tempfile.mkdtemp(prefix="torchlane-"))
+    metrics = Path(os.environ.setdefault(METRICS_FOLDER, str(folder)))
+    try:
+        metrics.mkdir(parents=True, exist_ok=True)
+        _forget_metrics(metrics)
+        plan = Plan(_command(), _environment(settings), settings.workers, settings.drain_s, folder)
+        return asyncio.run(Supervisor(bound, plan).run())
+    finally:
+        _forget_metrics(metrics)
+        shutil.rmtree(folder)
+
+
+def _forget_metrics(folder: Path) -> None:
+    from app.shared_metrics import clear  # noqa: PLC0415
+
+    clear(folder)
+
+
+def _command() -> list[str]:
+    """How this process was started, without its arguments."""
+    spec = sys.modules["__main__"].__spec__
+    if spec is None:
+        raise ValueError("several workers need `python -m`: they are started the same way")
+    return [sys.executable, "-m", spec.name.removesuffix(".__main__")]
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Of the workers: what was read is settled, though a .env file may change meanwhile."""
+    values = {name: value for name, value in settings if value is not None}
+    return os.environ | {PREFIX + name.upper(): str(value) for name, value in values.items()}
+
+
+def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http="httptools",
+        http="httptools" if isinstance(app, str) else app.state.protocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -137,20 +168,12 @@ def main(create: Callable[[Settings], FastAPI] = create_app) -> int:
         server_header=False,
         proxy_headers=False,  # nothing here looks at the client's address
     )
-    lifecycle: Lifecycle = app.state.lifecycle
-    return _serve(Server(config, lifecycle, settings.drain_s), lifecycle, settings)
 
 
-def _serve(server: Server, lifecycle: Lifecycle, settings: Settings) -> int:
-    try:
-        server.run()
-    except SystemExit:  # uvicorn's way to say that the port is taken; it has logged why
-        hint = f"is port {settings.port} in use? TORCHLANE_PORT chooses another"
-        sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
-        return LISTEN_EXIT_CODE
-    if lifecycle.device_lost:
-        return DEVICE_LOST_EXIT_CODE
-    return 0 if server.started else 1
+def _cannot_listen(settings: Settings) -> int:
+    hint = f"is port {settings.port} in use? TORCHLANE_PORT chooses another"
+    sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
+    return LISTEN_EXIT_CODE
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from app.backends.golden import Golden
 from app.backends.selection import NotAsAskedFor, Preference, Selection, select
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
+from app.engine.isolation import Contract
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost, VariantUnusable
 from app.loaded import (
@@ -209,9 +210,11 @@ class Lifecycle:
             good = isinstance(error, NotAsAskedFor | VariantUnusable)  # the artifact, that is
             return Attempt.REFUSED if good else Attempt.FAILED
         manifest = artifact.manifest
+        codec = codec_for(manifest)
         outputs = tuple(spec.name for spec in manifest.outputs)
-        self._engine.publish(model, f"{artifact.digest}:{selection.label}", outputs, golden.probe)
-        self.loaded.publish(LoadedModel(model, manifest, codec_for(manifest), selection))
+        contract = Contract(outputs, golden.probe, codec.finish)
+        self._engine.publish(model, f"{artifact.digest}:{selection.label}", contract)
+        self.loaded.publish(LoadedModel(model, manifest, codec, selection))
         count = sum(replica.serves(model) for replica in self._replicas)
         LOG.info("model_loaded", model=str(model), serves=selection.label, replicas=count)
         return Attempt.LOADED

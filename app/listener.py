@@ -1,8 +1,8 @@
-"""A listening socket that takes every waiting connection at once.
+"""Where connections come from: a listening socket, or a parent process that accepts them.
 
 uvloop's own servers accept one connection in each turn of the event loop. On a busy server a turn
 takes tens of milliseconds, so a burst of new connections, probes among them, would wait for
-seconds before anybody reads their first byte.
+seconds before anybody reads their first byte. Here every waiting one is taken at once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,50 @@ LOG = structlog.get_logger(__name__)
 BURST = 256  # accepted in one turn; at some 20 us each, the others do not wait long
 PAUSE_S = 0.5  # without descriptors or memory for a connection: until the next try
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+DESCRIPTORS = 8  # in one message at most; the parent sends one
 
 
-class Listener:
-    """Listens until it is closed; stands in the place of an `asyncio.Server`.
+class Source:
+    """Gives accepted connections their protocols; stands in the place of an `asyncio.Server`.
+
+    Args:
+        make_protocol: gives the protocol of a new connection.
+    """
+
+    def __init__(self, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._make_protocol = make_protocol
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[object]] = set()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        raise NotImplementedError
+
+    async def wait_closed(self) -> None:
+        """Return when every connection that was accepted has its protocol."""
+        await asyncio.gather(*self._opening, return_exceptions=True)
+
+    def _take(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._open(connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+        except Exception:  # of one connection: the others go on
+            LOG.exception("connection_not_opened")
+            connection.close()
+            self._lost()
+
+    def _lost(self) -> None:
+        """A connection never got a protocol."""
+
+
+class Listener(Source):
+    """Listens until it is closed.
 
     Args:
         bound: a bound TCP socket; the listener owns it from now on.
@@ -32,10 +72,8 @@ class Listener:
     def __init__(
         self, bound: socket.socket, make_protocol: Callable[[], asyncio.Protocol], backlog: int
     ) -> None:
+        super().__init__(make_protocol)
         self._socket = bound
-        self._make_protocol = make_protocol
-        self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Task[object]] = set()
         self._closed = False
         bound.setblocking(False)
         bound.set_inheritable(False)
@@ -51,10 +89,6 @@ class Listener:
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
-    async def wait_closed(self) -> None:
-        """Return when every connection that was accepted has its protocol."""
-        await asyncio.gather(*self._opening, return_exceptions=True)
-
     def _accept(self) -> None:
         for _ in range(BURST):
             try:
@@ -68,18 +102,7 @@ class Listener:
                     raise
                 self._pause(error)
                 return
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._open(connection))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-
-    async def _open(self, connection: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection)
-        except Exception:  # of one connection: the others go on
-            LOG.exception("connection_not_opened")
-            connection.close()
+            self._take(connection)
 
     def _pause(self, error: OSError) -> None:
         """The socket stays readable: without a pause the loop would turn for nothing else."""
@@ -90,3 +113,52 @@ class Listener:
     def _resume(self) -> None:
         if not self._closed:
             self._loop.add_reader(self._socket, self._accept)
+
+
+class Handover(Source):
+    """Takes the connections that a parent process has accepted, and its orders.
+
+    Args:
+        channel: a connected Unix socket, non-blocking; a byte a message, connections beside some.
+        make_protocol: gives the protocol of a new connection.
+        ordered: told each byte that came without a connection; empty when the parent is gone.
+        lost: told when a connection never got a protocol.
+    """
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        ordered: Callable[[bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        super().__init__(make_protocol)
+        self._channel = channel
+        self._ordered = ordered
+        self._on_lost = lost
+        self._loop.add_reader(channel, self._receive)
+
+    def close(self) -> None:
+        """Listen to the parent no more; its order to drain comes after the last connection."""
+        self._loop.remove_reader(self._channel)
+
+    def _receive(self) -> None:
+        for _ in range(BURST):
+            try:
+                data, descriptors, flags, _ = socket.recv_fds(self._channel, 1, DESCRIPTORS)
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                data, descriptors, flags = b"", [], 0
+            for descriptor in descriptors:
+                self._take(socket.socket(fileno=descriptor))
+            if flags & socket.MSG_CTRUNC:  # no descriptor was free: the kernel has closed it
+                LOG.error("connection_lost", reason="too many open files")
+                self._lost()
+            elif not descriptors:
+                self._ordered(data)
+                if not data:
+                    return
+
+    def _lost(self) -> None:
+        self._on_lost()

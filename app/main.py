@@ -7,16 +7,18 @@ import contextlib
 import gc
 import os
 import platform
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import structlog
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 
 from app.api.errors import install_error_handlers
+from app.api.memo import AnswerMemo
 from app.api.middleware import RequestMiddleware
 from app.api.openapi import install_openapi
+from app.api.protocol import protocol_for
 from app.api.routes import add_routes
 from app.api.service import RequestLimits, Service
 from app.backends.base import Backend
@@ -30,40 +32,56 @@ from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
 from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
-from app.metrics import Metrics, ServedModel
+from app.metrics import CONTENT_TYPE, Metrics, ServedModel
 from app.repository.store import Artifact, Repository
 from app.settings import Settings
+from app.shared_metrics import SharedMetrics
 from app.types import Device
+from app.worker import NOT_READY, READY, Worker
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+# A wave of 32 requests is read within it; what trickles in all the time is not held for longer.
+GATHER_S = 0.002
+MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes, beside them
 GC_THRESHOLD = 10_000  # allocations between two looks at the youngest objects; default 700
 DEVICE_LOST_GRACE_S = 1.0  # for the errors to reach their callers
 
 
-def create_app(settings: Settings, make_backend: BackendFactory | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, make_backend: BackendFactory | None = None, worker: Worker | None = None
+) -> FastAPI:
     """Put the application together; nothing is loaded before its lifespan starts.
 
     Args:
         settings: everything that can be set.
         make_backend: another way to make backends than torch's, for tests.
+        worker: which of several processes this is; None: the only one.
 
     Raises:
         ValueError: if the settings name devices that are not there.
     """
     devices = find_devices(settings.devices, settings.replicas_per_device)
-    metrics = Metrics()
-    replicas = [Replica(f"{device}#{index}", device) for index, device in enumerate(devices)]
+    metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
+    first = worker.index * len(devices) if worker else 0  # no two replicas of a server share a name
+    replicas = [Replica(f"{device}#{n}", device) for n, device in enumerate(devices, first)]
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings))
     loaded = LoadedModels(settings.default_model)
     preference = Preference(settings.variant, settings.plan_precision)
+
+    def loading_ended() -> None:
+        _calm_gc()
+        if worker:
+            worker.tell(READY if lifecycle.readiness().ready else NOT_READY)
+
     lifecycle = Lifecycle(
         Repository(settings.model_dir),
         engine,
         replicas,
         loaded,
-        make_backend or _torch_backends(devices, settings.max_batch_size),
-        LifecycleConfig(settings.max_batch_size, preference, _end_process, _calm_gc),
+        make_backend
+        or _torch_backends(devices, settings.max_batch_size, worker.of if worker else 1),
+        LifecycleConfig(settings.max_batch_size, preference, _end_process, loading_ended),
     )
     _watch(metrics, replicas, lifecycle)
     limits = RequestLimits(
@@ -72,13 +90,16 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
         max_answer_bytes=settings.max_answer_bytes,
         timeout_s=settings.request_timeout_ms / 1000,
     )
-    service = Service(engine, lifecycle, loaded, limits, metrics)
+    memo = AnswerMemo(settings.cache_bytes // MEMO_SHARE)
+    service = Service(engine, lifecycle, loaded, limits, metrics, memo)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        metrics.open()
         await lifecycle.start()
         yield
         await lifecycle.stop(settings.drain_s)
+        metrics.close()
 
     app = FastAPI(
         title="Torchlane",
@@ -88,7 +109,10 @@ def create_app(settings: Settings, make_backend: BackendFactory | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
+    app.state.protocol = protocol_for(service)  # for its server
     install_error_handlers(app)
+    if worker:  # before the one of add_routes, which knows of this process alone
+        app.add_route("/metrics", _scrape(metrics), include_in_schema=False)
     add_routes(app, service)
     # The last one added is the outermost.
     app.add_middleware(RequestMiddleware, metrics=metrics, stopping=lambda: lifecycle.stopping)
@@ -111,21 +135,30 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python).set(1)
 
 
+def _scrape(metrics: Metrics) -> Callable[[Request], Awaitable[Response]]:
+    async def scrape(_: Request) -> Response:
+        return Response(await metrics.scraped(), media_type=CONTENT_TYPE)
+
+    return scrape
+
+
 def _is_ready(replica: Replica) -> bool:
     return replica.state is ReplicaState.READY
 
 
 def _engine_config(settings: Settings) -> EngineConfig:
     return EngineConfig(
-        batches=BatchLimits(settings.max_batch_size, settings.batch_wait_ms / 1000),
+        batches=BatchLimits(settings.max_batch_size, settings.batch_wait_ms / 1000, GATHER_S),
         queue_limit_items=settings.queue_limit_items,
         cache_bytes=settings.cache_bytes,
         cache_ttl_s=settings.cache_ttl_s,
     )
 
 
-def _torch_backends(devices: tuple[Device, ...], max_batch_size: int) -> BackendFactory:
-    backends = TorchBackends(devices, max_batch_size)
+def _torch_backends(
+    devices: tuple[Device, ...], max_batch_size: int, processes: int
+) -> BackendFactory:
+    backends = TorchBackends(devices, max_batch_size, processes)
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)

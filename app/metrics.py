@@ -1,4 +1,8 @@
-"""What is counted. Recorded where it happens; written out by GET /metrics."""
+"""What is counted. Recorded where it happens; written out by GET /metrics.
+
+Each gauge says how those of several processes make one (`multiprocess_mode`); app/shared_metrics.py
+does that. With one process the mode means nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LABELS = ("model", "version")
+MODEL_INFO = "torchlane_model_info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Metrics:
             "torchlane_requests_in_flight",
             "Requests for predictions that have no answer yet.",
             registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.requests_in_flight.set_function(lambda: self.requests_open)
         self.items = Counter(
@@ -107,12 +113,14 @@ class Metrics:
             "Items that wait for a batch.",
             LABELS,
             registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.queue_limit = Gauge(
             "torchlane_queue_limit_items",
             "Items that may wait; more are refused.",
             LABELS,
             registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.cache_lookups = Counter(
             "torchlane_cache_lookups",
@@ -121,15 +129,22 @@ class Metrics:
             registry=self.registry,
         )
         self.cache_bytes = Gauge(
-            "torchlane_cache_bytes", "Real bytes in the prediction cache.", registry=self.registry
+            "torchlane_cache_bytes",
+            "Real bytes in the prediction cache.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.cache_entries = Gauge(
-            "torchlane_cache_entries", "Entries in the prediction cache.", registry=self.registry
+            "torchlane_cache_entries",
+            "Entries in the prediction cache.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.cache_limit = Gauge(
             "torchlane_cache_limit_bytes",
             "Bytes that the prediction cache may take.",
             registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.batch_splits = Counter(
             "torchlane_batch_splits",
@@ -144,30 +159,37 @@ class Metrics:
             registry=self.registry,
         )
         self.tasks = Gauge(
-            "torchlane_event_loop_tasks", "Unfinished asyncio tasks.", registry=self.registry
+            "torchlane_event_loop_tasks",
+            "Unfinished asyncio tasks.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.replica_ready = Gauge(
             "torchlane_replica_ready",
             "1 while the replica takes work, else 0.",
             ("replica", "device"),
             registry=self.registry,
+            multiprocess_mode="livemax",
         )
         self.model_replicas = Gauge(
             "torchlane_model_replicas",
             "Replicas that serve the model now.",
             LABELS,
             registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.ready = Gauge(
             "torchlane_ready",
             "1 while GET /health/ready says so, else 0.",
             registry=self.registry,
+            multiprocess_mode="livemin",
         )
         self.build_info = Gauge(
             "torchlane_build_info",
             "Always 1; the labels say what runs.",
             ("version", "torch", "python"),
             registry=self.registry,
+            multiprocess_mode="livemax",
         )
         self._model_info = _ModelInfo()
         self.registry.register(self._model_info)
@@ -194,8 +216,18 @@ class Metrics:
         """The metrics of requests that ended so, looked up once."""
         return RequestMetrics(self, route, status, code)
 
+    async def scraped(self) -> bytes:
+        """What a scrape is answered with: this is the only process there is."""
+        return self.exposition()
+
+    def open(self) -> None:
+        """Be ready for scrapes; called on the event loop. One process needs nothing for that."""
+
+    def close(self) -> None:
+        """The event loop is about to end."""
+
     def exposition(self) -> bytes:
-        """Everything, in the Prometheus text format; called on the event loop."""
+        """Everything of this process, in the Prometheus text format; called on the event loop."""
         self.tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self.registry)
 
@@ -257,7 +289,7 @@ class _ModelInfo(Collector):
     def collect(self) -> Iterator[Metric]:
         """One series per served model."""
         family = GaugeMetricFamily(
-            "torchlane_model_info",
+            MODEL_INFO,
             "Always 1; the labels say what is served of each model.",
             labels=(*LABELS, "variant", "precision"),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import AfterValidator, ByteSize, Field, ValidationError
@@ -22,12 +22,6 @@ MIB = 1024 * 1024
 
 def _name_or_none(value: str | None) -> str | None:
     return value or None
-
-
-def _one(value: int) -> int:
-    if value != 1:
-        raise ValueError("this release runs 1 process; start several on different ports instead")
-    return value
 
 
 class SettingsError(Exception):
@@ -45,8 +39,8 @@ class Settings(BaseSettings):
     """The address to listen on; 0.0.0.0 for all."""
     port: int = Field(8000, ge=0, le=65535)
     """The port to listen on; 0 takes a free one and logs it."""
-    workers: Annotated[int, AfterValidator(_one)] = 1
-    """Processes. This release runs one; start several on different ports to use more."""
+    workers: int = Field(1, ge=1, le=256)
+    """Processes behind the port; each has its own cache, queue, flights, limits and models."""
     model_dir: Path = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""
     default_model: Annotated[str | None, AfterValidator(_name_or_none)] = None
@@ -85,11 +79,12 @@ class Settings(BaseSettings):
     """`console` for people, `json` for machines: one object a line."""
 
 
-def load_settings(environment: Mapping[str, str]) -> Settings:
+def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
     """Read the settings.
 
     Args:
         environment: to look for misspelt names in; the values come from the process's own.
+        chosen: values that win over it, such as those of the command line.
 
     Raises:
         SettingsError: at a wrong value or an unknown TORCHLANE_ name.
@@ -101,7 +96,7 @@ def load_settings(environment: Mapping[str, str]) -> Settings:
             hint = f"; did you mean {close[0]}?" if close else "; docs/settings.md lists all"
             raise SettingsError(f"{name} is not a setting{hint}")
     try:
-        return Settings()
+        return Settings(**chosen)
     except ValidationError as error:
         lines = []
         for each in error.errors(include_url=False):

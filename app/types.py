@@ -18,15 +18,24 @@ Arrays: TypeAlias = tensors.Arrays
 Signature: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Item:
-    """One input: input name -> C-contiguous array without the batch axis, in manifest order."""
+    """One input: input name -> C-contiguous array without the batch axis, in manifest order.
 
-    arrays: Arrays
+    Args:
+        arrays: never written to from here on.
+        signature: of the arrays, from who knows it already; None: read off them.
+    """
 
-    def signature(self) -> Signature:
-        """What must be equal for two items to share a batch."""
-        return tuple((name, a.dtype.str, a.shape) for name, a in self.arrays.items())
+    __slots__ = ("arrays", "signature")
+
+    def __init__(self, arrays: Arrays, signature: Signature | None = None) -> None:
+        self.arrays = arrays
+        self.signature = signature_of(arrays) if signature is None else signature
+
+
+def signature_of(arrays: Arrays) -> Signature:
+    """What must be equal for two items to share a batch."""
+    return tuple((name, a.dtype.str, a.shape) for name, a in arrays.items())
 
 
 # What became of one item: output name -> read-only array without the batch axis, or its failure.

@@ -57,7 +57,9 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
     if isinstance(error, errors.ShuttingDown):
         headers.append((b"connection", b"close"))  # the client finds another server at once
-    return status, headers, error_body(scope, error.code, str(error), error.details)
+    content = error_body(scope, error.code, str(error), error.details)
+    headers.append((b"content-length", b"%d" % len(content)))
+    return status, headers, content
 
 
 def error_body(

@@ -1,19 +1,15 @@
-"""From an HTTP body to items, and from outcomes to an HTTP body: the media types of both."""
+"""From an HTTP body to items: the media types that we read."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import cast
 
 import orjson
 
 from app.codecs.base import NPY, OCTET_STREAM, Codec, PixelBudget, check_count
-from app.errors import Detail, InvalidInput, ItemFailed, PayloadTooLarge
-from app.loaded import LoadedModel
-from app.types import Arrays, Item, Outcome
+from app.errors import InvalidInput, PayloadTooLarge
+from app.types import Item
 
 JSON = "application/json"
-JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+AS_MOST_WRITE_THEM = frozenset((JSON, OCTET_STREAM, NPY))
 
 
 def check_length(size: int, limit: int) -> None:
@@ -38,88 +34,21 @@ def read_items(
         UnsupportedMediaType: if the model does not read this Content-Type.
         PayloadTooLarge: if there are more than `max_items`.
     """
-    media_type = content_type.partition(";")[0].strip().lower() or JSON
+    media_type = content_type
+    if media_type not in AS_MOST_WRITE_THEM:
+        media_type = content_type.partition(";")[0].strip().lower() or JSON
+    most = max_items if many else None
     if media_type != JSON:
-        return codec.decode_raw(media_type, body, max_items=max_items if many else None)
+        return codec.decode_raw(media_type, body, max_items=most)
+    items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
+    if items is not None:
+        return items
     values = _values(body, many=many)
     check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0])]
     budget = PixelBudget()
     return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
-
-
-def answer_media_type(accept: str) -> str:
-    """The form of the answer: of ours the one that Accept likes best; JSON where it names none."""
-    if not accept or accept == "*/*":
-        return JSON
-    best, best_quality = JSON, 0.0
-    for part in accept.lower().split(","):
-        name, *parameters = (each.strip() for each in part.split(";"))
-        quality = next((_quality(each[2:]) for each in parameters if each[:2] == "q="), 1.0)
-        if name in (JSON, OCTET_STREAM, NPY) and quality > best_quality:
-            best, best_quality = name, quality
-    return best
-
-
-def _quality(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
-def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
-    """Refuse to write an answer that would hold up everybody else.
-
-    Raises:
-        PayloadTooLarge: with both numbers.
-    """
-    size = sum(
-        array.nbytes
-        for outcome in outcomes
-        if not isinstance(outcome, ItemFailed)
-        for array in outcome.values()
-    )
-    if size > limit:
-        raise PayloadTooLarge(
-            f"the answer would have {size} bytes of numbers, at most {limit} are sent; "
-            "ask for fewer items at once"
-        )
-
-
-def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) -> bytes:
-    """`{"model", "version", "prediction" | "predictions"}`; a failed item has its place.
-
-    Raises:
-        ItemFailed: if the only item, or every one of them, failed.
-    """
-    if all(isinstance(outcome, ItemFailed) for outcome in outcomes):
-        raise _failed(outcomes)
-    places = [
-        {"error": str(outcome), "code": outcome.code}
-        if isinstance(outcome, ItemFailed)
-        else model.codec.encode(outcome)
-        for outcome in outcomes
-    ]
-    head = {"model": model.id.name, "version": model.id.version}
-    last = {"predictions": places} if many else {"prediction": places[0]}
-    return orjson.dumps(head | last, option=JSON_OPTIONS)
-
-
-def binary_answer(
-    model: LoadedModel, media_type: str, outcomes: Sequence[Outcome], *, many: bool
-) -> bytes:
-    """The predictions as one array.
-
-    Raises:
-        ItemFailed: if any item failed: a binary answer has no place for that.
-        NotAcceptable: if the model's answer is not one array.
-    """
-    if any(isinstance(outcome, ItemFailed) for outcome in outcomes):
-        raise _failed(outcomes)
-    arrays = [cast(Arrays, outcome) for outcome in outcomes]
-    return model.codec.encode_raw(media_type, arrays, many=many)
 
 
 def _values(body: bytes, *, many: bool) -> list[object]:
@@ -147,12 +76,3 @@ def _decode_at(codec: Codec, index: int, value: object, budget: PixelBudget) -> 
         raise InvalidInput(
             f"inputs[{index}]: {error}", [{"index": index, "problem": str(error)}]
         ) from error
-
-
-def _failed(outcomes: Sequence[Outcome]) -> ItemFailed:
-    failures = [(i, o) for i, o in enumerate(outcomes) if isinstance(o, ItemFailed)]
-    first = failures[0][1]
-    if len(outcomes) == 1:
-        return first
-    details: list[Detail] = [{"index": index, "code": each.code} for index, each in failures]
-    return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)

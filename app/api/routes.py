@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import schemas
 from app.api.errors import ROUTE
-from app.api.middleware import HotPaths
 from app.api.openapi import ERRORS, prediction_docs
 from app.api.predict import PredictionApp
 from app.api.service import Service
@@ -44,7 +43,6 @@ def add_routes(app: FastAPI, service: Service) -> None:
     ):
         _add_prediction(app, f"{prefix}/predict", _predict, suffix, single)
         _add_prediction(app, f"{prefix}/batch-predict", _batch_predict, suffix, batch)
-    app.add_middleware(HotPaths, applications={"/predict": single, "/batch-predict": batch})
     _add_models(app, service)
     _add_health(app, service)
 

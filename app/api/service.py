@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.api.memo import AnswerMemo
 from app.engine.engine import Engine
 from app.lifecycle import Lifecycle
 from app.loaded import LoadedModels
@@ -26,10 +27,11 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The engine, the life cycle, what is loaded, the limits and the metrics."""
+    """The engine, the life cycle, what is loaded, the limits, the metrics and the memo."""
 
     engine: Engine
     lifecycle: Lifecycle
     loaded: LoadedModels
     limits: RequestLimits
     metrics: Metrics
+    memo: AnswerMemo

@@ -39,12 +39,14 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
     return tuple(device for device in devices for _ in range(replicas_per_device))
 
 
-def cpu_threads(devices: tuple[Device, ...]) -> int:
+def cpu_threads(devices: tuple[Device, ...], processes: int = 1) -> int:
     """Intra-op threads per CPU replica: all usable cores but one, shared evenly; at least one.
+
+    Several processes share the cores evenly first, and each leaves one of its own out.
 
     The one that is left out is the event loop's: where both want it, every parallel section of a
     forward waits for a core that parses requests. docs/adr/0001-replicas-are-threads.md has
     figures.
     """
     replicas = sum(device.kind == "cpu" for device in devices)
-    return max(1, (usable_cores() - 1) // max(1, replicas))
+    return max(1, (usable_cores() // processes - 1) // max(1, replicas))

@@ -30,10 +30,13 @@ class TorchBackends:
     Args:
         devices: of all replicas, for the number of threads that each may take.
         max_batch_size: the largest batch that will be run.
+        processes: that serve on this machine together, each with these devices.
     """
 
-    def __init__(self, devices: tuple[Device, ...], max_batch_size: int) -> None:
-        self._threads = cpu_threads(devices)
+    def __init__(
+        self, devices: tuple[Device, ...], max_batch_size: int, processes: int = 1
+    ) -> None:
+        self._threads = cpu_threads(devices, processes)
         self._replicas = len(devices)
         self._max_batch_size = max_batch_size
         self._packages = Packages()

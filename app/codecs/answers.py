@@ -14,7 +14,7 @@ from models.manifest import Manifest, Scores
 
 
 class AnswerEncoder:
-    """Writes the predictions of one model.
+    """Finishes and writes the predictions of one model.
 
     Args:
         manifest: has the labels, and what turns the first output into scores.
@@ -25,9 +25,16 @@ class AnswerEncoder:
         self._scores = manifest.codec.scores
         self._outputs = tuple(spec.name for spec in manifest.outputs)
 
+    def finish(self, outputs: Arrays) -> Arrays:
+        """A batch's outputs with the first one as scores: once a batch, not once an answer."""
+        if self._scores == "none":
+            return outputs
+        first = self._outputs[0]
+        return {**outputs, first: apply_scores(self._scores, outputs[first])}
+
     def encode(self, outputs: Arrays) -> dict[str, object]:
         """With labels `{label, score, scores}`, without `{outputs: {name: array}}`."""
-        first = apply_scores(self._scores, outputs[self._outputs[0]])
+        first = outputs[self._outputs[0]]
         if self._labels is None:
             rest = {name: _plain(outputs[name]) for name in self._outputs[1:]}
             return {"outputs": {self._outputs[0]: _plain(first), **rest}}
@@ -40,7 +47,7 @@ class AnswerEncoder:
             raise NotAcceptable(
                 f"the model has {len(self._outputs)} outputs, which only application/json can carry"
             )
-        arrays = [apply_scores(self._scores, p[self._outputs[0]]) for p in predictions]
+        arrays = [prediction[self._outputs[0]] for prediction in predictions]
         if many and len({array.shape for array in arrays}) > 1:
             raise NotAcceptable(
                 "the predictions differ in shape, which only application/json can carry"

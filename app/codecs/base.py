@@ -48,6 +48,13 @@ class Codec(Protocol):
             InvalidInput: saying what was expected and what came.
         """
 
+    def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
+        """The items of a JSON body, `{key: X}` or, with `max_items`, `{key: [X, ...]}`, if quick.
+
+        A fast way for bodies of nothing but numbers, with the outcome of `decode`. None says only
+        that the body should go that way: if anything is wrong with it, `decode` can tell what.
+        """
+
     def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
         """The items of a raw body: exactly one where `max_items` is None, else one to so many.
 
@@ -57,8 +64,14 @@ class Codec(Protocol):
             PayloadTooLarge: if there are too many items; known before any of them is made.
         """
 
+    def finish(self, outputs: Arrays) -> Arrays:
+        """What is answered and cached of a batch's outputs; rows stay rows, whatever their mates.
+
+        The one method that is called in a replica's thread.
+        """
+
     def encode(self, outputs: Arrays) -> dict[str, object]:
-        """The prediction of one item as a JSON object; arrays stay arrays."""
+        """The prediction of one item, finished, as a JSON object; arrays stay arrays."""
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
         """Predictions as bytes: one array, with `many` stacked along a leading axis.

@@ -33,6 +33,8 @@ class ImageCodec:
         self._input = manifest.inputs[0]
         self._tensor = TensorCodec(manifest)
         self.media_types = (*PICTURES, *self._tensor.media_types)
+        self.decode_numbers = self._tensor.decode_numbers
+        self.finish = self._tensor.finish
         self.encode = self._tensor.encode
         self.encode_raw = self._tensor.encode_raw
 

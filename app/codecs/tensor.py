@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import math
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
+from app.codecs.numbers import NumberReader, is_finite
 from app.errors import InvalidInput, UnsupportedMediaType
-from app.types import Array, Item
+from app.types import Array, Item, Signature
 from models.manifest import Manifest
 from models.tensors import TensorSpec
 
@@ -37,12 +38,30 @@ class TensorCodec:
         self.manifest = manifest
         self.media_types: tuple[str, ...] = ()
         self._inputs = manifest.inputs
+        self._reader: NumberReader | None = None
+        self._signature: Signature | None = None  # one for all items, where no dimension is free
+        if all(spec.is_fixed for spec in self._inputs):
+            self._signature = tuple(
+                (spec.name, np.dtype(spec.dtype).str, spec.item_shape) for spec in self._inputs
+            )
         answers = AnswerEncoder(manifest)
+        self.finish = answers.finish
         self.encode = answers.encode
         self.encode_raw = answers.encode_raw
         if len(self._inputs) == 1:
-            octets = (OCTET_STREAM,) if self._inputs[0].is_fixed else ()
-            self.media_types = (*octets, NPY)
+            (spec,) = self._inputs
+            self.media_types = (NPY,)
+            if NumberReader.can_read(spec):
+                self._reader = NumberReader(spec)
+            if spec.is_fixed:
+                self.media_types = (OCTET_STREAM, NPY)
+                self._item_bytes = spec.item_bytes
+                self._little_endian = np.dtype(spec.dtype).newbyteorder("<")
+
+    def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
+        """Numbers of one fixed shape, nested or flat, for a model with one input."""
+        stacked = self._reader.read(key, body, max_items) if self._reader else None
+        return None if stacked is None else self._items(stacked)
 
     def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
         """Numbers for a model with one input, else an object by input name."""
@@ -50,24 +69,50 @@ class TensorCodec:
             spec = self._inputs[0]
             if isinstance(value, Mapping) and set(value) == {spec.name}:
                 value = value[spec.name]
-            return Item({spec.name: _numbers(spec, value, flat=spec.is_fixed)})
+            array = _numbers(spec, value, flat=spec.is_fixed)
+            return Item({spec.name: array}, self._signature)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
             raise InvalidInput(f"expected an object with {_listed(names)}, got {_kind(value)}")
         if set(value) != set(names):
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
-        return Item({s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs})
+        arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
+        return Item(arrays, self._signature)
 
     def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)
         spec, many = self._inputs[0], max_items is not None
-        stacked = _npy(spec, body, many) if media_type == NPY else _octets(spec, body, many)
+        stacked = _npy(spec, body, many) if media_type == NPY else self._octets(body, many)
         if max_items is not None:
             check_count(len(stacked), max_items)
         _check_bools(spec, stacked)
         _check_finite(spec, stacked)
-        return [Item({spec.name: stacked[index, ...]}) for index in range(len(stacked))]
+        return self._items(stacked)
+
+    def _octets(self, body: bytes, many: bool) -> Array:
+        spec, size = self._inputs[0], self._item_bytes
+        fits = len(body) == size if not many else len(body) > 0 and len(body) % size == 0
+        if not fits:
+            wanted = f"a whole multiple of {size}" if many else f"{size}"
+            raise InvalidInput(
+                f"{spec.name!r}: expected {wanted} bytes (little-endian {_wanted(spec)}), "
+                f"got {len(body)}"
+            )
+        flat = np.frombuffer(body, self._little_endian)
+        if not self._little_endian.isnative:
+            flat = flat.astype(self._little_endian.newbyteorder("="))
+        return flat.reshape(-1, *spec.item_shape)
+
+    def _items(self, stacked: Array) -> list[Item]:
+        """One item for each row: a view, so the whole lives as long as any of them."""
+        name, signature = self._inputs[0].name, self._signature
+        if len(stacked) == 1:
+            return [Item({name: stacked[0, ...]}, signature)]
+        rows: Iterable[Array] = stacked
+        if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
+            rows = (stacked[index, ...] for index in range(len(stacked)))
+        return [Item({name: row}, signature) for row in rows]
 
 
 def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
@@ -122,26 +167,13 @@ def _convert(spec: TensorSpec, array: Array) -> Array:
 
 
 def _check_finite(spec: TensorSpec, array: Array) -> None:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not is_finite(array):
         raise InvalidInput(f"{spec.name!r}: NaN, infinity, or a number too large for {spec.dtype}")
 
 
 def _check_bools(spec: TensorSpec, array: Array) -> None:
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise InvalidInput(f"{spec.name!r}: a bool is a byte of 0 or 1")
-
-
-def _octets(spec: TensorSpec, body: bytes, many: bool) -> Array:
-    size = spec.item_bytes
-    fits = len(body) == size if not many else len(body) > 0 and len(body) % size == 0
-    if not fits:
-        wanted = f"a whole multiple of {size}" if many else f"{size}"
-        raise InvalidInput(
-            f"{spec.name!r}: expected {wanted} bytes (little-endian {_wanted(spec)}), "
-            f"got {len(body)}"
-        )
-    flat = np.frombuffer(body, dtype=np.dtype(spec.dtype).newbyteorder("<"))
-    return flat.astype(np.dtype(spec.dtype), copy=False).reshape(-1, *spec.item_shape)
 
 
 def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:

@@ -38,13 +38,9 @@ class Ticket:
     enqueued_at: float
     due_at: float
     expires_at: float
-    signature: Signature = ()
     state: TicketState = TicketState.WAITING
     moved: bool = False
     abandoned: bool = False
-
-    def __post_init__(self) -> None:
-        self.signature = self.item.signature()
 
 
 @dataclass(slots=True)
@@ -92,9 +88,13 @@ class Batcher:
 
     Args:
         limit_items: how many may wait.
+
+    Attributes:
+        submitted: tickets that were ever submitted.
     """
 
     def __init__(self, limit_items: int) -> None:
+        self.submitted = 0
         self._limit = limit_items
         self._lanes: dict[Signature, _Lane] = {}
         self._waiting = 0
@@ -111,17 +111,20 @@ class Batcher:
 
     def submit(self, ticket: Ticket) -> None:
         """Queue a ticket; the caller has looked at `room`."""
-        lane = self._lanes.setdefault(ticket.signature, _Lane())
+        lane = self._lanes.get(ticket.item.signature)
+        if lane is None:
+            lane = self._lanes[ticket.item.signature] = _Lane()
         if lane.tickets and ticket.due_at < lane.tickets[-1].due_at:
             lane.by_due = False
         lane.tickets.append(ticket)
+        self.submitted += 1
         self._count(lane, +1)
 
     def put_back(self, tickets: Sequence[Ticket]) -> None:
         """Queue accepted tickets again, once, ahead of the others and whatever the limit."""
         for ticket in reversed(tickets):
             ticket.state, ticket.moved = TicketState.WAITING, True
-            lane = self._lanes.setdefault(ticket.signature, _Lane())
+            lane = self._lanes.setdefault(ticket.item.signature, _Lane())
             if lane.tickets and lane.tickets[0].due_at < ticket.due_at:
                 lane.by_due = False
             if lane.tickets and lane.tickets[0].enqueued_at < ticket.enqueued_at:
@@ -133,9 +136,9 @@ class Batcher:
         """Take a waiting ticket out: nobody waits for it any more."""
         if ticket.state is TicketState.WAITING:
             ticket.state = TicketState.DONE
-            lane = self._lanes[ticket.signature]
+            lane = self._lanes[ticket.item.signature]
             self._count(lane, -1)
-            self._forget_if_empty(ticket.signature, lane)
+            self._forget_if_empty(ticket.item.signature, lane)
             if len(lane.tickets) > 2 * lane.waiting + COMPACT_ABOVE:  # callers that come and go
                 lane.tickets = deque(t for t in lane.tickets if t.state is TicketState.WAITING)
 
@@ -145,7 +148,7 @@ class Batcher:
         if deadline < ticket.due_at:
             ticket.due_at = deadline
             if ticket.state is TicketState.WAITING:
-                self._lanes[ticket.signature].by_due = False
+                self._lanes[ticket.item.signature].by_due = False
 
     def lanes(self) -> list[LaneView]:
         """What waits, per signature."""
@@ -170,13 +173,13 @@ class Batcher:
             ticket = lane.tickets.popleft()
             if ticket.state is not TicketState.WAITING:
                 continue
-            self._count(lane, -1)
             if ticket.expires_at <= now:
                 ticket.state = TicketState.DONE
                 expired.append(ticket)
             else:
                 ticket.state = TicketState.RUNNING
                 batch.append(ticket)
+        self._count(lane, -len(batch) - len(expired))
         self._forget_if_empty(signature, lane)
         return batch, expired
 

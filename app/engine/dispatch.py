@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 
 from app.backends.base import Backend
 from app.engine.batching import Batcher, LaneView, Ticket
 from app.engine.clock import Clock, Timer
-from app.engine.isolation import Probe, Report, run_batch
-from app.engine.policy import BatchLimits, Decision, decide
+from app.engine.isolation import Contract, Report, run_batch
+from app.engine.policy import Arrivals, BatchLimits, Decision, decide
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import ModelMetrics
@@ -29,15 +30,26 @@ class Line:
 
     Attributes:
         seconds_per_item: running estimate over the batches so far; 0 before the first.
+        seen: tickets that had been submitted when this line was looked at last.
+        gathering_since: when the batch that is growing was looked at first.
     """
 
     model: ModelId
     batcher: Batcher
     limits: BatchLimits
-    outputs: tuple[str, ...]
-    probe: Probe
+    contract: Contract
     metrics: ModelMetrics
-    seconds_per_item: float = field(default=0.0)
+    seconds_per_item: float = 0.0
+    seen: int = 0
+    gathering_since: float | None = None
+
+    def arrivals(self, now: float) -> Arrivals:
+        """What has come since this was asked last, and how long it has been asked for one batch."""
+        items = self.batcher.submitted - self.seen
+        self.seen = self.batcher.submitted
+        if self.gathering_since is None:
+            self.gathering_since = now
+        return Arrivals(items, now - self.gathering_since)
 
     def took(self, seconds: float, items: int) -> None:
         """A batch of so many items took so long."""
@@ -46,14 +58,9 @@ class Line:
         self.seconds_per_item = measured if old == 0.0 else old + SMOOTHING * (measured - old)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """One ticket's outcome (None: nobody wants one any more) and the seconds that it took."""
-
-    ticket: Ticket
-    outcome: Outcome | None
-    queue_s: float
-    compute_s: float
+# Takes what became of a ticket: its outcome (None: nobody wants one any more), and the seconds that
+# it waited and computed.
+Settle: TypeAlias = Callable[[Line, Ticket, Outcome | None, float, float], None]
 
 
 class Dispatcher:
@@ -71,7 +78,7 @@ class Dispatcher:
         self,
         replicas: list[Replica],
         clock: Clock,
-        settle: Callable[[Line, Settled], None],
+        settle: Settle,
     ) -> None:
         self._replicas = replicas
         self._clock = clock
@@ -117,7 +124,9 @@ class Dispatcher:
                 decision = self._serve(line)
                 served = served or decision.size > 0
                 wake_s = _sooner(wake_s, decision.again_in_s)
-        if wake_s is not None:
+        if wake_s == 0.0:
+            self.poke()
+        elif wake_s is not None:
             self._timer = self._clock.call_at(self._clock.now() + wake_s, self.poke)
 
     def _serve(self, line: Line) -> Decision:
@@ -127,9 +136,11 @@ class Dispatcher:
         if not free or line.batcher.waiting == 0:
             return Decision(0)
         now = self._clock.now()
+        arrivals = line.arrivals(now)
         for lane in sorted(line.batcher.lanes(), key=_age):
-            decision = decide(lane.waiting, now - lane.oldest_at, len(free), line.limits)
+            decision = decide(lane.waiting, now - lane.oldest_at, len(free), line.limits, arrivals)
             if decision.size > 0:
+                line.gathering_since = None
                 self._start(line, lane, decision.size, free[0])
                 self._lines[line.model] = self._lines.pop(line.model)
                 return decision
@@ -140,14 +151,14 @@ class Dispatcher:
         now = self._clock.now()
         tickets, expired = line.batcher.cut(lane.signature, size, now)
         for ticket in expired:
-            self._settle(line, Settled(ticket, None, now - ticket.enqueued_at, 0.0))
+            self._settle(line, ticket, None, now - ticket.enqueued_at, 0.0)
         if not tickets:
             return
         line.metrics.batch_size.observe(len(tickets))
         items = [ticket.item for ticket in tickets]
 
         def work(backend: Backend) -> Report:
-            return run_batch(backend, items, line.outputs, line.probe)
+            return run_batch(backend, items, line.contract)
 
         def done(report: Report) -> None:
             self._record(line, replica, tickets, report, now)
@@ -178,14 +189,14 @@ class Dispatcher:
             if outcome is not None:
                 computed += 1
                 line.metrics.queue_seconds.observe(queue_s)
-                self._settle(line, Settled(ticket, outcome, queue_s, report.compute_s))
+                self._settle(line, ticket, outcome, queue_s, report.compute_s)
             elif ticket.abandoned:
-                self._settle(line, Settled(ticket, None, queue_s, report.compute_s))
+                self._settle(line, ticket, None, queue_s, report.compute_s)
             elif self._can_move(line, ticket, report.fault):
                 moving.append(ticket)
             else:
                 failed = BackendFailed("the replica failed and no other could take this item over")
-                self._settle(line, Settled(ticket, failed, queue_s, report.compute_s))
+                self._settle(line, ticket, failed, queue_s, report.compute_s)
         line.batcher.put_back(moving)
         line.metrics.moved.inc(len(moving))
         line.metrics.computed.inc(computed)

@@ -10,16 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
 from app.engine.batching import Batcher, Ticket, TicketState
 from app.engine.cache import PredictionCache
 from app.engine.clock import Clock
-from app.engine.dispatch import Dispatcher, Line, Settled
-from app.engine.isolation import Probe
+from app.engine.dispatch import Dispatcher, Line
+from app.engine.isolation import Contract
 from app.engine.keys import KeyMaker
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.engine.singleflight import Flight, SingleFlight, Waiter
 from app.engine.submission import Submission
+from app.engine.waiting import OpenWaiters
 from app.errors import (
     DeadlineExceeded,
     ItemFailed,
@@ -30,8 +33,10 @@ from app.errors import (
     ReplicaError,
     ShuttingDown,
 )
-from app.metrics import Metrics
-from app.types import Answer, CacheCounts, Item, ModelId
+from app.metrics import Metrics, ModelMetrics
+from app.types import Answer, CacheCounts, Item, ModelId, Outcome
+
+LOG = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class _Served:
 
     line: Line
     keys: KeyMaker
+    closed: Callable[[Waiter], None]
 
 
 class Engine:
@@ -85,10 +91,8 @@ class Engine:
         self._flights: SingleFlight[Ticket] = SingleFlight()
         self._dispatcher = Dispatcher(replicas, clock, self._settle)
         self._models: dict[ModelId, _Served] = {}
-        self._open: set[Waiter] = set()
+        self._open = OpenWaiters(clock)
         self._draining = False
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def now(self) -> float:
         """The present moment on the clock that deadlines are given in."""
@@ -112,48 +116,62 @@ class Engine:
     def submit(self, model: ModelId, items: Sequence[Item], deadline: float) -> Submission:
         """The first half of `predict`: accept the items or refuse them, at once and as a whole."""
         served = self._served(model)
-        keys = [served.keys.key(item) for item in items]
-        waiter = Waiter(deadline)
+        line, waiter = served.line, Waiter(deadline, served.closed)
+        flying: list[Flight[Ticket]] = []
+        fresh: dict[bytes, Item] = {}
+        hit = 0
+        for item in items:
+            key = served.keys.key(item)
+            waiter.keys.append(key)
+            if key in fresh:
+                continue
+            value = self._cache.get(key)
+            if value is not None:
+                waiter.outcomes[key] = value
+                hit += 1
+            elif (flight := self._flights.get(key)) is not None:
+                flying.append(flight)
+            else:
+                fresh[key] = item
+        self._admit(line, len(fresh), deadline)
+        for flight in flying:
+            self._join(line, flight, waiter)
+        for key, item in fresh.items():
+            self._launch(line, key, item, waiter)
+        counts = CacheCounts(hit, miss=len(fresh), joined=len(items) - hit - len(fresh))
+        return self._accepted(line, waiter, counts)
 
-        unique = dict(zip(keys, items, strict=True))
-        hits = {key: value for key in unique if (value := self._cache.get(key)) is not None}
-        flying = self._flights.known(key for key in unique if key not in hits)
-        fresh = [key for key in unique if key not in hits and key not in flying]
+    def submit_known(
+        self, model: ModelId, keys: Sequence[bytes], deadline: float
+    ) -> Submission | None:
+        """Like `submit`, of items whose keys an earlier request had; None: not all are cached."""
+        served = self._served(model)
+        waiter = Waiter(deadline, served.closed)
+        for key in keys:
+            value = self._cache.get(key)
+            if value is None:
+                return None
+            waiter.outcomes[key] = value
+        waiter.keys.extend(keys)
+        self._admit(served.line, 0, deadline)
+        return self._accepted(served.line, waiter, CacheCounts(hit=len(keys)))
 
-        self._admit(served.line, len(fresh), deadline)
-        for key, value in hits.items():
-            waiter.settle(key, value, queue_s=0.0, compute_s=0.0)
-        waiter.expect((*flying, *fresh))
-        for flight in flying.values():
-            self._join(served.line, flight, waiter)
-        for key in fresh:
-            self._launch(served.line, key, unique[key], waiter)
-
-        hit = sum(key in hits for key in keys)
-        counts = CacheCounts(hit, miss=len(fresh), joined=len(keys) - hit - len(fresh))
-        served.line.metrics.looked_up(counts)
-        wait = partial(self._await_outcomes, served.line, waiter)
-        return Submission(waiter, keys, counts, served.line.metrics, wait)
-
-    def publish(
-        self, model: ModelId, identity: str, outputs: tuple[str, ...], probe: Probe
-    ) -> None:
+    def publish(self, model: ModelId, identity: str, contract: Contract) -> None:
         """Serve a model that the replicas have installed.
 
         Args:
             model: its name and version.
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
-            outputs: the names that a backend must answer.
-            probe: replays a golden example on a backend.
+            contract: what its batches must come to.
         """
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items)
         metrics.queue_depth.set_function(lambda: batcher.waiting)  # asked when it is scraped
         metrics.queue_limit.set(self._config.queue_limit_items)
         metrics.replicas.set_function(lambda: self._dispatcher.ready_replicas(model))
-        line = Line(model, batcher, self._config.batches, outputs, probe, metrics)
-        self._models[model] = _Served(line, KeyMaker(identity))
+        line = Line(model, batcher, self._config.batches, contract, metrics)
+        self._models[model] = _Served(line, KeyMaker(identity), partial(self._closed, line))
         self._dispatcher.add(line)
 
     def watch_faults(self, tell: Callable[[Replica, ReplicaError], None]) -> None:
@@ -173,10 +191,9 @@ class Engine:
         self.begin_drain()
         try:
             async with asyncio.timeout(budget_s):
-                await self._idle.wait()
+                await self._open.until_none()
         except TimeoutError:
-            for waiter in self._open:
-                waiter.fail(ShuttingDown("the server stopped before the answer was there"))
+            self._open.fail_all(ShuttingDown("the server stopped before the answer was there"))
             return False
         return True
 
@@ -184,19 +201,26 @@ class Engine:
         """A replica has become ready."""
         self._dispatcher.poke()
 
-    async def _await_outcomes(self, line: Line, waiter: Waiter) -> None:
-        """Wait until a request has all its outcomes, or its deadline passes."""
-        timer = self._clock.call_at(waiter.deadline, waiter.expire)
-        self._open.add(waiter)
-        self._idle.clear()
-        try:
-            await waiter.wait()
-        finally:
-            timer.cancel()
+    def _accepted(self, line: Line, waiter: Waiter, counts: CacheCounts) -> Submission:
+        line.metrics.looked_up(counts)
+        if waiter.is_settled:
+            count_outcomes(line.metrics, waiter)
+        else:
+            self._open.add(waiter)
+        return Submission(waiter, counts)
+
+    def _closed(self, line: Line, waiter: Waiter) -> None:
+        """A request has all its outcomes, or its wait has ended without."""
+        self._open.close(waiter)
+        if waiter.error is not None:
             self._leave(line, waiter)
-            self._open.discard(waiter)
-            if not self._open:
-                self._idle.set()
+        count_outcomes(line.metrics, waiter)
+        then, waiter.then = waiter.then, None  # what it holds often holds the waiter: no circle
+        if then is not None:
+            try:
+                then()
+            except Exception:  # the callers of its batch-mates are still to be told
+                LOG.exception("caller_not_told")
 
     def _served(self, model: ModelId) -> _Served:
         if self._draining:
@@ -229,11 +253,13 @@ class Engine:
         now, deadline = self._clock.now(), waiter.deadline
         ticket = Ticket(key, item, enqueued_at=now, due_at=deadline, expires_at=deadline)
         self._flights.open(key, ticket, waiter)
+        waiter.expect(key)
         line.batcher.submit(ticket)
         self._dispatcher.poke()
 
     def _join(self, line: Line, flight: Flight[Ticket], waiter: Waiter) -> None:
         flight.waiters.add(waiter)
+        waiter.expect(flight.work.key)
         flight.work.abandoned = False
         line.batcher.retime(flight.work, waiter.deadline)
 
@@ -252,9 +278,10 @@ class Engine:
                 line.batcher.withdraw(flight.work)
                 self._flights.close(key, flight.work)
 
-    def _settle(self, line: Line, settled: Settled) -> None:
-        """The one place where futures are settled: an outcome to the cache and to all who wait."""
-        ticket, outcome = settled.ticket, settled.outcome
+    def _settle(
+        self, line: Line, ticket: Ticket, outcome: Outcome | None, queue_s: float, compute_s: float
+    ) -> None:
+        """The one place where requests are settled: an outcome to the cache and to all who wait."""
         ticket.state = TicketState.DONE
         waiters = self._flights.close(ticket.key, ticket)
         if outcome is None:  # it expired with the latest of its waiters' deadlines
@@ -264,4 +291,19 @@ class Engine:
         if not isinstance(outcome, ItemFailed):
             self._cache.put(ticket.key, outcome)
         for waiter in waiters:
-            waiter.settle(ticket.key, outcome, settled.queue_s, settled.compute_s)
+            waiter.settle(ticket.key, outcome, queue_s, compute_s)
+
+
+def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:
+    """Count a settled request's items by what became of them."""
+    if waiter.error is not None:
+        metrics.outcome(waiter.error.code, len(waiter.keys))
+        return
+    failed = [
+        outcome.code
+        for outcome in map(waiter.outcomes.__getitem__, waiter.keys)
+        if isinstance(outcome, ItemFailed)
+    ]
+    for code in failed:
+        metrics.outcome(code)
+    metrics.outcome("ok", len(waiter.keys) - len(failed))

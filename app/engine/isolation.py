@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,7 +13,24 @@ from app.backends.base import Backend
 from app.errors import BackendFailed, ModelError, NonFiniteOutput, ReplicaError
 from app.types import Arrays, Item, Outcome, frozen_copy
 
-Probe = Callable[[Backend], None]
+Probe: TypeAlias = Callable[[Backend], None]
+# Makes of a batch's outputs what is answered and cached, such as scores of logits; row by row.
+Finish: TypeAlias = Callable[[Arrays], Arrays]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a model's batches must come to.
+
+    Attributes:
+        outputs: the names that every run must answer.
+        probe: replays a golden example; raises BackendError if the replica cannot answer even that.
+        finish: makes of outputs what is answered.
+    """
+
+    outputs: Sequence[str]
+    probe: Probe
+    finish: Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +53,22 @@ class Report:
     forwards: int
 
 
-def run_batch(
-    backend: Backend, items: Sequence[Item], outputs: Sequence[str], probe: Probe
-) -> Report:
+def run_batch(backend: Backend, items: Sequence[Item], contract: Contract) -> Report:
     """Run items of one signature as a batch; where it fails, split until the culprit is alone.
 
     Args:
         backend: the model on this replica's device.
         items: at least one, all of one signature.
-        outputs: the names that every run must answer.
-        probe: replays a golden example; raises BackendError if the replica cannot answer even that.
+        contract: of the model.
     """
-    return _Run(backend, items, outputs, probe).report()
+    return _Run(backend, items, contract).report()
 
 
 class _Run:
-    def __init__(
-        self, backend: Backend, items: Sequence[Item], outputs: Sequence[str], probe: Probe
-    ) -> None:
+    def __init__(self, backend: Backend, items: Sequence[Item], contract: Contract) -> None:
         self._backend = backend
         self._items = items
-        self._outputs = outputs
-        self._probe = probe
+        self._contract = contract
         self._probed = False
         self._outcomes: list[Outcome | None] = [None] * len(items)
         self._forwards = 0
@@ -80,8 +92,8 @@ class _Run:
         self._forwards += 1
         try:
             outputs = self._backend.run(stack(span))
-            _check(outputs, self._outputs, len(span))
-            rows = _rows(outputs, len(span))
+            _check(outputs, self._contract.outputs, len(span))
+            rows = _rows(outputs, len(span), self._contract.finish)
         except ReplicaError:
             raise
         except ModelError as error:
@@ -116,7 +128,7 @@ class _Run:
             return
         self._probed = True
         try:
-            self._probe(self._backend)
+            self._contract.probe(self._backend)
         except ReplicaError:
             raise
         except Exception as error:
@@ -137,13 +149,15 @@ def _check(outputs: Arrays, names: Sequence[str], wanted: int) -> None:
             raise ModelError(f"output {name!r} has {got} rows for {wanted} items")
 
 
-def _rows(outputs: Arrays, count: int) -> list[Outcome]:
+def _rows(outputs: Arrays, count: int, finish: Finish) -> list[Outcome]:
     finite = np.ones(count, dtype=bool)
     for array in outputs.values():
-        if array.dtype.kind in "fc":
+        if array.dtype.kind in "fc" and not np.isfinite(array).all():
             finite &= np.isfinite(array.reshape(count, -1)).all(axis=1)
+    with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite get no answer
+        finished = finish(outputs)
     return [
-        {name: frozen_copy(array[row]) for name, array in outputs.items()}
+        {name: frozen_copy(array[row]) for name, array in finished.items()}
         if finite[row]
         else NonFiniteOutput("the model answered NaN or infinity to this item")
         for row in range(count)

@@ -12,37 +12,70 @@ class BatchLimits:
     Attributes:
         max_batch_size: items in one batch at most.
         batch_wait_s: how long the oldest item may wait for company although a replica is idle.
+        gather_s: how long a batch may grow at most while every turn of the event loop reads more.
     """
 
     max_batch_size: int
     batch_wait_s: float
+    gather_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Cut `size` items now, or 0; look again in `again_in_s`, or when something changes."""
+    """Cut `size` items now, or 0; look again in `again_in_s`, or when something changes.
+
+    An `again_in_s` of 0 is the next turn of the event loop.
+    """
 
     size: int
     again_in_s: float | None = None
 
 
-def decide(waiting: int, oldest_wait_s: float, free_replicas: int, limits: BatchLimits) -> Decision:
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What the event loop has just read.
+
+    Attributes:
+        items: of this model, in its last turn.
+        gathered_s: how long a batch has been growing from turn to turn.
+    """
+
+    items: int = 0
+    gathered_s: float = 0.0
+
+
+NO_ARRIVALS = Arrivals()
+
+
+def decide(
+    waiting: int,
+    oldest_wait_s: float,
+    free_replicas: int,
+    limits: BatchLimits,
+    arrivals: Arrivals = NO_ARRIVALS,
+) -> Decision:
     """Decide about one model's queue of items that can share a batch.
 
     With a replica idle nothing waits, unless a wait is configured; that wait counts from the oldest
-    item. What waits is spread over the idle replicas: two half batches side by side end sooner than
-    one whole batch beside an idle device.
+    item. Requests that have reached the machine are read first, as long as there are more of them
+    in every turn: a wave that is being parsed becomes one batch, not a small one and a large one.
+    What waits is spread over the idle replicas: two half batches side by side end sooner than one
+    whole batch beside an idle device.
 
     Args:
         waiting: items that wait and can share a batch.
         oldest_wait_s: how long the oldest of them has waited.
         free_replicas: replicas that could start now.
         limits: how batches are made.
+        arrivals: what is being read.
     """
     if waiting == 0 or free_replicas == 0:
         return Decision(0)
     left_s = limits.batch_wait_s - oldest_wait_s
     if waiting < limits.max_batch_size and left_s > 0:
         return Decision(0, again_in_s=left_s)
+    growing = arrivals.items > 0 and arrivals.gathered_s < limits.gather_s
+    if waiting < limits.max_batch_size and growing:
+        return Decision(0, again_in_s=0.0)
     share = -(-waiting // free_replicas)  # rounded up
     return Decision(min(share, limits.max_batch_size))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -14,48 +13,59 @@ T = TypeVar("T")
 
 
 class Waiter:
-    """One request's seat: it collects one outcome per key and wakes once, when it has them all.
+    """One request's seat: it collects one outcome per key and tells once that it has them all.
 
     Args:
         deadline: the moment after which the caller does not want an answer any more.
+        settled: told when the last outcome has come, or the wait has ended without.
+
+    Attributes:
+        keys: of the request's items, in order; equal items have equal ones.
+        outcomes: what has come so far, by key.
+        error: why the wait has ended without all of them.
+        queue_s: of the slowest item, like `compute_s`.
+        then: what the caller wants done when it is settled.
     """
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, settled: Callable[[Waiter], None]) -> None:
         self.deadline = deadline
+        self.keys: list[bytes] = []
         self.outcomes: dict[bytes, Outcome] = {}
+        self.error: TorchlaneError | None = None
         self.queue_s = 0.0
         self.compute_s = 0.0
+        self.then: Callable[[], None] | None = None
         self._pending: set[bytes] = set()
-        self._woken: asyncio.Future[None] | None = None
-        self._error: TorchlaneError | None = None
+        self._settled = settled
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is left to wait for."""
-        return self._error is not None or not self._pending
+        return not self._pending or self.error is not None
 
     @property
     def pending(self) -> frozenset[bytes]:
         """The keys that have no outcome yet."""
         return frozenset(self._pending)
 
-    def expect(self, keys: Iterable[bytes]) -> None:
-        """Wait for these keys too."""
-        self._pending.update(keys)
+    def expect(self, key: bytes) -> None:
+        """Wait for this key too."""
+        self._pending.add(key)
 
     def settle(self, key: bytes, outcome: Outcome, queue_s: float, compute_s: float) -> None:
         """Take one outcome; the times of the slowest item count."""
         self.outcomes[key] = outcome
-        self._pending.discard(key)
         self.queue_s = max(self.queue_s, queue_s)
         self.compute_s = max(self.compute_s, compute_s)
-        self._wake_if_settled()
+        self._pending.discard(key)
+        if not self._pending and self.error is None:
+            self._settled(self)
 
     def fail(self, error: TorchlaneError) -> None:
         """End the wait as a whole: deadline, shutdown. Only the first reason counts."""
         if not self.is_settled:
-            self._error = error
-            self._wake_if_settled()
+            self.error = error
+            self._settled(self)
 
     def abandon(self) -> None:
         """The caller has gone."""
@@ -64,22 +74,6 @@ class Waiter:
     def expire(self) -> None:
         """The deadline has passed."""
         self.fail(DeadlineExceeded("the answer was not ready in time; allow more or send less"))
-
-    async def wait(self) -> None:
-        """Return when every outcome is there.
-
-        Raises:
-            TorchlaneError: the reason why the wait ended without.
-        """
-        if not self.is_settled:
-            self._woken = asyncio.get_running_loop().create_future()
-            await self._woken
-        if self._error is not None:
-            raise self._error
-
-    def _wake_if_settled(self) -> None:
-        if self.is_settled and self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
 
 
 @dataclass(eq=False, slots=True)
@@ -102,9 +96,9 @@ class SingleFlight(Generic[T]):
     def __len__(self) -> int:
         return len(self._flights)
 
-    def known(self, keys: Iterable[bytes]) -> Mapping[bytes, Flight[T]]:
-        """Those of the keys that are in the air."""
-        return {key: self._flights[key] for key in keys if key in self._flights}
+    def get(self, key: bytes) -> Flight[T] | None:
+        """The flight of a key that is in the air."""
+        return self._flights.get(key)
 
     def open(self, key: bytes, work: T, waiter: Waiter) -> None:
         """Start a flight with its first waiter.

@@ -3,69 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
 from app.engine.singleflight import Waiter
-from app.errors import Abandoned, ItemFailed, TorchlaneError
-from app.metrics import ModelMetrics
 from app.types import Answer, CacheCounts
 
 
 class Submission:
-    """A request that was accepted; its holder must await `answer`, once, or work would leak.
+    """A request that was accepted.
+
+    Who has an event to wait on awaits `answer`; who would rather be called sets `when_settled` and
+    takes `result` then. Whoever goes away calls `abandon`.
 
     Args:
         waiter: the request's seat on its flights.
-        keys: of its items, in order; equal items have equal ones.
-        cache: how they were found.
-        metrics: where their outcomes are counted.
-        wait: returns when the waiter is settled, and gives up what is open when it is not.
+        cache: how its items were found.
     """
 
-    def __init__(
-        self,
-        waiter: Waiter,
-        keys: Sequence[bytes],
-        cache: CacheCounts,
-        metrics: ModelMetrics,
-        wait: Callable[[], Coroutine[None, None, None]],
-    ) -> None:
+    __slots__ = ("_cache", "_waiter")
+
+    def __init__(self, waiter: Waiter, cache: CacheCounts) -> None:
         self._waiter = waiter
-        self._keys = keys
         self._cache = cache
-        self._metrics = metrics
-        self._wait = wait
 
     @property
     def is_settled(self) -> bool:
-        """Whether `answer` will return without waiting."""
+        """Whether `result` can be taken."""
         return self._waiter.is_settled
 
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Of the items, in order; equal items have equal ones."""
+        return self._waiter.keys
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Have `call` made on the event loop once it is settled; only if it is not yet."""
+        self._waiter.then = call
+
     def abandon(self) -> None:
-        """The caller has gone: `answer` raises `Abandoned`, others keep what they wait for."""
+        """The caller has gone: `result` raises `Abandoned`, others keep what they wait for."""
         self._waiter.abandon()
 
-    async def answer(self) -> Answer:
-        """The outcomes, once they are all there.
-
-        Cancelling it gives the request up as `abandon` does.
+    def result(self) -> Answer:
+        """The outcomes, in the order of the items; it must be settled.
 
         Raises:
             DeadlineExceeded, ShuttingDown, Abandoned: no answer came in time.
         """
-        waiter, count = self._waiter, self._metrics.outcome
-        try:
-            if not waiter.is_settled:
-                await self._wait()
-        except TorchlaneError as error:
-            count(error.code, len(self._keys))
-            raise
-        except asyncio.CancelledError:
-            count(Abandoned.code, len(self._keys))
-            raise
-        outcomes = [waiter.outcomes[key] for key in self._keys]
-        failures = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
-        for failure in failures:
-            count(failure.code)
-        count("ok", len(outcomes) - len(failures))
+        waiter = self._waiter
+        if waiter.error is not None:
+            raise waiter.error
+        outcomes = [waiter.outcomes[key] for key in waiter.keys]
         return Answer(outcomes, self._cache, waiter.queue_s, waiter.compute_s)
+
+    async def settled(self) -> None:
+        """Return once it is settled. Cancelling it gives the request up as `abandon` does."""
+        if self.is_settled:
+            return
+        woken = asyncio.get_running_loop().create_future()
+        self.when_settled(lambda: None if woken.done() else woken.set_result(None))
+        try:
+            await woken
+        except asyncio.CancelledError:
+            self.abandon()
+            raise
+
+    async def answer(self) -> Answer:
+        """Wait for `result`."""
+        await self.settled()
+        return self.result()

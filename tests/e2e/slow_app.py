@@ -19,6 +19,7 @@ from app.main import create_app
 from app.repository.store import Artifact
 from app.settings import Settings
 from app.types import Arrays, Device
+from app.worker import Worker
 
 
 def make_backend(artifact: Artifact, selection: Selection, device: Device) -> Backend:
@@ -32,8 +33,8 @@ def make_backend(artifact: Artifact, selection: Selection, device: Device) -> Ba
     return FakeBackend(script)
 
 
-def create_slow_app(settings: Settings) -> FastAPI:
-    return create_app(settings, make_backend)
+def create_slow_app(settings: Settings, worker: Worker | None = None) -> FastAPI:
+    return create_app(settings, make_backend, worker)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
         ({"devices": "tpu"}, "TORCHLANE_DEVICES"),
         ({"devices": "cuda:99"}, "cuda:99"),
         ({"cache_byte": "1"}, "TORCHLANE_CACHE_BYTES"),
-        ({"workers": "4"}, "TORCHLANE_WORKERS"),
+        ({"workers": "0"}, "TORCHLANE_WORKERS"),
     ],
 )
 def test_a_wrong_setting_is_named_and_nothing_starts(

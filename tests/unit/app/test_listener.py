@@ -1,4 +1,4 @@
-"""Waiting connections are taken at once, and none is dropped."""
+"""Waiting connections are taken at once, and none is dropped; handed over ones too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import uvloop
 
-from app.listener import Listener
+from app.listener import Handover, Listener
 
 WAITING = 100
 
@@ -147,5 +147,84 @@ def test_a_protocol_that_cannot_be_made_closes_its_connection(runner: asyncio.Ru
             await turns(10)
             assert client.recv(1) == b""
             client.close()
+
+    runner.run(scenario())
+
+
+class Parent:
+    """The other end of a worker's channel: hands over one end of each connection it makes."""
+
+    def __init__(self) -> None:
+        self.channel, self.workers_channel = socket.socketpair()
+        self.workers_channel.setblocking(False)
+        self.clients: list[socket.socket] = []
+        self.orders: list[bytes] = []
+        self.lost = 0
+
+    def hand_over(self, many: int) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            for _ in range(many):
+                self.clients.append(socket.create_connection(server.getsockname()))
+                accepted, _ = server.accept()
+                with accepted:
+                    socket.send_fds(self.channel, [b"c"], [accepted.fileno()])
+
+    def one_is_lost(self) -> None:
+        self.lost += 1
+
+    def close(self) -> None:
+        close(self.clients)
+        self.channel.close()
+        self.workers_channel.close()
+
+
+@contextlib.asynccontextmanager
+async def handed_over(make: Callable[[], asyncio.Protocol] = Made) -> AsyncIterator[Parent]:
+    parent = Parent()
+    handover = Handover(parent.workers_channel, make, parent.orders.append, parent.one_is_lost)
+    try:
+        yield parent
+    finally:
+        handover.close()
+        await handover.wait_closed()
+        parent.close()
+
+
+def test_an_order_comes_after_every_connection_before_it(runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        async with handed_over() as parent:
+            parent.hand_over(WAITING)
+            parent.channel.send(b"d")
+            await turns(10)
+            assert Made.count == WAITING
+            assert parent.orders == [b"d"]
+            assert parent.lost == 0
+
+    runner.run(scenario())
+
+
+def test_the_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        async with handed_over() as parent:
+            parent.channel.close()
+            await turns(10)
+            assert parent.orders[0] == b""
+
+    runner.run(scenario())
+
+
+def test_a_handed_over_connection_without_a_protocol_is_counted_as_lost(
+    runner: asyncio.Runner,
+) -> None:
+    def broken() -> asyncio.Protocol:
+        raise RuntimeError("no")
+
+    async def scenario() -> None:
+        async with handed_over(broken) as parent:
+            parent.hand_over(1)
+            parent.clients[0].settimeout(5)
+            await turns(10)
+            assert parent.clients[0].recv(1) == b""
+            assert parent.lost == 1
 
     runner.run(scenario())

@@ -64,7 +64,7 @@ def test_they_are_frozen(name: str) -> None:
     [
         ("HOST", "0.0.0.0", "0.0.0.0"),
         ("PORT", "0", 0),
-        ("WORKERS", "1", 1),
+        ("WORKERS", "4", 4),
         ("MODEL_DIR", "/srv/models", Path("/srv/models")),
         ("DEFAULT_MODEL", "digits", "digits"),
         ("DEVICES", "cpu", "cpu"),
@@ -111,6 +111,12 @@ def test_the_environment_wins_over_the_file(
     assert (settings.port, settings.host) == (2, "::1")
 
 
+def test_what_is_chosen_wins_over_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("TORCHLANE_WORKERS=2\n")
+    monkeypatch.setenv("TORCHLANE_WORKERS", "3")
+    assert load_settings(os.environ, workers="4").workers == 4
+
+
 def test_a_misspelt_name_in_the_file_is_refused_too(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TORCHLANE_PROT=1\n")
     with pytest.raises(SettingsError, match=r"TORCHLANE_PROT .* did you mean TORCHLANE_PORT"):
@@ -129,7 +135,9 @@ def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch, na
         ("PORT", "http", "valid integer"),
         ("PORT", "70000", "less than or equal to 65535"),
         ("PORT", "-1", "greater than or equal to 0"),
-        ("WORKERS", "2", "this release runs 1 process; start several on different ports"),
+        ("WORKERS", "0", "greater than or equal to 1"),
+        ("WORKERS", "257", "less than or equal to 256"),
+        ("WORKERS", "auto", "valid integer"),
         ("DEVICES", "gpu", "match pattern"),
         ("DEVICES", "cpu*0", "match pattern"),
         ("DEVICES", "cuda", "match pattern"),

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 from app.codecs.answers import AnswerEncoder, apply_scores
 from app.codecs.base import NPY, OCTET_STREAM
 from app.errors import NotAcceptable
-from app.types import Array
+from app.types import Array, Arrays
 from models.manifest import Scores, TensorCodecSpec
 from tests.unit.models.manifests import make_manifest, spec
 
@@ -28,6 +28,18 @@ def encoder(
 
 def as_json(answer: object) -> object:
     return orjson.loads(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def rows(outputs: Arrays) -> list[dict[str, Array]]:
+    """What a batch's outputs hold for each of its items."""
+    count = len(next(iter(outputs.values())))
+    return [{name: array[row] for name, array in outputs.items()} for row in range(count)]
+
+
+def prediction(made: AnswerEncoder, **outputs: Array) -> dict[str, object]:
+    """One item's way: finished in a batch, with a mate, and encoded."""
+    batch = {name: np.stack([array, array + 1]) for name, array in outputs.items()}
+    return made.encode(rows(made.finish(batch))[0])
 
 
 LOGITS = np.array([0.0, np.log(3), np.log(4)], np.float32)
@@ -65,21 +77,21 @@ class TestJson:
         ("scores", "score"), [("softmax", 0.5), ("sigmoid", 0.8), ("none", np.log(4))]
     )
     def test_with_labels(self, scores: Scores, score: float) -> None:
-        answer = encoder(labels=("a", "b", "c"), scores=scores).encode({"y": LOGITS})
+        answer = prediction(encoder(labels=("a", "b", "c"), scores=scores), y=LOGITS)
         assert list(answer) == ["label", "score", "scores"]
         assert answer["label"] == "c"
         assert answer["score"] == pytest.approx(score)
         np.testing.assert_array_equal(answer["scores"], apply_scores(scores, LOGITS))
 
     def test_without_labels_scores_still_apply(self) -> None:
-        answer = as_json(encoder(scores="softmax").encode({"y": LOGITS}))
+        answer = as_json(prediction(encoder(scores="softmax"), y=LOGITS))
         assert answer == {"outputs": {"y": pytest.approx([1 / 8, 3 / 8, 4 / 8])}}
 
     def test_scores_are_of_the_first_output_only(self) -> None:
         outputs = [spec("y", shape=(-1, 3)), spec("z", shape=(-1, 3))]
         codec = TensorCodecSpec(scores="softmax")
         many = AnswerEncoder(make_manifest(outputs=outputs, codec=codec))
-        answer = as_json(many.encode({"z": LOGITS, "y": LOGITS}))
+        answer = as_json(prediction(many, z=LOGITS, y=LOGITS))
         assert answer == {
             "outputs": {
                 "y": pytest.approx([1 / 8, 3 / 8, 4 / 8]),
@@ -115,7 +127,9 @@ def read(media_type: str, body: bytes) -> Array:
 @pytest.mark.parametrize("media_type", [OCTET_STREAM, NPY])
 class TestBytes:
     def test_one(self, media_type: str) -> None:
-        body = encoder(scores="softmax").encode_raw(media_type, [{"y": LOGITS}], many=False)
+        made = encoder(scores="softmax")
+        finished = rows(made.finish({"y": LOGITS[np.newaxis]}))
+        body = made.encode_raw(media_type, finished, many=False)
         np.testing.assert_array_equal(read(media_type, body), apply_scores("softmax", LOGITS))
 
     def test_many_are_stacked(self, media_type: str) -> None:

@@ -13,6 +13,7 @@ from app.backends.base import Backend
 from app.backends.fake import FakeBackend, Step
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
+from app.engine.isolation import Contract
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.errors import ItemFailed, ModelError, ReplicaError
@@ -52,6 +53,9 @@ def replay(backend: Backend) -> None:
     got = backend.run({"x": np.ones((1, 1), np.float32)})
     if got["value"][0, 0] != 2:
         raise ReplicaError("golden example fails")
+
+
+CONTRACT = Contract(("value",), replay, finish=lambda outputs: outputs)
 
 
 @dataclass
@@ -106,7 +110,7 @@ async def rig(
     for replica, backend in zip(replicas, backends, strict=True):
         replica.open()
         await replica.install(MODEL, _give(backend))
-    engine.publish(MODEL, "digest:fake", ("value",), replay)
+    engine.publish(MODEL, "digest:fake", CONTRACT)
     try:
         yield made
     finally:

@@ -24,12 +24,12 @@ from app.errors import (
 )
 from app.types import Answer, Arrays, Item, ModelId
 from tests.unit.app.engine.harness import (
+    CONTRACT,
     FAR,
     MODEL,
     POISON,
     fail_on_poison,
     item,
-    replay,
     rig,
     turns,
     until,
@@ -462,7 +462,7 @@ async def test_models_on_one_replica_take_turns() -> None:
         r.backend.script = lambda _: order.append("double")
         second = type(r.backend)(lambda _: order.append("other"))
         await r.replicas[0].install(other, lambda: second)
-        r.engine.publish(other, "other:fake", ("value",), replay)
+        r.engine.publish(other, "other:fake", CONTRACT)
         r.backend.gate.clear()
         flood = [r.start(float(number)) for number in range(6)]
         await until(lambda: len(r.backend.batches) == 1)

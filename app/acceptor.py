@@ -1,0 +1,160 @@
+"""Accepts connections for several workers and hands each to the one with the fewest open ones.
+
+Long-lived connections stay where they came first, so it matters where that is; with a socket that
+all workers listen on, one can get all of them (docs/adr/0010-several-processes.md has figures).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+
+import structlog
+
+from app.listener import BURST, EXHAUSTED, PAUSE_S
+from app.worker import CONNECTION, ClosedConnections
+
+LOG = structlog.get_logger(__name__)
+BACKLOG = 2048
+
+
+class Recipient:
+    """A worker that takes connections.
+
+    Attributes:
+        channel: to it.
+        listens: whether it takes connections.
+        loaded: whether loading its models has ended, well or badly.
+        passed: connections that it was given.
+        full: whether its channel takes no more for now.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.listens = False
+        self.loaded = False
+        self.passed = 0
+        self.full = False
+
+
+class Acceptor:
+    """Listens while there is a worker that can take a connection; made on the event loop.
+
+    Args:
+        bound: a bound TCP socket; owned by the acceptor from now on.
+        workers: how many there are to be.
+        recipients: those that live, by their places.
+        gone: how many connections each has closed.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        workers: int,
+        recipients: Mapping[int, Recipient],
+        gone: ClosedConnections,
+    ) -> None:
+        self._listener = bound
+        self._workers = workers
+        self._recipients = recipients
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._next = 0  # who is asked first among equals
+        self._held: socket.socket | None = None  # accepted, and nobody could take it
+        self._accepting = False
+        self._closed = False
+        self.all_loaded_once = False
+        bound.setblocking(False)
+
+    def close(self) -> None:
+        """Pass on what waits, as far as somebody takes it, and listen no more."""
+        if self._closed:
+            return
+        while self._accepting and self._accept():
+            pass
+        self._closed = True
+        self._pause()
+        self._listener.close()
+        if self._held is not None:
+            self._held.close()
+
+    def resume(self) -> None:
+        """Listen, now that somebody can take a connection."""
+        if not self._accepting and not self._closed:
+            self._accepting = True
+            self._listener.listen(BACKLOG)  # the first time; later it changes nothing
+            self._loop.add_reader(self._listener, self._accept)
+            self._accept()
+
+    def _pause(self) -> None:
+        self._accepting = False
+        self._loop.remove_reader(self._listener)
+
+    def _accept(self) -> bool:
+        """Pass on what waits.
+
+        Returns:
+            Whether more may wait.
+        """
+        for _ in range(BURST):
+            if self._choose() is None:  # let them wait in the kernel until somebody can take them
+                self._pause()
+                return False
+            try:
+                if self._held is None:
+                    self._held, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return False
+            except ConnectionAbortedError:
+                continue  # it went away while it waited
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+                LOG.error("cannot_accept", reason=error.strerror, next_try_s=PAUSE_S)
+                self._pause()
+                self._loop.call_later(PAUSE_S, self.resume)
+                return False
+            self._pass_on(self._held)
+        return True
+
+    def _pass_on(self, connection: socket.socket) -> None:
+        """Give the accepted connection to a worker; if there is none, it stays held."""
+        while (chosen := self._choose()) is not None:
+            index, recipient = chosen
+            try:
+                socket.send_fds(recipient.channel, [CONNECTION], [connection.fileno()])
+            except BlockingIOError:
+                recipient.full = True
+                self._loop.add_writer(recipient.channel, self._has_room, recipient)
+            except ConnectionError:
+                recipient.listens = False  # it has died, which is about to be heard
+            else:
+                recipient.passed += 1
+                self._next = index + 1
+                connection.close()
+                self._held = None
+                return
+
+    def _has_room(self, recipient: Recipient) -> None:
+        self._loop.remove_writer(recipient.channel)
+        recipient.full = False
+        self.resume()
+
+    def _choose(self) -> tuple[int, Recipient] | None:
+        """The worker with the fewest open connections among those that should get one.
+
+        Those are the ones whose models are loaded, if there are any. At the first start it is the
+        other way round: nobody is to be told that the server is ready before all of it is.
+        """
+        able = {i: each for i, each in self._recipients.items() if each.listens and not each.full}
+        for wanted in (self.all_loaded_once, not self.all_loaded_once):
+            found = [i for i, each in able.items() if each.loaded is wanted]
+            if found:
+                turn = self._workers
+                index = min(
+                    found,
+                    key=lambda i: (able[i].passed - self._gone[i], (i - self._next) % turn),
+                )
+                return index, able[index]
+        return None

@@ -1,0 +1,200 @@
+"""One prediction call, from its head to its answer, whatever brings it: parse, submit, shape.
+
+Nothing here waits: who calls reads the body and waits for the submission.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.api.errors import RawAnswer
+from app.api.memo import Remembered
+from app.api.payloads import JSON, check_length, read_items
+from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer
+from app.api.service import Service
+from app.engine.submission import Submission
+from app.errors import InvalidInput, ModelNotFound
+from app.types import Answer, CacheCounts
+
+BODY_LATE = "the body did not arrive in time; allow more"
+BODY_CUT = "the caller went away while sending the body"
+MAX_DIGITS = 18  # of a number in a header or path: more is larger than any limit
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a path asks for.
+
+    Attributes:
+        route: the path as it is documented, for the metrics.
+        many: whether bodies hold many items.
+        name: of the model; None: the default one.
+        version: of the model, as it was written; None: the one that is loaded.
+    """
+
+    route: str
+    many: bool
+    name: str | None = None
+    version: str | None = None
+
+
+class Call:
+    """A prediction request.
+
+    Args:
+        service: engine, models and limits.
+        endpoint: what it asks for.
+        headers: names in lower case, and values.
+
+    Attributes:
+        deadline: on the engine's clock.
+
+    Raises:
+        InvalidInput, ModelNotFound, ModelNotReady, PayloadTooLarge: already known by its head.
+    """
+
+    __slots__ = (
+        "_accept",
+        "_arrived",
+        "_content_type",
+        "_decoded",
+        "_digest",
+        "_many",
+        "_model",
+        "_remembered",
+        "_service",
+        "_submission",
+        "deadline",
+    )
+
+    def __init__(
+        self, service: Service, endpoint: Endpoint, headers: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        self._arrived = self._decoded = time.perf_counter()
+        self._service = service
+        self._many = endpoint.many
+        self._accept = self._content_type = timeout_ms = content_length = b""
+        for name, value in headers:  # one pass: there may be a dozen
+            if name == b"content-type":
+                self._content_type = value
+            elif name == b"content-length":
+                content_length = value
+            elif name == b"accept":
+                self._accept = value
+            elif name == b"x-torchlane-timeout-ms":
+                timeout_ms = value
+        self.deadline = service.engine.now() + _timeout_s(timeout_ms, service.limits.timeout_s)
+        self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
+        if content_length.isdigit():
+            check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
+        self._digest: bytes | None = None
+        self._remembered: Remembered | None = None
+        self._submission: Submission | None = None
+
+    def begin(self, body: bytes) -> Submission:
+        """Decode the body and hand its items to the engine.
+
+        Raises:
+            TorchlaneError: refused; nothing was queued.
+        """
+        service, model = self._service, self._model
+        content_type = self._content_type.decode("latin-1")
+        memo = service.memo
+        self._digest = memo.digest(model.id, content_type, body, many=self._many)
+        if self._digest is not None:
+            self._remembered = memo.get(self._digest)
+            if self._remembered is not None:
+                keys = self._remembered.keys
+                known = service.engine.submit_known(model.id, keys, self.deadline)
+                if known is not None:
+                    self._decoded = time.perf_counter()
+                    self._submission = known
+                    return known
+                self._remembered = None  # its predictions have left the cache
+        max_items = service.limits.max_items
+        items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
+        self._decoded = time.perf_counter()
+        self._submission = service.engine.submit(model.id, items, self.deadline)
+        return self._submission
+
+    def answer(self) -> RawAnswer:
+        """Status, headers and body, once the submission is settled.
+
+        Raises:
+            TorchlaneError: there are no predictions, and why.
+        """
+        if self._submission is None:
+            raise RuntimeError("bug: a call was answered that had not begun")
+        answer = self._submission.result()
+        answered = time.perf_counter()
+        accept = self._accept
+        media_type = (
+            JSON if not accept or accept == b"*/*" else answer_media_type(accept.decode("latin-1"))
+        )
+        if media_type == JSON:
+            content = self._json(answer)
+        else:
+            check_answer(answer.outcomes, self._service.limits.max_answer_bytes)
+            content = binary_answer(self._model, media_type, answer.outcomes, many=self._many)
+        timing = _server_timing(
+            self._decoded - self._arrived, answer, time.perf_counter() - answered
+        )
+        return (
+            200,
+            [
+                (b"content-type", media_type.encode()),
+                (b"x-torchlane-cache", _cache_header(answer.cache, many=self._many)),
+                (b"server-timing", timing),
+                (b"content-length", b"%d" % len(content)),
+            ],
+            content,
+        )
+
+    def _json(self, answer: Answer) -> bytes:
+        if self._remembered is not None:
+            return self._remembered.content
+        check_answer(answer.outcomes, self._service.limits.max_answer_bytes)
+        content = json_answer(self._model, answer.outcomes, many=self._many)
+        if self._digest is not None and answer.cache.hit == len(answer.outcomes):
+            keys = self._submission.keys if self._submission is not None else ()
+            self._service.memo.put(self._digest, Remembered(tuple(keys), content))
+        return content
+
+
+def _timeout_s(given: bytes, most_s: float) -> float:
+    if not given:
+        return most_s
+    try:
+        timeout_ms = float(given)
+    except ValueError:
+        timeout_ms = math.nan
+    if not timeout_ms > 0 or math.isinf(timeout_ms):
+        shown = given.decode("latin-1")
+        raise InvalidInput(f"X-Torchlane-Timeout-Ms must be a positive number, got {shown!r}")
+    return min(timeout_ms / 1000, most_s)
+
+
+def _version(given: str | None) -> int | None:
+    if given is None:
+        return None
+    if not given.isascii() or not given.isdigit() or len(given) > MAX_DIGITS:
+        raise ModelNotFound("a version is a whole number; GET /models lists what is loaded")
+    return int(given)
+
+
+def _cache_header(counts: CacheCounts, *, many: bool) -> bytes:
+    if many:
+        return b"hit=%d, miss=%d, joined=%d" % (counts.hit, counts.miss, counts.joined)
+    return b"hit" if counts.hit else b"miss" if counts.miss else b"joined"
+
+
+def _server_timing(decode_s: float, answer: Answer, encode_s: float) -> bytes:
+    return b"decode;dur=%.3f, queue;dur=%.3f, compute;dur=%.3f, encode;dur=%.3f" % (
+        decode_s * 1e3,
+        answer.queue_s * 1e3,
+        answer.compute_s * 1e3,
+        encode_s * 1e3,
+    )

@@ -1,0 +1,26 @@
+"""The id of a request: the client's own where it is well formed, else a new one."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Iterable
+
+HEADER = b"x-request-id"
+WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+class RequestIds:
+    """Gives ids that are unique to this process, and in all likelihood among others."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(4).encode()  # of this process; a number follows it
+        self._numbers = itertools.count()
+
+    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The id of a request with these headers; their names are in lower case."""
+        for name, value in headers:
+            if name == HEADER and WELL_FORMED.fullmatch(value):
+                return value
+        return self._prefix + b"%08x" % (next(self._numbers) & 0xFFFFFFFF)

@@ -1,0 +1,151 @@
+"""JSON bodies of nothing but regular numbers, read into one array: no Python object per number.
+
+Whatever is not plainly such a body, right or wrong, is left to the way that can explain itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import simdjson
+
+from app.types import Array
+from models.tensors import TensorSpec
+
+# A parser keeps memory for its largest body, several times that; larger bodies get their own.
+MAX_KEPT_BYTES = 1 << 20
+# Up to here any whole number is a float64, and need not be told from 2.0 before it is cast.
+MAX_EXACT = 2.0**53 - 1
+# A sum of squares by BLAS is the fastest check: 0.4 us for 1,024 floats, where np.isfinite and all
+# take 1.2. On larger arrays BLAS might start threads.
+MAX_PRODUCT_SIZE = 8192
+OPENING = np.uint8(ord("["))
+# simdjson's, at damage, another key, something else than numbers, numbers of no such type.
+OTHERWISE = (ValueError, KeyError, TypeError, RuntimeError)
+
+
+class NumberReader:
+    """Reads `{key: item}`, the item also as `{name: item}`, and `{key: [item, ...]}`.
+
+    Args:
+        spec: the model's only input; `can_read` says whether it will do.
+    """
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self._name = spec.name
+        self._dtype = np.dtype(spec.dtype)
+        self._shape = spec.item_shape
+        self._flat = (math.prod(self._shape),)
+        # A list of 2 lists of 3 numbers: 1 + 2 lists.
+        self._lists = sum(math.prod(self._shape[:depth]) for depth in range(len(self._shape)))
+        if self._dtype.kind == "f":
+            self._most = min(MAX_EXACT, float(np.finfo(self._dtype).max))
+            self._least = -self._most
+        else:
+            whole = np.iinfo(self._dtype)
+            self._least, self._most = whole.min, whole.max
+        self._parser = simdjson.Parser()
+
+    @staticmethod
+    def can_read(spec: TensorSpec) -> bool:
+        """Whether an input's items are numbers of one fixed shape."""
+        return spec.is_fixed and spec.dtype != "bool"
+
+    def read(self, key: str, body: bytes, max_items: int | None) -> Array | None:
+        """The items of a body, stacked, or None: it is wrong, or right in some other way.
+
+        Args:
+            key: the only key of the body's object.
+            body: the whole body.
+            max_items: None where the value is one item, not a list of items.
+
+        Returns:
+            Array [n, *item_shape] of the input's dtype, where n is 1 if `max_items` is None.
+        """
+        if not body.isascii():  # simdjson would skip a byte order mark, which JSON has none of
+            return None
+        lists = int(np.count_nonzero(np.frombuffer(body, np.uint8) == OPENING))
+        if lists < min(self._lists, 1) + (max_items is not None):
+            return None  # of pictures, say
+        if max_items is not None and body.rfind(b"{") > body.find(b"{"):
+            return None  # of items that are objects
+        numbers = self._numbers(key, body, lists, max_items)
+        if numbers is None or not self._fits(numbers):
+            return None
+        return numbers.astype(self._dtype, copy=False).reshape(-1, *self._shape)
+
+    def _numbers(self, key: str, body: bytes, lists: int, max_items: int | None) -> Array | None:
+        """All numbers of a body of the right structure, in order, as float64 or int64.
+
+        A parser is busy while any part of what it parsed lives: none may leave this method.
+        """
+        parser = self._parser if len(body) <= MAX_KEPT_BYTES else simdjson.Parser()
+        try:
+            whole = parser.parse(body)
+            # Of a key that is there twice simdjson takes the first, orjson the last.
+            if not isinstance(whole, simdjson.Object) or len(whole) != 1:
+                return None
+            value = whole[key]
+            if isinstance(value, simdjson.Object) and len(value) == 1:
+                value = value[self._name]
+            if not isinstance(value, simdjson.Array):
+                return None
+            sizes = self._sizes(lists, len(value), max_items)
+            # These are as many lists as there are in the body, so the innermost hold none.
+            if sizes is None or not _has_sizes(value, sizes):
+                return None
+            if self._dtype.kind == "f":
+                numbers = np.frombuffer(value.as_buffer(of_type="d"), np.float64)
+            else:
+                numbers = np.frombuffer(value.as_buffer(of_type="i"), np.int64)
+        except OTHERWISE:
+            return None
+        # simdjson counts a list no further than 2**24 - 1.
+        return numbers if numbers.size == math.prod(sizes) else None
+
+    def _sizes(self, lists: int, length: int, max_items: int | None) -> tuple[int, ...] | None:
+        """Those of the only nesting, plain or flat, that takes so many lists; None: there is none.
+
+        Args:
+            lists: in the whole body.
+            length: of the outermost list.
+            max_items: as for `read`.
+        """
+        if max_items is None:
+            return {1: self._flat, self._lists: self._shape}.get(lists)
+        if not 0 < length <= max_items:
+            return None
+        plain, flat = (length, *self._shape), (length, *self._flat)
+        return {1 + length: flat, 1 + length * self._lists: plain}.get(lists)
+
+    def _fits(self, numbers: Array) -> bool:
+        """Whether casting float64 or int64 numbers has the outcome of casting what was written."""
+        few = numbers.size <= MAX_PRODUCT_SIZE and numbers.dtype.kind == "f"
+        # The sum is no smaller than any one of the squares, also as it is rounded.
+        if few and np.vdot(numbers, numbers) < self._most * self._most:
+            return True
+        return bool(numbers.min() >= self._least and numbers.max() <= self._most)
+
+
+def _has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
+    """Whether lists are nested so deep, all of one depth of its size; what they hold is not seen.
+
+    Raises:
+        TypeError: where there is a number in place of a list.
+    """
+    if len(nested) != sizes[0]:
+        return False
+    if len(sizes) <= 2:
+        return len(sizes) == 1 or set(map(len, nested)) == {sizes[1]}
+    return all(_has_sizes(each, sizes[1:]) for each in nested)
+
+
+def is_finite(array: Array) -> bool:
+    """Whether an array of floats has neither NaN nor infinity."""
+    # A sum that overflows says nothing.
+    if array.size <= MAX_PRODUCT_SIZE and np.vdot(array, array) < math.inf:
+        return True
+    return bool(np.isfinite(array).all())

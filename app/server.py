@@ -1,0 +1,144 @@
+"""uvicorn with our settings and our way to stop, in one process or in one of several.
+
+A stop drains: not ready and no new work, then no new connections, then everything that was accepted
+is answered and the backends are closed. A signal begins it, or in a worker the parent's order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sized
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+
+from app.listener import Handover, Listener
+from app.worker import DRAIN, LISTENS, OpenConnections, Worker
+
+if TYPE_CHECKING:
+    from app.lifecycle import Lifecycle
+
+LOG = structlog.get_logger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After the last answer, open connections get this long to bring their next request and be told 503:
+# closing at once would cut off clients that are just sending.
+LINGER_S = 1.0
+RESERVE = 0.2  # of the budget
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that leaves the signals to us and drains before it closes connections.
+
+    Args:
+        config: uvicorn's.
+        lifecycle: what to drain.
+        drain_s: budget of a graceful stop in seconds.
+        worker: set in one of several processes: connections and the order to stop come from there.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        lifecycle: Lifecycle,
+        drain_s: float,
+        worker: Worker | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._lifecycle = lifecycle
+        self._drain_s = drain_s
+        self._worker = worker
+        self._stopping = False
+        if worker is not None:
+            self.server_state.connections = OpenConnections(worker)  # type: ignore[assignment]
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Uvicorn's own would raise the signal again when it has stopped, and exit 143."""
+        for number in SIGNALS if self._worker is None else ():
+            signal.signal(number, self._signalled)
+        yield
+
+    def _signalled(self, number: int, _: object) -> None:
+        if self._stopping:
+            os._exit(128 + number)
+        self._stop(signal.Signals(number).name)
+
+    def _ordered(self, order: bytes) -> None:
+        if not order:
+            os._exit(1)  # the parent is gone, and nobody would ever end us
+        if order == DRAIN:
+            self._stop("parent")
+
+    def _stop(self, ordered_by: str) -> None:
+        self._stopping = True
+        LOG.info("draining", signal=ordered_by, budget_s=self._drain_s)
+        self._lifecycle.begin_drain(self._drain_s)
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Bind first, so that a busy port is noticed before anything is loaded; then listen."""
+        if self._worker is not None:
+            await self._join(self._worker)
+            return
+        if sys.platform == "win32" or sockets is not None:  # no readers there, or listening already
+            await super().startup(sockets)
+            return
+        bound = self.config.bind_socket()
+        try:
+            await super().startup(sockets=[])  # the lifespan
+        except BaseException:
+            bound.close()
+            raise
+        self.servers = [Listener(bound, self._protocol, self.config.backlog)]  # type: ignore[list-item]
+
+    async def _join(self, worker: Worker) -> None:
+        """Take connections from the parent instead of a port."""
+        await super().startup(sockets=[])
+        source = Handover(worker.channel, self._protocol, self._ordered, worker.connection_closed)
+        self.servers = [source]  # type: ignore[list-item]
+        worker.tell(LISTENS)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """What uvicorn makes for each connection."""
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        state = self.lifespan.state
+        return make(config=self.config, server_state=self.server_state, app_state=state)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what was accepted, then let uvicorn close what is left."""
+        self._lifecycle.begin_drain(self._drain_s)
+        for server in self.servers:
+            server.close()
+        reserve_s = RESERVE * self._drain_s  # for answers to be written and backends to be closed
+        await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
+        # Every outcome is settled; answers are being written, and clients told to go elsewhere.
+        connections = self.server_state.connections
+        linger_s = min(LINGER_S, self._lifecycle.stop_left_s() / 2)
+        await _until_empty(connections, time.monotonic() + linger_s)
+        for connection in list(connections):
+            connection.shutdown()  # idle ones close, the others when their answer has been read
+        writing_s = max(0.0, self._lifecycle.stop_left_s() - reserve_s / 2)
+        await _until_empty(connections, time.monotonic() + writing_s)
+        # What is there even now does not send its body, or not read its answer: uvicorn cancels it.
+        # Not at the top: it imports prometheus_client, which looks at once whether it is shared.
+        from app.api.protocol import Protocol  # noqa: PLC0415
+
+        for connection in list(connections):
+            if isinstance(connection, Protocol):  # the short way has no task to cancel
+                connection.give_up()
+        self.config.timeout_graceful_shutdown = 0 if connections else 1
+        await super().shutdown(sockets)
+        LOG.info("stopped")
+
+
+async def _until_empty(collection: Sized, deadline: float) -> None:
+    """Uvicorn tells nobody when a request or connection ends: look a hundred times a second."""
+    while collection and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)

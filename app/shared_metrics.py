@@ -1,0 +1,180 @@
+"""The metrics of several processes as one: what each wrote down, added up when one is scraped.
+
+prometheus_client keeps each process's values in files of a folder, named by the worker's place and
+not by its process id: a worker that takes the place of a dead one counts on where that one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from prometheus_client import (
+    Counter,
+    Gauge,
+    ProcessCollector,
+    generate_latest,
+    multiprocess,
+    values,
+)
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from app.metrics import LABELS, MODEL_INFO, Metrics
+from app.neighbours import Neighbours
+
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
+SUPERVISOR = "supervisor"
+PROCESS_CPU = "process_cpu_seconds"
+# Descriptors are limited by process, so the process that is nearest to its limit counts; the
+# youngest start says how long all of them have run, and changes when a worker is restarted.
+PROCESS_GAUGES: dict[str, Literal["livesum", "livemax", "livemin"]] = {
+    "process_virtual_memory_bytes": "livesum",
+    "process_resident_memory_bytes": "livesum",
+    "process_start_time_seconds": "livemax",
+    "process_open_fds": "livemax",
+    "process_max_fds": "livemin",
+}
+
+
+def forget_gauges(index: int) -> None:
+    """A worker has died: what it counted stays, what it held is gone."""
+    multiprocess.mark_process_dead(str(index))  # type: ignore[no-untyped-call]
+
+
+def clear(folder: Path) -> None:
+    """Remove what processes wrote down that are no more; others' files stay."""
+    for kind in ("counter", "gauge", "histogram"):
+        for path in folder.glob(f"{kind}_*.db"):
+            path.unlink()
+
+
+def _share_values(name: str) -> None:
+    """Metrics that are made from now on keep their values in the folder, under this name."""
+    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
+
+
+class _Process:
+    """What the system says of this process, written down for all."""
+
+    def __init__(self) -> None:
+        self._gauges = {
+            name: Gauge(name, "", registry=None, multiprocess_mode=mode)
+            for name, mode in PROCESS_GAUGES.items()
+        }
+        self._cpu = Counter(PROCESS_CPU, "", registry=None)
+        self._cpu_s = 0.0  # that is counted already
+
+    def refresh(self, families: Iterable[Metric]) -> None:
+        """Write down what a ProcessCollector has collected."""
+        for family in families:
+            for sample in family.samples:
+                if family.name == PROCESS_CPU:
+                    self._cpu.inc(sample.value - self._cpu_s)
+                    self._cpu_s = sample.value
+                elif family.name in self._gauges:
+                    self._gauges[family.name].set(sample.value)
+
+
+class SupervisorMetrics:
+    """The parent's share: its memory, CPU time and descriptors.
+
+    Args:
+        folder: what the processes share.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        _share_values(SUPERVISOR)
+        self._process = _Process()
+        self._collector = ProcessCollector(registry=None)
+        self._neighbours = Neighbours(folder, SUPERVISOR, self._refresh)
+        self.close = self._neighbours.close
+
+    def _refresh(self) -> None:
+        self._process.refresh(self._collector.collect())
+
+
+class SharedMetrics(Metrics):
+    """The metrics of one worker, which writes out those of all.
+
+    Args:
+        folder: what the processes share.
+        index: the worker's place.
+    """
+
+    def __init__(self, folder: Path, index: int) -> None:
+        _share_values(str(index))
+        super().__init__()
+        self._folder = folder
+        self._name = str(index)
+        self._process = _Process()
+        self._served = Gauge(
+            MODEL_INFO,
+            "",
+            (*LABELS, "variant", "precision"),
+            registry=None,
+            multiprocess_mode="livemax",
+        )
+        self._served_once: set[tuple[tuple[str, str], ...]] = set()
+        gauges = [each for each in vars(self).values() if isinstance(each, Gauge)]
+        self._gauges = {family.name: each for each in gauges for family in each.describe()}
+
+    def open(self) -> None:
+        """Answer the other processes from now on; called on the event loop."""
+        self._neighbours = Neighbours(self._folder, self._name, self._write_down)
+
+    def close(self) -> None:
+        """Answer them no more."""
+        self._neighbours.close()
+
+    async def scraped(self) -> bytes:
+        """What all processes have counted, in the Prometheus text format."""
+        await self._neighbours.refreshed()
+        self._write_down()
+        declared = [_empty(family) for family in self.registry.collect()]
+        return await asyncio.to_thread(generate_latest, _Merged(declared))
+
+    def _write_down(self) -> None:
+        """Ask every gauge of this process, and keep what it says for whoever is scraped."""
+        self.tasks.set(len(asyncio.all_tasks()))
+        families = tuple(self.registry.collect())
+        self._process.refresh(families)
+        for labels in self._served_once:  # a value cannot be removed; _Merged leaves out zeros
+            self._served.labels(**dict(labels)).set(0)
+        for family in families:
+            gauge = self._gauges.get(family.name)
+            if gauge is None:
+                continue
+            for sample in family.samples:
+                (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)
+                if gauge is self._served:
+                    self._served_once.add(tuple(sample.labels.items()))
+
+
+def _empty(family: Metric) -> Metric:
+    return Metric(family.name, family.documentation, family.type)
+
+
+class _Merged(Collector):
+    """What all processes wrote down.
+
+    Args:
+        declared: every metric there is, without samples; those that nobody has counted yet stay so.
+    """
+
+    def __init__(self, declared: Sequence[Metric]) -> None:
+        self._declared = declared
+
+    def collect(self) -> Iterator[Metric]:
+        """Each metric once, with the samples of all processes added up as its mode says."""
+        merged = multiprocess.MultiProcessCollector(None)  # type: ignore[no-untyped-call]
+        families = merged.collect()  # type: ignore[no-untyped-call]
+        found = {family.name: family for family in families}
+        for family in self._declared:
+            if family.name in found:
+                samples = found[family.name].samples
+                keep_zeros = family.name != MODEL_INFO
+                family.samples = [each for each in samples if keep_zeros or each.value]
+            yield family

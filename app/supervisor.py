@@ -1,0 +1,233 @@
+"""The parent of several workers: starts, restarts and ends them, and accepts for all of them.
+
+It imports no torch and answers no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from app.acceptor import Acceptor, Recipient
+from app.shared_metrics import SupervisorMetrics, forget_gauges
+from app.worker import DRAIN, LISTENS, NOT_READY, READY, ClosedConnections, Place
+
+LOG = structlog.get_logger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+USAGE_EXIT_CODE = 2  # of a worker whose settings do not fit this machine
+RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
+STEADY_S = 60.0  # a worker that lived as long begins anew with the first delay
+CLOSE_S = 10.0  # beyond the budget of a drain, until what is left is killed
+REAP_S = 5.0  # from the end of a worker's channel to the end of its process
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a supervisor runs.
+
+    Attributes:
+        command: of a worker, which is told its place after `--worker`.
+        environment: of a worker.
+        workers: how many.
+        drain_s: budget of a graceful stop.
+        folder: what the processes share; empty, and the caller's to remove.
+    """
+
+    command: Sequence[str]
+    environment: dict[str, str]
+    workers: int
+    drain_s: float
+    folder: Path
+
+
+class _Life(Recipient):
+    """One life of a worker: its process, and what the parent knows of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        super().__init__(channel)
+        self.process = process
+        self.began = time.monotonic()
+        self.ready = False
+        self.ended_by_us = False
+
+
+class Supervisor:
+    """Runs workers until a signal ends them, or they end for good.
+
+    Args:
+        bound: a bound TCP socket; owned by the supervisor from now on.
+        plan: what to run.
+    """
+
+    def __init__(self, bound: socket.socket, plan: Plan) -> None:
+        self._bound = bound
+        self._plan = plan
+        self._closed = ClosedConnections(plan.folder, plan.workers)
+        self._lives: dict[int, _Life] = {}
+        self._deaths = [0] * plan.workers  # in a row
+        self._stopping = False
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        """Returns the exit code, when every worker has ended."""
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        self._acceptor = Acceptor(self._bound, self._plan.workers, self._lives, self._closed)
+        self._metrics = SupervisorMetrics(self._plan.folder)
+        for number in SIGNALS:
+            self._loop.add_signal_handler(number, self._signalled, number)
+        try:
+            for index in range(self._plan.workers):
+                self._start(index)
+            return await self._ended
+        finally:
+            self._kill(self._lives.values())
+            for life in self._lives.values():
+                life.process.wait()
+            self._metrics.close()
+
+    # Workers come and go.
+
+    def _start(self, index: int) -> None:
+        if self._stopping:
+            return
+        ours, theirs = socket.socketpair()
+        with theirs:
+            place = Place(
+                index, self._plan.workers, os.getpid(), theirs.fileno(), self._plan.folder
+            )
+            process = subprocess.Popen(
+                [*self._plan.command, "--worker", str(place)],
+                env=self._plan.environment,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C reaches the parent alone
+            )
+        ours.setblocking(False)
+        self._lives[index] = _Life(process, ours)
+        self._loop.add_reader(ours, self._heard, index)
+        LOG.info("worker_started", worker=index, pid=process.pid)
+
+    def _heard(self, index: int) -> None:
+        life = self._lives[index]
+        try:
+            data = life.channel.recv(16)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._died(index, life)
+            return
+        for news in data:
+            if news == LISTENS[0]:
+                life.listens = True
+                self._acceptor.resume()
+            elif news in (READY[0], NOT_READY[0]):
+                life.loaded, life.ready = True, news == READY[0]
+                self._loaded(index)
+
+    def _loaded(self, index: int) -> None:
+        lives = self._lives.values()
+        if self._acceptor.all_loaded_once:
+            LOG.info("worker_loaded", worker=index, ready=self._lives[index].ready)
+        elif len(lives) == self._plan.workers and all(life.loaded for life in lives):
+            self._acceptor.all_loaded_once = True
+            if all(life.ready for life in lives):
+                LOG.info("ready", workers=len(lives))
+            else:
+                LOG.error("not_ready", workers=[i for i, w in self._lives.items() if not w.ready])
+
+    def _died(self, index: int, life: _Life) -> None:
+        """Its end of the channel has closed, which only the end of its process does."""
+        self._loop.remove_reader(life.channel)
+        self._loop.remove_writer(life.channel)
+        life.channel.close()
+        code = _exit_code(life.process)
+        del self._lives[index]
+        self._closed.reset(index)
+        forget_gauges(index)
+        if not self._stopping:
+            self._replace(index, life, code)
+        elif not life.ended_by_us:
+            self._exit_code = self._exit_code or code
+        if self._stopping and not self._lives:
+            self._end(self._exit_code)
+
+    def _replace(self, index: int, life: _Life, code: int) -> None:
+        """Start another one in its place, unless that would not help."""
+        nobody_serves = not any(other.loaded for other in self._lives.values())
+        if code == USAGE_EXIT_CODE or (not life.loaded and nobody_serves):
+            LOG.error("worker_cannot_start", worker=index, exit_code=code)
+            self._exit_code = code or 1
+            self._stop()
+            return
+        if time.monotonic() - life.began > STEADY_S:
+            self._deaths[index] = 0
+        delay_s = RESTART_DELAYS_S[min(self._deaths[index], len(RESTART_DELAYS_S) - 1)]
+        self._deaths[index] += 1
+        LOG.error("worker_died", worker=index, exit_code=code, restart_in_s=delay_s)
+        self._loop.call_later(delay_s, self._start, index)
+
+    # The end.
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stopping:
+            self._kill(self._lives.values())
+            self._end(128 + number)
+            return
+        LOG.info("draining", signal=number.name, budget_s=self._plan.drain_s)
+        self._stop()
+
+    def _stop(self) -> None:
+        """No new connections; whoever serves answers what it has, the others need not begin."""
+        self._acceptor.close()
+        self._stopping = True
+        self._kill([life for life in self._lives.values() if not life.listens])
+        for life in self._lives.values():
+            self._order_drain(life)
+        self._loop.call_later(self._plan.drain_s + CLOSE_S, self._overdue)
+        if not self._lives:
+            self._end(self._exit_code)
+
+    def _order_drain(self, life: _Life) -> None:
+        try:
+            self._loop.remove_writer(life.channel)
+            life.channel.send(DRAIN)
+        except BlockingIOError:
+            self._loop.add_writer(life.channel, self._order_drain, life)
+        except ConnectionError:
+            pass  # it has died, which is about to be heard
+
+    def _overdue(self) -> None:
+        LOG.error("workers_stuck", workers=list(self._lives))
+        self._exit_code = self._exit_code or 1
+        self._kill(self._lives.values())
+
+    def _kill(self, lives: Iterable[_Life]) -> None:
+        for life in lives:
+            life.ended_by_us = True
+            life.process.kill()
+
+    def _end(self, code: int) -> None:
+        if not self._ended.done():
+            LOG.info("stopped")
+            self._ended.set_result(code)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    """As a shell would say it: 128 and the signal, where one has ended it."""
+    try:
+        code = process.wait(REAP_S)
+    except subprocess.TimeoutExpired:  # it has closed its channel and lives on: it must not
+        process.kill()
+        code = process.wait()
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,239 @@
+"""Several processes behind one port: how they share the work, what is counted, how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import Server, post_on_the_wire, running, start_process
+
+SLOW = "tests.e2e.slow_app"
+REQUESTS = "torchlane_requests_total"
+COMPUTED = "torchlane_items_computed_total"
+IN_FLIGHT = "torchlane_requests_in_flight"
+ACCEPTED = "torchlane_cache_lookups_total"
+CONNECTIONS = 12
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@contextlib.contextmanager
+def two_workers(models: Path, log: Path, module: str = "app", **settings: str) -> Iterator[Server]:
+    """A server with two workers; none of its processes is left behind."""
+    pids: set[int] = set()
+    try:
+        with running(models, log, module, workers="2", log_format="json", **settings) as server:
+            yield server
+    finally:
+        pids.update(started(log))
+        until(lambda: not any(map(alive, pids)), "the workers outlive their parent")
+
+
+def events(log: Path) -> list[dict[str, object]]:
+    lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
+    return [line for line in lines if line.get("logger") == "app.supervisor"]
+
+
+def started(log: Path) -> list[int]:
+    """The process ids of all workers so far."""
+    return [int(str(e["pid"])) for e in events(log) if e["event"] == "worker_started"]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def until(true: Callable[[], bool], otherwise: str, limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+
+
+def sockets(pid: int) -> int:
+    """How many sockets a process has open."""
+    links = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return sum(link.startswith("socket:") for link in links)
+
+
+def series(server: Server, name: str) -> list[str]:
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    return [line for line in lines if line.startswith(name)]
+
+
+def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Path) -> None:
+    async def ask(server: Server, at_rest: int) -> None:
+        clients = [httpx.AsyncClient(base_url=server.url, timeout=30) for _ in range(CONNECTIONS)]
+        async with contextlib.AsyncExitStack() as stack:
+            for client in clients:
+                await stack.enter_async_context(client)
+            for wave in range(5):
+                posts = (
+                    c.post("/predict", json={"input": [wave, n]}) for n, c in enumerate(clients)
+                )
+                for n, answer in enumerate(await asyncio.gather(*posts)):
+                    assert answer.json()["prediction"]["outputs"]["y"] == [2 * wave, 2 * n]
+            wrong = await clients[0].post("/predict", json={"input": "wrong"})
+            assert wrong.status_code == 422
+            assert [sockets(pid) - at_rest for pid in started(log)] == [CONNECTIONS / 2] * 2
+
+    with two_workers(models, log, queue_limit_items="100") as server:
+        pids = started(log)
+        until(lambda: len({sockets(pid) for pid in pids}) == 1, "a connection is left")
+        asyncio.run(ask(server, sockets(pids[0])))
+        for _ in range(4):  # whoever answers the scrape
+            assert server.metric(REQUESTS) == 5 * CONNECTIONS + 1
+            assert server.metric(COMPUTED) == 5 * CONNECTIONS
+            assert server.metric("torchlane_request_seconds_count") == 5 * CONNECTIONS + 1
+            assert server.metric("torchlane_cache_entries") == 5 * CONNECTIONS
+            assert server.metric("torchlane_queue_limit_items") == 200
+            assert server.metric("torchlane_model_info") == 1
+            assert server.metric("torchlane_model_replicas") == 2
+            assert server.metric("torchlane_ready") == 1
+            assert len(series(server, "torchlane_replica_ready{")) == 2
+        memory = sum(resident_bytes(pid) for pid in [*started(log), server.process.pid])
+        assert server.metric("process_resident_memory_bytes") == pytest.approx(memory, rel=0.05)
+        assert [e["event"] for e in events(log)][-1] == "ready"
+        server.signal(signal.SIGINT)
+        assert server.exit_code() == 0
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def first_bytes(connection: socket.socket) -> bytes:
+    """Of an answer; nothing if the connection was lost."""
+    with connection:
+        try:
+            return connection.recv(65536)
+        except ConnectionResetError:
+            return b""
+
+
+def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_with_it(
+    models: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW_S", "2")
+    with two_workers(models, log, SLOW) as server:
+        first, _ = started(log)
+        for n in range(8):
+            assert httpx.post(f"{server.url}/predict", json={"input": [1, n]}).status_code == 200
+        waiting = [post_on_the_wire(server.port, b'{"input": [%d, 2]}' % n) for n in range(2, 8)]
+        server.wait_for_metric(IN_FLIGHT, lambda n: n == 6)
+        counted = server.metric(REQUESTS)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: len(series(server, "torchlane_replica_ready{")) == 1, "it still counts")
+        left = server.metric(IN_FLIGHT)  # its own are gone with it
+        assert 0 < left < 6
+        assert server.metric(REQUESTS) == counted
+        for n in range(8):  # nobody is sent to the one that is loading
+            assert httpx.post(f"{server.url}/predict", json={"input": [1, n]}).status_code == 200
+        assert sum(b"200 OK" in first_bytes(each) for each in waiting) == left
+        counted += 8 + left
+        assert server.metric(REQUESTS) == counted
+        until(lambda: len(series(server, "torchlane_replica_ready{")) == 2, "it is not replaced")
+        assert len(started(log)) == 3
+        until(lambda: "worker_loaded" in log.read_text(), "the new one does not load")
+        assert server.metric(REQUESTS) == counted
+        server.process.kill()
+        until(lambda: not any(map(alive, started(log))), "orphans", limit_s=3.0)
+
+
+def test_sigterm_under_load_loses_nothing(
+    models: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW_S", "0.05")
+
+    async def callers(server: Server) -> list[int]:
+        """Ask on many connections until each is told to go; what was answered, by connection."""
+        numbers = itertools.count(2)
+        answered = [0] * CONNECTIONS
+
+        async def caller(index: int) -> None:
+            async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+                while True:
+                    n = next(numbers)
+                    answer = await client.post("/predict", json={"input": [n, 2]})
+                    if answer.status_code == 503:
+                        assert answer.json()["code"] == "shutting_down"
+                        return
+                    assert answer.json()["prediction"]["outputs"]["y"] == [2 * n, 4]
+                    answered[index] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for index in range(CONNECTIONS):
+                group.create_task(caller(index))
+            await asyncio.sleep(1.0)
+            server.signal()
+        return answered
+
+    with two_workers(models, log, SLOW, max_batch_size="4") as server:
+        answered = asyncio.run(callers(server))
+        assert min(answered) > 0
+        assert server.exit_code() == 0
+        assert "Traceback" not in server.log
+        assert len(started(log)) == 2  # nobody was started while it ended
+
+
+def test_a_second_signal_ends_all_of_them_at_once(models: Path, log: Path) -> None:
+    with two_workers(models, log, SLOW, max_batch_size="1") as server:
+        waiting = [post_on_the_wire(server.port, b'{"input": [%d, 5]}' % n) for n in range(10, 40)]
+        server.wait_for_metric(ACCEPTED, lambda n: n >= 30)
+        server.signal()
+        time.sleep(0.3)
+        assert server.process.poll() is None  # seconds of work are left
+        began = time.monotonic()
+        server.signal()
+        assert server.exit_code() == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 2
+        assert not any(map(alive, started(log)))
+        for each in waiting:
+            each.close()
+
+
+def test_a_busy_port_is_said_and_no_worker_is_started(models: Path, log: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = start_process(log, model_dir=str(models), port=port, workers="2")
+        assert process.wait(30) == 1
+    assert f"is port {port} in use? TORCHLANE_PORT chooses another" in log.read_text()
+    assert "worker_started" not in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_what_only_a_worker_can_see_ends_the_server(models: Path, log: Path) -> None:
+    process = start_process(
+        log, model_dir=str(models), port="0", workers="2", devices="cuda:99", log_format="json"
+    )
+    assert process.wait(60) == 2
+    assert "cuda:99" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not any(map(alive, started(log)))

@@ -1,0 +1,72 @@
+"""The command line of `python -m app`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from app.__main__ import main
+from app.settings import PREFIX, Settings
+from app.worker import Worker
+
+
+class Seen(ValueError):
+    """Raised instead of serving; holds what would have been served."""
+
+
+def create(settings: Settings, worker: Worker | None) -> FastAPI:
+    assert worker is None
+    raise Seen(f"{settings.workers} worker")
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder without a .env file, no variable of ours, and the test's own logs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("app.__main__.configure_logs", lambda level, form: None)
+    for name in list(os.environ):
+        if name.upper().startswith(PREFIX):
+            monkeypatch.delenv(name)
+
+
+def test_the_flag_wins_over_the_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHLANE_WORKERS", "3")
+    assert main(create, ["--workers", "1"]) == 2
+    assert "torchlane: 1 worker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "right"), [("0", "greater than or equal to 1"), ("many", "valid integer")]
+)
+def test_a_wrong_number_is_refused_by_the_flags_name(
+    capsys: pytest.CaptureFixture[str], value: str, right: str
+) -> None:
+    assert main(create, ["--workers", value]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"torchlane: --workers {value!r}: ")
+    assert right in error
+
+
+def test_help_tells_of_the_flag_and_where_the_rest_stands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(create, ["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "--workers N" in text
+    assert "docs/settings.md" in text
+    assert "--worker " not in text
+
+
+def test_one_process_keeps_its_values_in_memory_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    assert main(create, []) == 2
+    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ

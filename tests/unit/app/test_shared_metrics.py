@@ -1,0 +1,216 @@
+"""Metrics of several processes as one: what adds up, what vanishes, what stays the same."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app import shared_metrics
+from app.metrics import Metrics, ServedModel
+from app.shared_metrics import SharedMetrics, SupervisorMetrics
+from app.types import CacheCounts, ModelId
+
+MODEL = ModelId("double", 3)
+MEMORY = "process_resident_memory_bytes"
+SERVED = ServedModel(MODEL, "plan", "float32")
+LABELS = {"model": "double", "version": "3"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(shared_metrics.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("prometheus_client.values.ValueClass", None)  # restored when it is over
+    return tmp_path
+
+
+@pytest.fixture
+def make(folder: Path) -> Callable[[int], SharedMetrics]:
+    """Makes the metrics of a worker, as its process would.
+
+    Count with one before the next is made: a process has one, and where values are kept is global.
+    """
+
+    def made(index: int) -> SharedMetrics:
+        metrics = SharedMetrics(folder, index)
+        metrics.watch(lambda: True, lambda: [SERVED])
+        metrics.replica(f"cpu#{index}", "cpu", lambda: True)
+        metrics.cache_limit.set(100)
+        metrics.build_info.labels("1", "2", "3").set(1)
+        metrics.open()
+        return metrics
+
+    return made
+
+
+class Scraped:
+    """What a scrape says."""
+
+    def __init__(self, text: bytes) -> None:
+        self.samples = [
+            sample
+            for family in text_string_to_metric_families(text.decode())
+            for sample in family.samples
+        ]
+
+    def __call__(self, name: str, **labels: str) -> float:
+        """The sum over all series that carry these labels."""
+        found = [s for s in self.samples if s.name == name and labels.items() <= s.labels.items()]
+        if not found:
+            raise KeyError(name)
+        return sum(sample.value for sample in found)
+
+    def series(self) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        return {(s.name, tuple(sorted(s.labels.items()))) for s in self.samples}
+
+
+def count(metrics: Metrics) -> None:
+    """Something of everything."""
+    metrics.request("/predict", 200, "ok").ended(0.003)
+    model = metrics.model(MODEL)
+    model.looked_up(CacheCounts(1, 2, 3))
+    model.outcome("ok", 6)
+    model.batch_size.observe(2)
+    model.queue_depth.set_function(lambda: 5)
+    model.queue_limit.set(7)
+    metrics.requests_open += 4
+
+
+async def test_counters_and_gauges_add_up_whoever_is_scraped(
+    make: Callable[[int], SharedMetrics],
+) -> None:
+    one = make(0)
+    count(one)
+    count(one)
+    other = make(1)
+    count(other)
+    for each in (one, other):
+        says = Scraped(await each.scraped())
+        assert says("torchlane_requests_total", code="ok", route="/predict") == 3
+        assert says("torchlane_request_seconds_bucket", le="0.005") == 3
+        assert says("torchlane_request_seconds_sum") == pytest.approx(0.009)
+        assert says("torchlane_items_total", **LABELS) == 18
+        assert says("torchlane_cache_lookups_total", result="joined") == 9
+        assert says("torchlane_requests_in_flight") == 12
+        assert says("torchlane_queue_depth_items") == 10
+        assert says("torchlane_queue_limit_items") == 14
+        assert says("torchlane_cache_limit_bytes") == 200
+        assert says("torchlane_build_info") == 1
+        assert says("torchlane_model_info", variant="plan", **LABELS) == 1
+        assert says("torchlane_replica_ready") == 2
+        assert says("torchlane_ready") == 1
+    one.close()
+    other.close()
+
+
+async def test_ready_is_said_when_all_are(make: Callable[[int], SharedMetrics]) -> None:
+    one, other = make(0), make(1)
+    other.watch(lambda: False, lambda: [])
+    assert Scraped(await one.scraped())("torchlane_ready") == 0
+    one.close()
+    other.close()
+
+
+async def test_a_model_that_nobody_serves_any_more_leaves_no_series(
+    make: Callable[[int], SharedMetrics],
+) -> None:
+    one, other = make(0), make(1)
+    assert Scraped(await one.scraped())("torchlane_model_info") == 1
+    one.watch(lambda: True, lambda: [])
+    assert Scraped(await other.scraped())("torchlane_model_info") == 1
+    other.watch(lambda: True, lambda: [])
+    with pytest.raises(KeyError):
+        Scraped(await one.scraped())("torchlane_model_info")
+    one.close()
+    other.close()
+
+
+async def test_of_a_dead_worker_the_counters_stay_and_its_place_goes_on_counting(
+    make: Callable[[int], SharedMetrics],
+) -> None:
+    one = make(0)
+    count(one)
+    other = make(1)
+    count(other)
+    await one.scraped()
+    other.close()
+    shared_metrics.forget_gauges(1)
+    says = Scraped(await one.scraped())
+    assert says("torchlane_items_total") == 12
+    assert says("torchlane_requests_in_flight") == 4
+    assert says("torchlane_replica_ready") == 1
+    cpu_s = says("process_cpu_seconds_total")
+    other = make(1)
+    count(other)
+    says = Scraped(await one.scraped())
+    assert says("torchlane_items_total") == 18
+    assert says("torchlane_request_seconds_count") == 3
+    assert says("torchlane_requests_in_flight") == 8
+    assert says("process_cpu_seconds_total") >= cpu_s
+    one.close()
+    other.close()
+
+
+async def test_the_series_are_those_of_one_process(
+    make: Callable[[int], SharedMetrics], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make(0)
+    count(worker)
+    several = Scraped(await worker.scraped())
+    worker.close()
+    monkeypatch.undo()
+    alone = Metrics()
+    alone.watch(lambda: True, lambda: [SERVED])
+    alone.replica("cpu#0", "cpu", lambda: True)
+    alone.cache_limit.set(100)
+    alone.build_info.labels("1", "2", "3").set(1)
+    count(alone)
+    assert several.series() == Scraped(await alone.scraped()).series()
+
+
+async def test_every_metric_is_declared_before_anything_is_counted(
+    make: Callable[[int], SharedMetrics],
+) -> None:
+    worker = make(0)
+    text = (await worker.scraped()).decode()
+    declared = {line for line in text.splitlines() if line.startswith("#")}
+    alone = (await Metrics().scraped()).decode()
+    assert declared == {line for line in alone.splitlines() if line.startswith("#")}
+    worker.close()
+
+
+async def test_the_processes_own_values_cover_parent_and_workers(
+    folder: Path, make: Callable[[int], SharedMetrics]
+) -> None:
+    parent = SupervisorMetrics(folder)
+    worker = make(0)
+    says = Scraped(await worker.scraped())
+    alone = Scraped(generate_latest(ProcessCollector(registry=None)))
+    assert says(MEMORY) == pytest.approx(2 * alone(MEMORY), rel=0.05)
+    assert says("process_open_fds") == pytest.approx(alone("process_open_fds"), abs=2)
+    assert says("process_max_fds") == alone("process_max_fds")
+    assert says("process_start_time_seconds") == alone("process_start_time_seconds")
+    worker.close()
+    parent.close()
+
+
+async def test_a_neighbour_that_does_not_answer_holds_a_scrape_up_only_shortly(
+    folder: Path, make: Callable[[int], SharedMetrics], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.neighbours.PATIENCE_S", 0.1)
+    worker = make(0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as silent:
+        silent.bind(str(folder / "silent.socket"))
+        assert Scraped(await worker.scraped())("torchlane_ready") == 1
+    worker.close()
+
+
+def test_what_others_keep_in_the_folder_stays(tmp_path: Path) -> None:
+    for name in ("counter_0.db", "gauge_livesum_0.db", "histogram_1.db", "mine.db", "mine.txt"):
+        (tmp_path / name).touch()
+    shared_metrics.clear(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.db", "mine.txt"]

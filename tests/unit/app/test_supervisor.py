@@ -1,0 +1,220 @@
+"""The parent of workers, with workers that take a tenth of a second to start and load nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from app import shared_metrics
+from app.supervisor import Plan, Supervisor
+
+# Sends its place to whoever connects; what else it does is said in its environment.
+WORKER = """
+import os, signal, socket, sys, time
+from app.worker import *
+place = Place.parse(sys.argv[2])
+obey_parent_alone(place.parent)
+behaviour = os.environ.get(f"WORKER_{place.index}", "")
+if behaviour.startswith("exit"):
+    time.sleep(0.2)
+    sys.exit(int(behaviour[4:]))
+if (place.folder / f"broken_{place.index}").exists():
+    sys.exit(3)
+worker = Worker(place)
+worker.channel.setblocking(True)
+worker.tell(LISTENS)
+if behaviour != "loads":
+    worker.tell(READY)
+while True:
+    data, descriptors, _, _ = socket.recv_fds(worker.channel, 1, 8)
+    for each in descriptors:
+        connection = socket.socket(fileno=each)
+        connection.sendall(str(place.index).encode())
+        if behaviour == "closes":
+            connection.close()
+            worker.connection_closed()
+        else:
+            connection.detach()
+    if data in (b"", DRAIN):
+        if behaviour == "stays":
+            time.sleep(30)
+        sys.exit(0)
+"""
+
+
+EMPTY: Mapping[str, str] = {}
+
+
+class Running:
+    """A supervisor that runs, and where it listens."""
+
+    def __init__(self, port: int, ended: asyncio.Task[int]) -> None:
+        self.port = port
+        self.ended = ended
+        self.connections: list[socket.socket] = []
+
+    async def connect(self) -> str:
+        """Which worker got a new connection, which stays open here."""
+        return await asyncio.to_thread(self._connect)
+
+    def _connect(self) -> str:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+                break
+            except ConnectionRefusedError:  # nobody is up yet
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        self.connections.append(connection)
+        return connection.recv(1).decode()
+
+    async def stop(self) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await asyncio.wait_for(self.ended, 20)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(shared_metrics.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("prometheus_client.values.ValueClass", None)  # restored when it is over
+    return tmp_path
+
+
+@contextlib.asynccontextmanager
+async def supervising(
+    folder: Path, workers: int, drain_s: float = 5.0, behaviour: Mapping[str, str] = EMPTY
+) -> AsyncIterator[Running]:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    environment = {**os.environ, **behaviour, "PYTHONPATH": str(Path.cwd())}
+    plan = Plan([sys.executable, "-c", WORKER], environment, workers, drain_s, folder)
+    port = bound.getsockname()[1]
+    running = Running(port, asyncio.create_task(Supervisor(bound, plan).run()))
+    try:
+        yield running
+    finally:
+        running.ended.cancel()
+        await asyncio.gather(running.ended, return_exceptions=True)
+        bound.close()
+        for each in running.connections:
+            each.close()
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def all_are_up(running: Running, workers: int) -> None:
+    """Connect until every worker has been seen, then let go of these connections."""
+    seen: set[str] = set()
+    async with asyncio.timeout(10):
+        while len(seen) < workers:
+            seen.add(await running.connect())
+
+
+async def test_whoever_has_the_fewest_open_connections_gets_the_next(folder: Path) -> None:
+    async with supervising(folder, 3, behaviour={"WORKER_1": "closes"}) as running:
+        await all_are_up(running, 3)
+        for _ in range(4):
+            assert await running.connect() == "1"  # it has none, ever
+        assert await running.stop() == 0
+
+
+async def test_while_one_loads_for_the_first_time_nobody_is_told_that_all_is_ready(
+    folder: Path,
+) -> None:
+    async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
+        while await running.connect() != "1":  # the other may have been first
+            pass
+        for _ in range(3):
+            assert await running.connect() == "1"
+        assert await running.stop() == 0
+
+
+async def test_a_worker_that_died_is_replaced(folder: Path) -> None:
+    async with supervising(folder, 2) as running:
+        await all_are_up(running, 2)
+        victim = children()[0]
+        os.kill(victim, signal.SIGKILL)
+        await eventually(lambda: victim not in children() and len(children()) == 2)
+        assert await running.stop() == 0
+    assert children() == []
+
+
+@pytest.mark.parametrize(("exit_code", "wanted"), [("2", 2), ("70", 70), ("0", 1)])
+async def test_if_no_worker_can_start_the_server_ends_with_its_code(
+    folder: Path, exit_code: str, wanted: int
+) -> None:
+    behaviour = {f"WORKER_{n}": f"exit{exit_code}" for n in range(2)}
+    async with supervising(folder, 2, behaviour=behaviour) as running:
+        assert await asyncio.wait_for(running.ended, 20) == wanted
+
+
+async def test_settings_that_do_not_fit_end_the_server_though_another_worker_serves(
+    folder: Path,
+) -> None:
+    async with supervising(folder, 2, behaviour={"WORKER_1": "exit2"}) as running:
+        assert await asyncio.wait_for(running.ended, 20) == 2
+    assert children() == []
+
+
+async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.supervisor.RESTART_DELAYS_S", (0.0, 0.1))
+    async with supervising(folder, 2) as running:
+        await all_are_up(running, 2)
+        (folder / "broken_1").touch()
+        os.kill(children()[1], signal.SIGKILL)
+        tried: set[int] = set()
+        async with asyncio.timeout(10):
+            while len(tried) < 5:
+                tried.update(children())
+                await asyncio.sleep(0.02)
+        assert not running.ended.done()
+        assert await running.stop() == 0
+
+
+async def test_a_second_signal_and_a_budget_that_is_spent_end_what_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.supervisor.CLOSE_S", 0.1)
+    async with supervising(folder, 1, drain_s=0.3, behaviour={"WORKER_0": "stays"}) as running:
+        assert await running.connect() == "0"
+        assert await running.stop() == 1
+    async with supervising(folder, 1, drain_s=60, behaviour={"WORKER_0": "stays"}) as running:
+        assert await running.connect() == "0"
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        assert await running.stop() == 128 + signal.SIGTERM
+    assert children() == []
+
+
+async def test_connections_wait_while_there_is_nobody_to_take_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.supervisor.RESTART_DELAYS_S", (0.5,))
+    async with supervising(folder, 1) as running:
+        assert await running.connect() == "0"
+        os.kill(children()[0], signal.SIGKILL)
+        await eventually(lambda: children() == [])
+        assert await running.connect() == "0"  # by the next one in its place
+        assert await running.stop() == 0
+
+
+def children() -> list[int]:
+    """The processes that this one has started and that have not been waited for."""
+    found = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(each) for each in found]

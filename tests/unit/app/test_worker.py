@@ -1,0 +1,41 @@
+"""A worker's place, and how it counts what it has closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from app.worker import READY, ClosedConnections, OpenConnections, Place, Worker
+
+
+def test_a_place_is_read_as_it_was_written() -> None:
+    place = Place(1, 4, 77, 9, Path("/tmp/a folder: with a colon"))
+    assert Place.parse(str(place)) == place
+
+
+@pytest.mark.parametrize("text", ["", "1", "1/2:3", "1/2:3:x:/tmp", "a/2:3:4:/tmp"])
+def test_anything_else_is_no_place(text: str) -> None:
+    with pytest.raises(ValueError, match=r"unpack|literal"):
+        Place.parse(text)
+
+
+def test_what_a_worker_closes_is_seen_by_its_parent(tmp_path: Path) -> None:
+    seen_by_parent = ClosedConnections(tmp_path, 2)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = Worker(Place(1, 2, os.getpid(), theirs.fileno(), tmp_path))
+        connections = OpenConnections(worker)
+        connections.add("one")
+        connections.add("other")
+        connections.discard("one")
+        connections.discard("one")  # uvicorn does, when a connection is handed to another protocol
+        assert (seen_by_parent[0], seen_by_parent[1]) == (0, 1)
+        seen_by_parent.reset(1)
+        connections.discard("other")
+        assert seen_by_parent[1] == 1
+        worker.tell(READY)
+        assert ours.recv(10) == READY
+        worker.channel.close()
