@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
-import shutil
 import sys
 import tempfile
 import warnings
@@ -115,6 +115,8 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
 
 def _supervise(settings: Settings) -> int:
     """Run workers, each started as this process was."""
+    # Not at the top: one process needs neither, and decides first where prometheus_client counts.
+    from app.shared_metrics import clear  # noqa: PLC0415
     from app.supervisor import Plan, Supervisor  # noqa: PLC0415
 
     try:
@@ -122,22 +124,20 @@ def _supervise(settings: Settings) -> int:
     except SystemExit:
         return _cannot_listen(settings)
     bound.set_inheritable(False)
-    folder = Path(tempfile.mkdtemp(prefix="torchlane-"))
-    metrics = Path(os.environ.setdefault(METRICS_FOLDER, str(folder)))
-    try:
-        metrics.mkdir(parents=True, exist_ok=True)
-        _forget_metrics(metrics)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(bound)
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchlane-")))
+            metrics = Path(os.environ.get(METRICS_FOLDER) or folder)
+            metrics.mkdir(parents=True, exist_ok=True)
+            clear(metrics)  # of an earlier run
+        except OSError as error:
+            hint = f"TMPDIR or {METRICS_FOLDER} must name one that can be written"
+            raise SettingsError(f"several workers need a folder: {error}; {hint}") from error
+        stack.callback(clear, metrics)
+        os.environ[METRICS_FOLDER] = str(metrics)
         plan = Plan(_command(), _environment(settings), settings.workers, settings.drain_s, folder)
         return asyncio.run(Supervisor(bound, plan).run())
-    finally:
-        _forget_metrics(metrics)
-        shutil.rmtree(folder)
-
-
-def _forget_metrics(folder: Path) -> None:
-    from app.shared_metrics import clear  # noqa: PLC0415
-
-    clear(folder)
 
 
 def _command() -> list[str]:

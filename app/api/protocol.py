@@ -92,6 +92,8 @@ class Protocol(HttpToolsProtocol):
         super().data_received(data)
         if self._exchange is not None:
             self._exchange.hurry()
+        elif self._idle_since is not None:  # the rest of a body that was refused by its head
+            self._idle_since = self.loop.time()
 
     def on_message_begin(self) -> None:
         """A request begins; uvicorn's scope is made when it is known to be needed."""
@@ -130,7 +132,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """An answer has been written."""
-        self._idle_since = self.loop.time()
+        self._idle_since = None if self.pipeline else self.loop.time()
         super().on_response_complete()
 
     def exchanged(self) -> None:
@@ -337,12 +339,18 @@ class Exchange:
             transport.write(b"".join(parts))
             if not self.keep_alive:
                 transport.close()
-        service = protocol.service
-        service.metrics.requests_open -= 1
-        outcome = self._scope.get(OUTCOME, "ok")
-        ended = service.metrics.request(self._endpoint.route, status, outcome)
-        ended.ended(time.perf_counter() - self._began)
+        try:
+            self._count(status)
+        except Exception:  # the client has its answer, and the connection goes on
+            LOG.exception("request_not_counted")
         protocol.exchanged()
+
+    def _count(self, status: int) -> None:
+        metrics = self._protocol.service.metrics
+        metrics.requests_open -= 1
+        outcome = self._scope.get(OUTCOME, "ok")
+        ended = metrics.request(self._endpoint.route, status, outcome)
+        ended.ended(time.perf_counter() - self._began)
 
 
 def protocol_for(service: Service) -> Callable[..., Protocol]:

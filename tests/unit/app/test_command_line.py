@@ -70,3 +70,15 @@ def test_one_process_keeps_its_values_in_memory_whatever_the_environment_says(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     assert main(create, []) == 2
     assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
+
+
+def test_several_workers_need_a_folder_that_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHLANE_PORT", "0")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "file" / "folder"))
+    assert main(create, ["--workers", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "torchlane: several workers need a folder: " in error
+    assert "PROMETHEUS_MULTIPROC_DIR" in error

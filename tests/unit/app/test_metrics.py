@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import Gauge
 
 from app.metrics import Metrics, ServedModel
 from app.types import ModelId
@@ -78,3 +79,11 @@ def test_a_model_that_is_no_longer_served_leaves_no_series() -> None:
 def test_before_anything_is_watched_nothing_is_ready() -> None:
     metrics = Metrics()
     assert sample(metrics, "torchlane_ready") == 0
+
+
+def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None:
+    gauges = [each for each in vars(Metrics()).values() if isinstance(each, Gauge)]
+    assert len(gauges) == 11
+    for gauge in gauges:
+        mode = gauge._multiprocess_mode  # there is no public way to ask
+        assert mode in {"livesum", "livemin", "livemax"}, gauge

@@ -66,6 +66,14 @@ def test_cores_but_one_are_shared_evenly_and_everyone_has_a_thread() -> None:
             assert threads * replicas <= cores - 1 < (threads + 1) * replicas
 
 
+def test_processes_share_the_cores_evenly_and_each_leaves_one_to_its_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 8)
+    assert [cpu_threads((CPU,), processes) for processes in (1, 2, 4, 8, 100)] == [7, 3, 1, 1, 1]
+    assert cpu_threads((CPU, CPU, CPU), 2) == 1
+
+
 def test_replicas_on_cuda_take_no_share_of_the_cores() -> None:
     cuda = (Device("cuda", 0), Device("cuda", 1))
     assert cpu_threads((CPU, *cuda)) == cpu_threads((CPU,)) == cpu_threads(cuda)
