@@ -35,6 +35,7 @@ __all__ = ["RESERVE", "main"]
 
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
+FOLDER_LIMIT = 80  # bytes; the sockets in it have names of up to 104 on some systems
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it is imported
 
 # Puts together what is served, in the process that is told; None: in the only one.
@@ -128,6 +129,8 @@ def _supervise(settings: Settings) -> int:
         stack.enter_context(bound)
         try:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchlane-")))
+            if len(os.fsencode(folder)) > FOLDER_LIMIT:
+                raise OSError(f"the name of {folder} is longer than {FOLDER_LIMIT} bytes")
             metrics = Path(os.environ.get(METRICS_FOLDER) or folder)
             metrics.mkdir(parents=True, exist_ok=True)
             clear(metrics)  # of an earlier run

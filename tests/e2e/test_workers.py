@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,13 +42,13 @@ def log(tmp_path: Path) -> Path:
 @contextlib.contextmanager
 def two_workers(models: Path, log: Path, module: str = "app", **settings: str) -> Iterator[Server]:
     """A server with two workers; none of its processes is left behind."""
-    pids: set[int] = set()
-    try:
-        with running(models, log, module, workers="2", log_format="json", **settings) as server:
-            yield server
-    finally:
-        pids.update(started(log))
-        until(lambda: not any(map(alive, pids)), "the workers outlive their parent")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TMPDIR", folder)  # a parent that is killed leaves something there
+        try:
+            with running(models, log, module, workers="2", log_format="json", **settings) as server:
+                yield server
+        finally:
+            until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
 
 
 def events(log: Path) -> list[dict[str, object]]:
@@ -121,6 +122,7 @@ def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Pa
         assert [e["event"] for e in events(log)][-1] == "ready"
         server.signal(signal.SIGINT)
         assert server.exit_code() == 0
+        assert not list(Path(os.environ["TMPDIR"]).iterdir())
 
 
 def resident_bytes(pid: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -273,6 +274,8 @@ async def listening(
     state = ServerState()
 
     def protocol() -> Protocol:
+        # pytest catches what this logger is told, and a log of accesses rules the short way out.
+        logging.getLogger("uvicorn.access").handlers.clear()
         made: Protocol = app.state.protocol(config=config, server_state=state, app_state={})
         return made
 

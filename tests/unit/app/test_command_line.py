@@ -82,3 +82,17 @@ def test_several_workers_need_a_folder_that_can_be_written(
     error = capsys.readouterr().err
     assert "torchlane: several workers need a folder: " in error
     assert "PROMETHEUS_MULTIPROC_DIR" in error
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    monkeypatch.setenv("TORCHLANE_PORT", "0")
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert main(create, ["--workers", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "is longer than 80 bytes" in error
+    assert "TMPDIR" in error
+    assert list(folder.iterdir()) == []

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.policy import BatchLimits, Decision, decide
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.policy import Arrivals, BatchLimits, Decision, decide
 
 GREEDY = BatchLimits(max_batch_size=8, batch_wait_s=0.0)
 PATIENT = BatchLimits(max_batch_size=8, batch_wait_s=1.0)
+GATHERING = BatchLimits(max_batch_size=8, batch_wait_s=0.0, gather_s=0.5)
+BOTH = BatchLimits(max_batch_size=8, batch_wait_s=1.0, gather_s=0.5)
+NEXT_TURN = Decision(0, again_in_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -29,3 +35,62 @@ def test_decide(
     waiting: int, oldest_s: float, free: int, limits: BatchLimits, wanted: Decision
 ) -> None:
     assert decide(waiting, oldest_s, free, limits) == wanted
+
+
+@pytest.mark.parametrize(
+    ("waiting", "oldest_s", "free", "limits", "arrivals", "wanted"),
+    [
+        (3, 0.0, 1, GATHERING, Arrivals(3, 0.0), NEXT_TURN),
+        (3, 0.4, 1, GATHERING, Arrivals(1, 0.4), NEXT_TURN),
+        (3, 0.1, 1, GATHERING, Arrivals(0, 0.1), Decision(3)),  # a turn brought nothing
+        (3, 0.5, 1, GATHERING, Arrivals(3, 0.5), Decision(3)),  # it has grown long enough
+        (3, 9.0, 1, GATHERING, Arrivals(3, 0.0), NEXT_TURN),  # counts from its own beginning
+        (8, 0.0, 1, GATHERING, Arrivals(8, 0.0), Decision(8)),  # full
+        (9, 0.0, 1, GATHERING, Arrivals(1, 0.0), Decision(8)),
+        (3, 0.0, 2, GATHERING, Arrivals(3, 0.0), NEXT_TURN),
+        (3, 0.0, 2, GATHERING, Arrivals(0, 0.0), Decision(2)),
+        (3, 0.0, 0, GATHERING, Arrivals(3, 0.0), Decision(0)),  # nobody to run it
+        (0, 0.0, 1, GATHERING, Arrivals(3, 0.0), Decision(0)),  # of another lane
+        (3, 0.0, 1, GREEDY, Arrivals(3, 0.0), Decision(3)),  # gather_s is 0: as before
+        (3, 0.25, 1, BOTH, Arrivals(3, 0.0), Decision(0, again_in_s=0.75)),
+        (3, 1.0, 1, BOTH, Arrivals(1, 0.25), NEXT_TURN),
+        (3, 1.0, 1, BOTH, Arrivals(1, 0.5), Decision(3)),
+    ],
+)
+def test_what_is_being_read_is_waited_for(
+    waiting: int,
+    oldest_s: float,
+    free: int,
+    limits: BatchLimits,
+    arrivals: Arrivals,
+    wanted: Decision,
+) -> None:
+    assert decide(waiting, oldest_s, free, limits, arrivals) == wanted
+
+
+SECONDS = st.floats(0, 10)
+
+
+@given(
+    waiting=st.integers(0, 100),
+    oldest_s=SECONDS,
+    free=st.integers(0, 8),
+    limits=st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
+    arrivals=st.builds(Arrivals, st.integers(0, 100), SECONDS),
+)
+def test_of_every_decision(
+    waiting: int, oldest_s: float, free: int, limits: BatchLimits, arrivals: Arrivals
+) -> None:
+    made = decide(waiting, oldest_s, free, limits, arrivals)
+    assert 0 <= made.size <= min(waiting, limits.max_batch_size)
+    if waiting == 0 or free == 0:
+        assert made == Decision(0)
+    elif made.size == 0:  # work and a replica: only a wait that was configured holds it back
+        assert made.again_in_s is not None
+        assert 0 <= made.again_in_s <= limits.batch_wait_s
+        assert waiting < limits.max_batch_size
+        waits = oldest_s < limits.batch_wait_s
+        assert waits or (arrivals.items > 0 and arrivals.gathered_s < limits.gather_s)
+    else:
+        assert made.again_in_s is None
+        assert made.size * free >= min(waiting, limits.max_batch_size)

@@ -1,0 +1,225 @@
+"""A prediction call: what its head says, what it may skip, and what it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.api.calls import Call, Endpoint
+from app.api.errors import RawAnswer
+from app.api.service import Service
+from app.codecs.tensor import TensorCodec
+from app.engine.isolation import Contract
+from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, PayloadTooLarge
+from app.types import Item, ModelId
+from models.manifest import Manifest
+from tests.artifacts import write_artifact
+from tests.integration.wire import listening
+
+SINGLE = Endpoint("/predict", many=False)
+BATCH = Endpoint("/batch-predict", many=True)
+BODY = b'{"input": [1, 2]}'
+TIMEOUT_S = 30.0
+
+
+class CountingCodec(TensorCodec):
+    """Knows how many bodies it has read."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.read = 0
+
+    def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
+        self.read += 1
+        return super().decode_numbers(key, body, max_items=max_items)
+
+
+def counting(service: Service) -> CountingCodec:
+    """Have the default model's bodies counted."""
+    model = service.loaded.resolve()
+    codec = CountingCodec(model.manifest)
+    service.loaded.publish(dataclasses.replace(model, codec=codec))
+    return codec
+
+
+def begun(service: Service, endpoint: Endpoint = SINGLE, **headers: str) -> Call:
+    given = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
+    return Call(service, endpoint, given)
+
+
+async def answered(
+    service: Service, body: bytes = BODY, endpoint: Endpoint = SINGLE, **headers: str
+) -> RawAnswer:
+    call = begun(service, endpoint, **headers)
+    await call.begin(body).settled()
+    return call.answer()
+
+
+def found(answer: RawAnswer) -> bytes:
+    return dict(answer[1])[b"x-torchlane-cache"]
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    write_artifact(tmp_path, "double")
+    async with listening(tmp_path, request_timeout_ms=TIMEOUT_S * 1000, max_body_bytes=1000) as s:
+        yield s.service
+
+
+class TestHead:
+    @pytest.mark.parametrize(
+        ("given", "wanted_s"), [("", 30.0), ("250", 0.25), ("1e3", 1.0), ("99999999", 30.0)]
+    )
+    async def test_time(self, service: Service, given: str, wanted_s: float) -> None:
+        left_s = begun(service, x_torchlane_timeout_ms=given).deadline - service.engine.now()
+        assert wanted_s - 0.5 < left_s <= wanted_s
+
+    @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "-inf", "soon", "1,5", "0x10"])
+    async def test_no_time(self, service: Service, given: str) -> None:
+        with pytest.raises(InvalidInput, match="positive number, got"):
+            begun(service, x_torchlane_timeout_ms=given)
+
+    async def test_a_deadline_that_has_passed(self, service: Service) -> None:
+        call = begun(service, x_torchlane_timeout_ms="0.000001")
+        with pytest.raises(DeadlineExceeded, match="allow more"):
+            call.begin(BODY)
+
+    async def test_length(self, service: Service) -> None:
+        begun(service, content_length="1000")
+        for given in ("1001", "9" * 5000):
+            with pytest.raises(PayloadTooLarge, match="1000"):
+                begun(service, content_length=given)
+
+    @pytest.mark.parametrize("version", ["2", "9" * 5000, "x", "-1", "\u0663", ""])
+    async def test_a_version_that_is_not_there(self, service: Service, version: str) -> None:
+        with pytest.raises(ModelNotFound):
+            begun(service, Endpoint("r", many=False, name="double", version=version))
+
+    async def test_models(self, service: Service) -> None:
+        begun(service, Endpoint("r", many=False, name="double", version="1"))
+        with pytest.raises(ModelNotFound):
+            begun(service, Endpoint("r", many=False, name="nope"))
+
+
+async def test_one_that_has_not_begun_has_no_answer(service: Service) -> None:
+    with pytest.raises(RuntimeError, match="bug"):
+        begun(service).answer()
+
+
+class TestRepeatedBodies:
+    async def test_the_third_time_nothing_is_read(self, service: Service) -> None:
+        codec = counting(service)
+        answers = [await answered(service) for _ in range(5)]
+        assert codec.read == 2
+        assert {content for _, _, content in answers} == {answers[0][2]}
+        assert [found(each) for each in answers] == [b"miss"] + [b"hit"] * 4
+
+    async def test_batches(self, service: Service) -> None:
+        codec = counting(service)
+        body = b'{"inputs": [[1, 2], [3, 4], [1, 2]]}'
+        answers = [await answered(service, body, BATCH) for _ in range(4)]
+        assert codec.read == 2
+        assert len({content for _, _, content in answers}) == 1
+        hits = b"hit=3, miss=0, joined=0"
+        assert [found(each) for each in answers] == [b"hit=0, miss=2, joined=1"] + [hits] * 3
+
+    async def test_bodies_of_their_own_are_all_read_and_none_is_kept(
+        self, service: Service
+    ) -> None:
+        codec = counting(service)
+        for number in range(20):
+            await answered(service, b'{"input": [%d, 2]}' % number)
+        assert codec.read == 20
+        assert service.memo.used_bytes == 0
+
+    async def test_a_body_is_kept_only_when_all_of_it_was_cached(self, service: Service) -> None:
+        codec = counting(service)
+        bad = b'{"inputs": [[1, 2], [500, 2]]}'  # failures are never cached
+        answers = [await answered(service, bad, BATCH) for _ in range(4)]
+        assert codec.read == 4
+        assert service.memo.used_bytes == 0
+        assert all(b"backend_failed" in content for _, _, content in answers)
+
+    async def test_errors_are_not_kept(self, service: Service) -> None:
+        for _ in range(4):
+            with pytest.raises(InvalidInput):
+                begun(service).begin(b'{"input": [1]}')
+        assert service.memo.used_bytes == 0
+
+    async def test_other_answers_to_the_same_body(self, service: Service) -> None:
+        codec = counting(service)
+        wanted = np.array([2, 4], "<f4").tobytes()
+        for _ in range(3):
+            await answered(service)
+            octets = await answered(service, accept="application/octet-stream")
+            assert octets[2] == wanted
+            assert dict(octets[1])[b"content-type"] == b"application/octet-stream"
+        assert (await answered(service, accept="application/json"))[2].startswith(b"{")
+        assert codec.read == 3  # the answer that is kept is a JSON one
+
+    async def test_the_same_body_to_the_other_call_is_read_anew(self, service: Service) -> None:
+        for _ in range(3):
+            await answered(service)
+        with pytest.raises(InvalidInput):
+            begun(service, BATCH).begin(BODY)
+
+    async def test_the_same_body_as_another_content_type_is_read_anew(
+        self, service: Service
+    ) -> None:
+        octets = np.array([1, 2], "<f4").tobytes()
+        for _ in range(3):
+            await answered(service, octets, content_type="application/octet-stream; x=y")
+        with pytest.raises(InvalidInput, match="not JSON"):
+            begun(service, content_type="application/json").begin(octets)
+
+    async def test_what_left_the_cache_is_computed_anew(self, tmp_path: Path) -> None:
+        write_artifact(tmp_path, "double")
+        async with listening(tmp_path, cache_bytes=8000) as server:
+            service = server.service
+            codec = counting(service)
+            for _ in range(3):
+                await answered(service)
+            assert (codec.read, service.memo.used_bytes > 0) == (2, True)
+            for number in range(30):
+                await answered(service, b'{"input": [%d, 9]}' % number)
+            again = await answered(service)
+            assert found(again) == b"miss"
+            assert codec.read == 2 + 30 + 1
+            assert found(await answered(service)) == b"hit"
+
+    async def test_without_a_cache_everything_is_read(self, tmp_path: Path) -> None:
+        write_artifact(tmp_path, "double")
+        async with listening(tmp_path, cache_bytes=0) as server:
+            codec = counting(server.service)
+            answers = [await answered(server.service) for _ in range(4)]
+            assert codec.read == 4
+            assert [found(each) for each in answers] == [b"miss"] * 4
+
+    async def test_a_version_made_anew_shares_no_answer(self, service: Service) -> None:
+        for _ in range(3):
+            await answered(service)
+        contract = Contract(("y",), lambda _: None, lambda outputs: outputs)
+        service.engine.publish(ModelId("double", 1), "digest:another", contract)
+        assert found(await answered(service)) == b"miss"
+
+    async def test_a_deadline_that_has_passed_is_told_all_the_same(self, service: Service) -> None:
+        for _ in range(3):
+            await answered(service)
+        call = begun(service, x_torchlane_timeout_ms="0.000001")
+        with pytest.raises(DeadlineExceeded):
+            call.begin(BODY)
+
+
+async def test_an_answer_too_large_is_refused(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    async with listening(tmp_path, max_answer_bytes=16) as server:
+        await answered(server.service, b'{"inputs": [[1, 2], [3, 4]]}', BATCH)
+        for accept in ("", "application/octet-stream"):
+            with pytest.raises(PayloadTooLarge, match="24 bytes"):
+                await answered(
+                    server.service, b'{"inputs": [[1, 2], [3, 4], [5, 6]]}', BATCH, accept=accept
+                )

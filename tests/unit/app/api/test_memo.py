@@ -1,0 +1,152 @@
+"""The memo: what came before is noticed and kept, within honest bytes; what comes once is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from app.api.memo import ONCE, AnswerMemo, Remembered
+from app.codecs.base import NPY, OCTET_STREAM
+from app.types import ModelId
+
+MODEL = ModelId("double", 1)
+JSON = "application/json"
+BODY = b'{"input": [1, 2]}'
+ANSWER = Remembered((b"k" * 32,), b'{"prediction": 1}')
+
+
+def noticed(
+    memo: AnswerMemo,
+    body: bytes = BODY,
+    *,
+    model: ModelId = MODEL,
+    content_type: str = JSON,
+    many: bool = False,
+) -> bytes | None:
+    return memo.digest(model, content_type, body, many=many)
+
+
+def digest_of(
+    memo: AnswerMemo,
+    body: bytes = BODY,
+    *,
+    model: ModelId = MODEL,
+    content_type: str = JSON,
+    many: bool = False,
+) -> bytes:
+    """Of a body that came before."""
+    noticed(memo, body)
+    digest = noticed(memo, body, model=model, content_type=content_type, many=many)
+    assert digest is not None
+    return digest
+
+
+@pytest.mark.parametrize(("entries", "keys", "content"), [(50_000, 1, 150), (5_000, 64, 6000)])
+def test_the_process_grows_by_what_is_counted(entries: int, keys: int, content: int) -> None:
+    command = [sys.executable, "-m", "tests.unit.app.api.memo_growth"]
+    arguments = [str(entries), str(keys), str(content)]
+    done = subprocess.run(command + arguments, capture_output=True, text=True, check=True)
+    growth, counted = (int(number) for number in done.stdout.split())
+    assert 1 / 1.5 < growth / counted < 1.5
+
+
+def test_a_body_is_noticed_when_it_comes_again() -> None:
+    memo = AnswerMemo(10_000)
+    assert noticed(memo) is None
+    first = noticed(memo)
+    assert first is not None
+    assert noticed(memo) == first
+    assert memo.get(first) is None
+    memo.put(first, ANSWER)
+    assert memo.get(first) == ANSWER
+
+
+def test_equal_bytes_are_one_body_whatever_object_holds_them() -> None:
+    memo = AnswerMemo(10_000)
+    assert noticed(memo, bytes(bytearray(BODY))) is None
+    assert noticed(memo, b"".join([BODY[:3], BODY[3:]])) is not None
+
+
+def test_bodies_that_come_once_are_never_kept() -> None:
+    memo = AnswerMemo(10_000)
+    assert all(noticed(memo, b"%d" % number) is None for number in range(3 * ONCE))
+    assert memo.used_bytes == 0
+
+
+def test_what_came_long_ago_is_forgotten_and_what_came_of_late_is_not() -> None:
+    memo = AnswerMemo(10_000)
+    noticed(memo, b"old")
+    for number in range(ONCE - 1):
+        noticed(memo, b"%d" % number)
+    noticed(memo, b"young")  # opens another generation; the one before it is still known
+    assert noticed(memo, b"old") is not None
+    for number in range(2 * ONCE):
+        noticed(memo, b"more %d" % number)
+    assert noticed(memo, b"old") is None
+
+
+def test_digests_differ_by_model_version_call_content_type_and_body() -> None:
+    memo = AnswerMemo(10_000)
+    digests = [
+        digest_of(memo),
+        digest_of(memo, many=True),
+        digest_of(memo, model=ModelId("double", 2)),
+        digest_of(memo, model=ModelId("doubl", 1)),
+        digest_of(memo, content_type="application/json; charset=utf-8"),
+        digest_of(memo, content_type=""),
+        digest_of(memo, body=BODY + b" "),
+    ]
+    assert len(set(digests)) == len(digests)
+
+
+@pytest.mark.parametrize("content_type", [OCTET_STREAM, NPY])
+def test_what_needs_no_parsing_is_not_kept(content_type: str) -> None:
+    memo = AnswerMemo(10_000)
+    assert [noticed(memo, content_type=content_type) for _ in range(4)] == [None] * 4
+
+
+def test_no_capacity_means_no_memo() -> None:
+    memo = AnswerMemo(0)
+    assert [noticed(memo) for _ in range(4)] == [None] * 4
+    memo.put(b"d" * 32, ANSWER)
+    assert memo.get(b"d" * 32) is None
+    assert memo.used_bytes == 0
+
+
+class TestBounds:
+    def digest(self, number: int) -> bytes:
+        return number.to_bytes(32)
+
+    def cost(self) -> int:
+        memo = AnswerMemo(1 << 30)
+        memo.put(self.digest(0), ANSWER)
+        return memo.used_bytes
+
+    def test_the_least_recently_used_answer_makes_room(self) -> None:
+        memo = AnswerMemo(3 * self.cost())
+        for number in range(3):
+            memo.put(self.digest(number), ANSWER)
+        memo.get(self.digest(0))
+        memo.put(self.digest(3), ANSWER)
+        kept = [memo.get(self.digest(number)) is not None for number in range(4)]
+        assert kept == [True, False, True, True]
+        assert memo.used_bytes == 3 * self.cost()
+
+    def test_an_answer_larger_than_the_memo_is_simply_not_kept(self) -> None:
+        memo = AnswerMemo(self.cost() - 1)
+        memo.put(self.digest(0), ANSWER)
+        assert memo.get(self.digest(0)) is None
+        assert memo.used_bytes == 0
+
+    def test_an_answer_that_comes_again_is_counted_once(self) -> None:
+        memo = AnswerMemo(1 << 30)
+        for _ in range(3):
+            memo.put(self.digest(0), ANSWER)
+        assert memo.used_bytes == self.cost()
+
+    def test_keys_and_content_are_counted(self) -> None:
+        memo = AnswerMemo(1 << 30)
+        memo.put(self.digest(0), Remembered(tuple(b"k" * 32 for _ in range(100)), b"c" * 10_000))
+        assert memo.used_bytes > self.cost() + 100 * 32 + 9_000

@@ -1,0 +1,145 @@
+"""Keys: equal items have equal ones, and nothing else has."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.tensor import TensorCodec
+from app.engine.keys import MOST_BEGUN, KeyMaker
+from app.types import Arrays, Item
+from tests.unit.models.manifests import make_manifest, spec
+
+MAKER = KeyMaker("digest:plan:float32")
+
+
+def key(values: Arrays, maker: KeyMaker = MAKER) -> bytes:
+    return maker.key(Item(values))
+
+
+def x(*numbers: float, dtype: str = "float32") -> Arrays:
+    return {"x": np.array(numbers, dtype)}
+
+
+def test_they_have_32_bytes() -> None:
+    assert len(key(x(1, 2))) == 32
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"y": np.array([1, 2], np.float32)},
+        x(1, 3),
+        x(1, 2, 0),
+        x(1, 2, dtype="float64"),
+        x(1, 2, dtype="int32"),
+        {"x": np.array([[1, 2]], np.float32)},
+        {"x": np.array([[1], [2]], np.float32)},
+        {"x": np.array([1, 2], ">f4")},
+        {"x": np.array([1, 2], np.float32), "y": np.array([], np.float32)},
+        {"x": np.array([], np.float32)},
+    ],
+)
+def test_name_dtype_shape_and_bytes_tell_items_apart(other: Arrays) -> None:
+    assert key(other) != key(x(1, 2))
+
+
+def test_equal_bytes_of_another_type_are_another_item() -> None:
+    one = np.array([1, 2], np.float32)
+    assert key({"x": one}) != key({"x": one.view(np.int32)})
+
+
+def test_models_and_variants_share_no_key() -> None:
+    identities = ["a:script", "a:plan", "b:script", "", "a", "a:script\0", "ab", "a:script "]
+    assert len({key(x(1, 2), KeyMaker(each)) for each in identities}) == len(identities)
+
+
+def test_makers_of_one_identity_agree_and_do_not_depend_on_what_came_before() -> None:
+    fresh = KeyMaker("a")
+    used = KeyMaker("a")
+    for size in range(2 * MOST_BEGUN):  # shapes of a free dimension
+        key({"x": np.zeros(size, np.float32)}, used)
+    for size in (0, 1, MOST_BEGUN, 2 * MOST_BEGUN - 1):
+        again = {"x": np.zeros(size, np.float32)}
+        assert key(again, used) == key(again, fresh) == key(again, KeyMaker("a"))
+
+
+class TestSeveralInputs:
+    def pair(self, a: list[float], b: list[float]) -> Arrays:
+        return {"a": np.array(a, np.float32), "b": np.array(b, np.float32)}
+
+    def test_what_belongs_to_which_matters(self) -> None:
+        items = [
+            self.pair([1], [2]),
+            self.pair([2], [1]),
+            self.pair([1, 2], []),
+            self.pair([], [1, 2]),
+            {"b": np.array([1], np.float32), "a": np.array([2], np.float32)},
+        ]
+        assert len({key(each) for each in items}) == len(items)
+
+    def test_equal_ones_are_equal(self) -> None:
+        assert key(self.pair([1], [2, 3])) == key(self.pair([1], [2, 3]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint8"])
+def test_an_item_has_one_key_however_it_came(dtype: str) -> None:
+    codec = TensorCodec(make_manifest([spec("x", dtype=dtype, shape=(-1, 2, 2))]))
+    rows = np.arange(8, dtype=dtype).reshape(2, 2, 2)
+    little = rows.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    nested, flat = rows.tolist(), rows.reshape(2, 4).tolist()
+    ways = [
+        codec.decode_raw(OCTET_STREAM, little, max_items=9),
+        codec.decode_raw(NPY, _npy(rows), max_items=9),
+        codec.decode_raw(NPY, _npy(np.asfortranarray(rows)), max_items=9),
+        codec.decode_raw(NPY, _npy(rows.astype(np.dtype(dtype).newbyteorder(">"))), max_items=9),
+        [codec.decode(each) for each in nested],
+        [codec.decode(each) for each in flat],
+        [codec.decode({"x": each}) for each in nested],
+        codec.decode_numbers("inputs", orjson.dumps({"inputs": nested}), max_items=9),
+        codec.decode_numbers("inputs", orjson.dumps({"inputs": flat}), max_items=9),
+    ]
+    keys = [[MAKER.key(item) for item in items or ()] for items in ways]
+    assert all(each == keys[0] for each in keys)
+    assert keys[0][0] != keys[0][1]
+    (alone,) = (
+        codec.decode_numbers("input", orjson.dumps({"input": nested[1]}), max_items=None) or ()
+    )
+    assert MAKER.key(alone) == keys[0][1]
+
+
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
+ARRAYS = arrays.arrays(
+    dtype=st.sampled_from(["float32", "int32", "int64", "uint8", "bool"]),
+    shape=SHAPES,
+    elements=st.integers(0, 1),
+)
+ITEMS = st.dictionaries(st.sampled_from(["a", "b", "ab", "a|b"]), ARRAYS, min_size=1, max_size=2)
+
+
+def _same(one: Arrays, other: Arrays) -> bool:
+    return list(one) == list(other) and all(
+        (one[n].dtype, one[n].shape, one[n].tobytes())
+        == (other[n].dtype, other[n].shape, other[n].tobytes())
+        for n in one
+    )
+
+
+@given(ITEMS, ITEMS)
+def test_keys_are_equal_exactly_where_items_are(one: Arrays, other: Arrays) -> None:
+    assert (key(one) == key(other)) is _same(one, other)
+    copies = {name: array.copy() for name, array in one.items()}
+    assert key(copies) == key(one)
+
+
+def _npy(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()

@@ -1,0 +1,292 @@
+"""Open waiters: each let go at its deadline by one timer, nothing kept of those that are settled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.clock import ManualClock, Timer
+from app.engine.singleflight import Waiter
+from app.engine.waiting import COMPACT_ABOVE, OpenWaiters
+from app.errors import DeadlineExceeded, ShuttingDown
+from tests.unit.app.engine.harness import rig
+
+KEY = b"k"
+
+
+class CountingClock(ManualClock):
+    """Knows how many timers are set and not yet due or cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.timers: list[_Timer] = []
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        timer = _Timer(when)
+
+        def due() -> None:
+            timer.live = False
+            call()
+
+        timer.real = super().call_at(when, due)
+        self.timers.append(timer)
+        return timer
+
+    @property
+    def live(self) -> list[float]:
+        """The moments of the timers that are set."""
+        return [timer.when for timer in self.timers if timer.live]
+
+
+class _Timer:
+    def __init__(self, when: float) -> None:
+        self.when = when
+        self.live = True
+        self.real: Timer | None = None
+
+    def cancel(self) -> None:
+        self.live = False
+        if self.real is not None:
+            self.real.cancel()
+
+
+class Scene:
+    """Waiters of one `OpenWaiters`, and the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.clock = CountingClock()
+        self.open = OpenWaiters(self.clock)
+        self.ended: list[float] = []
+
+    def add(self, deadline: float) -> Waiter:
+        waiter = Waiter(deadline, self._closed)
+        waiter.expect(KEY)
+        self.open.add(waiter)
+        return waiter
+
+    def settle(self, waiter: Waiter) -> None:
+        waiter.settle(KEY, {"y": np.zeros(1)}, 0.0, 0.0)
+
+    def _closed(self, waiter: Waiter) -> None:
+        self.open.close(waiter)
+        if waiter.error is not None:
+            self.ended.append(waiter.deadline)
+
+
+def test_thousands_end_in_the_order_of_their_deadlines_by_one_timer() -> None:
+    scene, rng = Scene(), random.Random(1)
+    deadlines = [rng.random() * 100 for _ in range(5000)]
+    waiters = []
+    for deadline in deadlines:
+        waiters.append(scene.add(deadline))
+        assert scene.clock.live == [min(w.deadline for w in waiters)] or len(waiters) % 100
+    assert len(scene.clock.live) == 1
+    scene.clock.advance(50)
+    assert scene.ended == sorted(d for d in deadlines if d <= 50)
+    assert len(scene.clock.live) == 1
+    scene.clock.advance(50)
+    assert scene.ended == sorted(deadlines)
+    assert scene.clock.live == []
+    assert all(isinstance(waiter.error, DeadlineExceeded) for waiter in waiters)
+
+
+def test_an_earlier_deadline_sets_the_timer_anew_and_a_later_one_does_not() -> None:
+    scene = Scene()
+    scene.add(10)
+    scene.add(20)
+    assert len(scene.clock.timers) == 1
+    scene.add(5)
+    assert scene.clock.live == [5]
+    scene.clock.advance(5)
+    assert scene.ended == [5]
+    assert scene.clock.live == [10]
+
+
+def test_equal_deadlines_end_together_in_the_order_of_arrival() -> None:
+    scene = Scene()
+    waiters = [scene.add(3) for _ in range(5)]
+    order: list[int] = []
+    for index, waiter in enumerate(waiters):
+        waiter.then = lambda: None
+        scene.settle(waiter) if index == 2 else None
+    scene.clock.advance(3)
+    order = [index for index, waiter in enumerate(waiters) if waiter.error is not None]
+    assert order == [0, 1, 3, 4]
+
+
+def test_what_was_settled_in_time_does_not_expire() -> None:
+    scene = Scene()
+    early, late = scene.add(1), scene.add(2)
+    scene.settle(early)
+    scene.clock.advance(10)
+    assert early.error is None
+    assert isinstance(late.error, DeadlineExceeded)
+
+
+def test_a_timer_that_is_early_ends_nobody() -> None:
+    class Hasty(CountingClock):
+        def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+            return super().call_at(when - 0.25, call)  # as loops do that count milliseconds
+
+    scene = Scene()
+    scene.clock = Hasty()
+    scene.open = OpenWaiters(scene.clock)
+    scene.add(1)
+    scene.clock.advance(0.8)
+    assert scene.ended == []
+    assert len(scene.clock.live) == 1
+
+
+def test_who_expires_may_bring_the_next() -> None:
+    scene = Scene()
+    first = scene.add(1)
+    second = scene.add(2)
+
+    def again() -> None:
+        scene.add(1.5)
+
+    def closed(waiter: Waiter) -> None:
+        scene.open.close(waiter)
+        again()
+
+    third = Waiter(1, closed)
+    third.expect(KEY)
+    scene.open.add(third)
+    scene.clock.advance(1)
+    assert first.error is not None
+    assert third.error is not None
+    assert second.error is None
+    assert scene.clock.live == [1.5]
+    scene.clock.advance(1)
+    assert scene.ended == [1, 1.5, 2]
+
+
+class TestMemory:
+    def test_settled_ones_are_let_go_while_others_come(self) -> None:
+        scene = Scene()
+        alive: weakref.WeakSet[Waiter] = weakref.WeakSet()
+        for _ in range(2000):
+            waiter = scene.add(1e6)
+            alive.add(waiter)
+            scene.settle(waiter)
+        del waiter
+        assert len(alive) <= COMPACT_ABOVE + 2
+
+    def test_settled_ones_are_let_go_beside_those_that_wait(self) -> None:
+        scene = Scene()
+        waiting = [scene.add(1e6) for _ in range(100)]
+        alive: weakref.WeakSet[Waiter] = weakref.WeakSet()
+        for _ in range(2000):
+            waiter = scene.add(1e6)
+            alive.add(waiter)
+            scene.settle(waiter)
+        del waiter
+        assert len(alive) <= 2 * len(waiting) + COMPACT_ABOVE + 2
+        scene.clock.advance(1e6)
+        assert scene.ended == [1e6] * 100
+        assert len(alive) == 0
+
+    async def test_an_answer_is_not_held_until_its_deadline(self) -> None:
+        """One answer may have 64 MiB, and a deadline is half a minute away."""
+        async with rig() as r:
+            gc.collect()
+            gc.disable()
+            try:
+                answers = [await r.start(float(n)) for n in range(10)]
+                kept = [
+                    weakref.ref(outcome["value"])
+                    for answer in answers
+                    for outcome in answer.outcomes
+                    if isinstance(outcome, dict)
+                ]
+                del answers
+                await asyncio.sleep(0)
+                assert len(kept) == 10
+                assert sum(each() is not None for each in kept) <= 1
+            finally:
+                gc.enable()
+
+
+class TestEnd:
+    async def test_it_is_told_when_nobody_waits(self) -> None:
+        scene = Scene()
+        await scene.open.until_none()
+        waiters = [scene.add(1), scene.add(2)]
+        drained = asyncio.create_task(scene.open.until_none())
+        await asyncio.sleep(0)
+        scene.settle(waiters[0])
+        await asyncio.sleep(0)
+        assert not drained.done()
+        scene.settle(waiters[1])
+        await drained
+
+    async def test_two_may_wait_for_the_end(self) -> None:
+        scene = Scene()
+        waiter = scene.add(1)
+        drains = [asyncio.create_task(scene.open.until_none()) for _ in range(2)]
+        await asyncio.sleep(0)
+        scene.settle(waiter)
+        done, _ = await asyncio.wait(drains, timeout=1)
+        for each in drains:
+            each.cancel()
+        assert len(done) == 2
+
+    async def test_who_stops_waiting_for_the_end_harms_nothing(self) -> None:
+        scene = Scene()
+        waiter = scene.add(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await scene.open.until_none()
+        scene.settle(waiter)
+        await scene.open.until_none()
+
+    def test_all_can_be_failed(self) -> None:
+        scene = Scene()
+        waiters = [scene.add(number) for number in range(1, 50)]
+        error = ShuttingDown("the server stopped")
+        scene.open.fail_all(error)
+        assert all(waiter.error is error for waiter in waiters)
+        scene.clock.advance(100)
+        assert all(waiter.error is error for waiter in waiters)
+
+    def test_closing_twice_or_a_stranger_is_harmless(self) -> None:
+        scene = Scene()
+        waiter = scene.add(1)
+        scene.open.close(waiter)
+        scene.open.close(waiter)
+        scene.open.close(Waiter(1, lambda _: None))
+        scene.clock.advance(2)
+        assert waiter.error is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "settle", "advance"]), st.integers(0, 20)), max_size=60
+    )
+)
+def test_whatever_comes_everyone_ends_at_their_deadline(steps: list[tuple[str, int]]) -> None:
+    scene = Scene()
+    waiters: list[Waiter] = []
+    settled: set[Waiter] = set()
+    for step, number in steps:
+        if step == "add":
+            waiters.append(scene.add(scene.clock.now() + number + 1))
+        elif step == "settle" and waiters:
+            waiter = waiters[number % len(waiters)]
+            if waiter.error is None:
+                scene.settle(waiter)
+                settled.add(waiter)
+        elif step == "advance":
+            scene.clock.advance(number)
+        assert len(scene.clock.live) <= 1
+        for waiter in waiters:
+            late = waiter.deadline <= scene.clock.now() and waiter not in settled
+            assert (waiter.error is not None) is late
