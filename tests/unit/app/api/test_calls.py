@@ -18,7 +18,7 @@ from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, PayloadToo
 from app.types import Item, ModelId
 from models.manifest import Manifest
 from tests.artifacts import write_artifact
-from tests.integration.wire import listening
+from tests.integration.listening import listening
 
 SINGLE = Endpoint("/predict", many=False)
 BATCH = Endpoint("/batch-predict", many=True)

@@ -1,0 +1,195 @@
+"""The application behind a real socket in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from app.api.protocol import Protocol
+from app.api.service import Service
+from app.backends.base import Backend
+from app.backends.fake import FakeBackend, Step
+from app.backends.selection import Selection
+from app.lifecycle import BackendFactory
+from app.main import create_app
+from app.repository.store import Artifact
+from app.settings import Settings
+from app.types import Arrays, Device
+from tests.integration.wire import LIMIT_S, Answer, Wire, request
+
+
+class Doubles:
+    """Makes the backends of a model `double`, to be held up and looked into.
+
+    Args:
+        script: of each backend, see `FakeBackend`; None: they double.
+
+    Attributes:
+        made: every backend, in order.
+    """
+
+    def __init__(self, script: Step | None = None) -> None:
+        self.made: list[FakeBackend] = []
+        self._script = script
+        self._hold_again = False
+
+    def __call__(self, artifact: Artifact, selection: Selection, device: Device) -> Backend:
+        self.made.append(FakeBackend(self._double))
+        return self.made[-1]
+
+    @property
+    def one(self) -> FakeBackend:
+        (backend,) = self.made
+        return backend
+
+    def hold(self) -> None:
+        """Batches wait from now on; what loading ran is forgotten."""
+        self.one.batches.clear()
+        self.one.gate.clear()
+
+    def go_on(self) -> None:
+        self.one.gate.set()
+
+    def one_at_a_time(self) -> None:
+        """Hold each batch until `go_on` is called for it."""
+        self.hold()
+        self._hold_again = True
+
+    def _double(self, inputs: Arrays) -> Arrays:
+        if self._hold_again:
+            self.one.gate.clear()
+        made = self._script(inputs) if self._script is not None else None
+        return made if made is not None else {"y": inputs["x"] * 2}
+
+
+@dataclass
+class Listening:
+    """An application that listens.
+
+    Attributes:
+        service: what its routes work with.
+        asgi: method and path of every request that took the ASGI way.
+        problems: what the event loop was told of that nobody caught.
+    """
+
+    app: FastAPI
+    port: int
+    state: ServerState
+    service: Service
+    asgi: list[str] = field(default_factory=list)
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    _wires: list[Wire] = field(default_factory=list)
+
+    @property
+    def connections(self) -> list[Protocol]:
+        """Those that are open on the server's side."""
+        return [each for each in self.state.connections if isinstance(each, Protocol)]
+
+    async def connect(self) -> Wire:
+        """A new connection, closed when the test ends."""
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26))
+        self._wires.append(wire)
+        return wire
+
+    async def ask(self, data: bytes) -> Answer:
+        """Over a connection of its own."""
+        wire = await self.connect()
+        answer = await wire.ask(data)
+        await wire.close()
+        return answer
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum over all series of a metric that carry these labels."""
+        text = (await self.ask(request("/metrics", b"", method="GET"))).body.decode()
+        total = 0.0
+        for line in text.splitlines():
+            series, _, value = line.rpartition(" ")
+            found = series.partition("{")[0] == name
+            if found and all(f'{key}="{each}"' in series for key, each in labels.items()):
+                total += float(value)
+        return total
+
+    async def close(self) -> None:
+        for wire in self._wires:
+            await wire.close()
+        await until(lambda: not self.state.connections)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    model_dir: Path,
+    *,
+    make_backend: BackendFactory | None = None,
+    keep_alive_s: float = 5.0,
+    **settings: Any,
+) -> AsyncIterator[Listening]:
+    """The application over a repository, ready, behind a free port of the loopback interface.
+
+    Args:
+        model_dir: the repository.
+        make_backend: other backends than torch's.
+        keep_alive_s: how long an idle connection stays.
+        settings: see `app.settings`.
+    """
+    app = create_app(Settings(model_dir=model_dir, _env_file=None, **settings), make_backend)
+    loop = asyncio.get_running_loop()
+    asgi: list[str] = []
+    config = uvicorn.Config(
+        _noting(app, asgi),
+        http=app.state.protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=keep_alive_s,  # type: ignore[arg-type]  # a float does as well
+    )
+    config.load()
+    state = ServerState()
+
+    def protocol() -> Protocol:
+        # pytest catches what this logger is told, and a log of accesses rules the short way out.
+        logging.getLogger("uvicorn.access").handlers.clear()
+        made: Protocol = app.state.protocol(config=config, server_state=state, app_state={})
+        return made
+
+    server = Listening(app, 0, state, protocol().service, asgi)
+    loop.set_exception_handler(lambda _, context: server.problems.append(context))
+
+    async with app.router.lifespan_context(app):
+        async with asyncio.timeout(LIMIT_S):
+            while not app.state.lifecycle.readiness().ready:
+                await asyncio.sleep(0.005)
+        listener = await loop.create_server(protocol, "127.0.0.1", 0)
+        server.port = listener.sockets[0].getsockname()[1]
+        try:
+            yield server
+        finally:
+            await server.close()
+            listener.close()
+            loop.set_exception_handler(None)
+    assert server.problems == []
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the other side brings about."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def _noting(app: ASGIApp, requests: list[str]) -> ASGIApp:
+    async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+        requests.append(f"{scope['method']} {scope['path']}")
+        await app(scope, receive, send)
+
+    return noted

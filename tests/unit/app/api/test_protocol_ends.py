@@ -1,0 +1,287 @@
+"""How connections end: clients that go, idle ones, what is not HTTP, a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.types import Arrays
+from tests.artifacts import write_artifact
+from tests.integration.listening import Doubles, listening, until
+from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
+
+KEEP_ALIVE_S = 0.2
+LARGE = 4_000_000  # numbers of an answer that no socket takes at once
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path, "double")
+    return tmp_path
+
+
+class TestGone:
+    async def test_in_the_middle_of_its_body(self, models: Path) -> None:
+        async with listening(models) as server:
+            for chunk_bytes in (None, 4):
+                wire = await server.connect()
+                wire.send(request(chunk_bytes=chunk_bytes)[:-4])
+                await until(lambda: bool(server.connections))
+                await asyncio.sleep(0.02)
+                await wire.close()
+                await until(lambda: not server.connections)
+            assert await server.metric(COUNTED) == await server.metric(COUNTED, status="499") == 2
+            assert await server.metric(COUNTED, code="abandoned") == 2
+            assert await server.metric(OPEN) == 0
+
+    async def test_while_others_wait_for_the_same(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wires = [await server.connect() for _ in range(3)]
+            for wire in wires:
+                wire.send(ask_for(3))
+            await until(lambda: doubles.one.batches == [[3]])
+            await wires[0].close()
+            await until(lambda: len(server.connections) == 2)
+            doubles.go_on()
+            await answered(wires[1], 3)
+            await answered(wires[2], 3)
+            assert await server.metric(COUNTED, status="499") == 1
+            assert await server.metric(COUNTED, status="200") == 2
+            assert await server.metric(OPEN) == 0
+
+    async def test_before_its_item_was_computed(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            first, gone, last = [await server.connect() for _ in range(3)]
+            first.send(ask_for(3))
+            await until(lambda: doubles.one.batches == [[3]])
+            gone.send(ask_for(4))
+            last.send(ask_for(5))
+            await asyncio.sleep(0.05)
+            await gone.close()
+            await until(lambda: len(server.connections) == 2)
+            doubles.go_on()
+            await answered(first, 3)
+            await answered(last, 5)
+            assert doubles.one.batches == [[3], [5]]
+
+    async def test_with_more_requests_on_the_way(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(3))
+            await until(lambda: doubles.one.batches == [[3]])
+            wire.send(ask_for(4))
+            await asyncio.sleep(0.02)
+            wire.writer.transport.abort()
+            doubles.go_on()
+            await until(lambda: not server.connections)
+            assert await server.metric(OPEN) == 0
+            assert await server.metric(COUNTED) <= 2
+
+
+class TestKeepAlive:
+    @pytest.mark.parametrize("data", [request(), request("/models/x/predict"), READY])
+    async def test_an_idle_connection_is_closed_in_its_time(
+        self, models: Path, data: bytes
+    ) -> None:
+        async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
+            wire = await server.connect()
+            loop = asyncio.get_running_loop()
+            for _ in range(3):
+                await wire.ask(data)
+                await asyncio.sleep(KEEP_ALIVE_S / 2)
+            await wire.ask(data)
+            began = loop.time()
+            assert await wire.rest() == b""
+            assert 0.9 * KEEP_ALIVE_S < loop.time() - began < 10 * KEEP_ALIVE_S
+
+    async def test_one_that_waits_for_an_answer_stays(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles, keep_alive_s=KEEP_ALIVE_S) as server:
+            wire = await server.connect()
+            await wire.ask(ask_for(3))  # idle once, so that its time is counted
+            doubles.hold()
+            wire.send(ask_for(4))
+            await asyncio.sleep(3 * KEEP_ALIVE_S)
+            doubles.go_on()
+            await answered(wire, 4)
+
+    async def test_one_that_waits_for_a_pipelined_answer_stays(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles, keep_alive_s=KEEP_ALIVE_S) as server:
+            wire = await server.connect()
+            await wire.ask(ask_for(3))  # idle once, so that its time is counted
+            doubles.one_at_a_time()
+            wire.send(ask_for(4) + ask_for(5))
+            await until(lambda: doubles.one.batches == [[4]])
+            doubles.go_on()
+            await answered(wire, 4)
+            await asyncio.sleep(3 * KEEP_ALIVE_S)
+            doubles.go_on()
+            await answered(wire, 5)
+
+    async def test_one_that_is_sending_stays(self, models: Path) -> None:
+        async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
+            wire = await server.connect()
+            await wire.ask(ask_for(3))
+            for byte in ask_for(4):
+                wire.send(bytes([byte]))
+                await asyncio.sleep(4 * KEEP_ALIVE_S / len(ask_for(4)))
+            await answered(wire, 4)
+
+    @pytest.mark.parametrize("way", ["short", "asgi"])
+    async def test_one_that_sends_what_was_refused_already_stays(
+        self, models: Path, way: str
+    ) -> None:
+        query = "?a=1" if way == "asgi" else ""
+        async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
+            wire = await server.connect()
+            data = request(f"/models/nope/predict{query}", b" " * 40)
+            wire.send(data[:-40])
+            assert (await wire.answer()).status == 404
+            for _ in range(40):
+                wire.send(b" ")
+                await asyncio.sleep(KEEP_ALIVE_S / 10)
+            wire.send(ask_for(3))
+            await answered(wire, 3)
+
+    async def test_a_reader_that_takes_its_time_gets_all_of_it(self, models: Path) -> None:
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), LARGE), np.float32)}
+
+        doubles, loop = Doubles(large), asyncio.get_running_loop()
+        async with listening(models, make_backend=doubles, keep_alive_s=KEEP_ALIVE_S) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await loop.sock_sendall(slow, ask_for(5))
+                await until(lambda: server.state.total_requests == 1)
+                await asyncio.sleep(3 * KEEP_ALIVE_S)
+                got = b""
+                while piece := await loop.sock_recv(slow, 1 << 24):
+                    got += piece
+            assert got.count(b"0.0") == LARGE
+
+    async def test_who_does_not_read_is_answered_the_long_way(self, models: Path) -> None:
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), LARGE), np.float32)}
+
+        doubles, loop = Doubles(large), asyncio.get_running_loop()
+        async with listening(models, make_backend=doubles) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await loop.sock_sendall(slow, ask_for(5))
+                await until(lambda: server.state.total_requests == 1)
+                await loop.sock_sendall(slow, ask_for(6))
+                await until(lambda: server.asgi == ["POST /predict"])  # that way waits to write
+                got = b""
+                while not got.endswith(b"[12.0,4.0]}}}"):
+                    got += await loop.sock_recv(slow, 1 << 24)
+            assert got.count(b"HTTP/1.1 200 OK") == 2
+
+
+class TestEnd:
+    async def test_when_the_client_says_so(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            wire.send(ask_for(3, connection="close"))
+            answer = await wire.answer()
+            assert (answer.status, answer["connection"]) == (200, "close")
+            assert await wire.rest() == b""
+
+    @pytest.mark.parametrize(
+        "data", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"]
+    )
+    async def test_what_is_not_http(self, models: Path, data: bytes) -> None:
+        async with listening(models) as server:
+            for before in (b"", ask_for(3)):
+                wire = await server.connect()
+                if before:
+                    assert (await wire.ask(before)).status == 200
+                wire.send(data)
+                answer = await wire.answer()
+                assert (answer.status, answer.body) == (400, b"Invalid HTTP request received.")
+                assert await wire.rest() == b""
+
+    async def test_a_body_in_damaged_chunks(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            wire.send(request(body=b"", chunk_bytes=4)[:-5] + b"5\r\nabcdefgh\r\n")
+            assert (await wire.answer()).status == 400
+            assert await wire.rest() == b""
+            await until(lambda: not server.connections)
+            assert await server.metric(OPEN) == 0
+            assert await server.metric(COUNTED) == 1
+
+    @pytest.mark.parametrize("method", ["HEAD", "PUT", "GET", "DELETE"])
+    async def test_another_method(self, models: Path, method: str) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            assert (await wire.ask(ask_for(3))).status == 200
+            wire.send(request(body=b"", method=method))
+            answer = await wire.answer(body=method != "HEAD")
+            assert (answer.status, answer["allow"]) == (405, "POST")
+            wire.send(ask_for(4))
+            await answered(wire, 4)
+
+    async def test_a_busy_connection_at_a_stop(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(3))
+            await until(lambda: doubles.one.batches == [[3]])
+            (connection,) = server.connections
+            connection.shutdown()
+            doubles.go_on()
+            answer = await wire.answer()
+            assert (answer.status, answer["connection"]) == (200, "close")
+            assert answer.names.count("connection") == 1
+            assert await wire.rest() == b""
+
+    async def test_an_idle_connection_at_a_stop(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            await wire.ask(ask_for(3))
+            (connection,) = server.connections
+            connection.shutdown()
+            assert await wire.rest() == b""
+
+    async def test_a_stalled_body_at_a_stop(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            wire.send(ask_for(3)[:-3])
+            await until(lambda: any(each.cycle for each in server.connections))
+            (connection,) = server.connections
+            connection.shutdown()
+            connection.give_up()
+            answer = await wire.answer()
+            assert (answer.status, answer.code) == (503, "shutting_down")
+            assert answer["connection"] == "close"
+            assert await wire.rest() == b""
+            assert await server.metric(COUNTED, status="503") == 1
+            assert await server.metric(OPEN) == 0
+
+    async def test_what_is_computed_is_not_given_up(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(3))
+            await until(lambda: doubles.one.batches == [[3]])
+            for connection in server.connections:
+                connection.give_up()
+            doubles.go_on()
+            await answered(wire, 3)
