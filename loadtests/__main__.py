@@ -16,8 +16,8 @@ from rich.console import Console
 
 from loadtests import comparison
 from loadtests.capacity import commands, options
-from loadtests.capacity.address import AddressError, Unreachable
-from loadtests.capacity.generator import TrialTooLarge
+from loadtests.openloop.address import AddressError, Unreachable
+from loadtests.openloop.generator import TrialTooLarge
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.target import TargetError
 

@@ -1,11 +1,12 @@
-"""Closed-loop load: each connection sends its next request when it has its answer."""
+"""Closed-loop load by asyncio, where wrk is not installed: each connection waits for its answer."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from loadtests.wire import Response, ResponseParser, WireError
@@ -22,56 +23,60 @@ class LoadPlan:
     """How to load a server.
 
     Attributes:
-        warm_up_s: loaded before the clock starts.
         seconds: measured.
     """
 
     connections: int
-    warm_up_s: float
     seconds: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """What came of it.
 
     Attributes:
         seconds: that were measured.
-        latencies_s: of the answers that came within them, from the write of a request to the last
-            byte of its answer.
-        answered: all answers, those outside of the measured time too; as many as were sent.
-        not_200: how many of them had another status.
-        first_not_200: the first of these.
+        answered: answers that came within them.
+        sent: requests, those without an answer too; at most one more for each connection.
+        not_200: answers with another status.
+        p50_ms: from the write of a request to the last byte of its answer.
+        p99_ms: the same.
+        first_not_200: the first such answer, where the generator keeps it.
     """
 
     seconds: float
-    latencies_s: list[float] = field(default_factory=list)
-    answered: int = 0
-    not_200: int = 0
-    first_not_200: Response | None = None
+    answered: int
+    sent: int
+    not_200: int
+    p50_ms: float
+    p99_ms: float
+    first_not_200: str = ""
 
     @property
     def requests_per_s(self) -> float:
         """Answers per second of the measured time."""
-        return len(self.latencies_s) / self.seconds
+        return self.answered / self.seconds
 
 
-async def load(port: int, next_request: Callable[[], bytes], plan: LoadPlan) -> Run:
+async def load(
+    port: int, pieces: Callable[[int], Sequence[bytes]], first: int, plan: LoadPlan
+) -> Run:
     """Load the server on 127.0.0.1 and count.
 
     Args:
         port: where it listens.
-        next_request: gives a whole HTTP/1.1 request, a new one at each call.
+        pieces: of a whole HTTP/1.1 request, by its number.
+        first: the number of the first request.
         plan: how hard and how long.
 
     Raises:
         LoadError: if a connection breaks, or answers stay out.
     """
     loop = asyncio.get_running_loop()
-    driver = _Driver(next_request, plan)
+    driver = _Driver(pieces, first, plan)
     transports: list[asyncio.Transport] = []
     try:
-        async with asyncio.timeout(plan.warm_up_s + plan.seconds + PATIENCE_S):
+        async with asyncio.timeout(plan.seconds + PATIENCE_S):
             for _ in range(plan.connections):
                 connect = loop.create_connection(lambda: _Connection(driver), "127.0.0.1", port)
                 transports.append((await connect)[0])
@@ -88,38 +93,62 @@ async def load(port: int, next_request: Callable[[], bytes], plan: LoadPlan) -> 
             transport.abort()
 
 
+def percentile(ascending: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile: the smallest value that at least `percent` do not exceed."""
+    rank = math.ceil(len(ascending) * percent / 100)
+    return ascending[max(0, rank - 1)]
+
+
 class _Driver:
     """What the connections of one run share."""
 
-    def __init__(self, next_request: Callable[[], bytes], plan: LoadPlan) -> None:
-        self.next_request = next_request
+    def __init__(
+        self, pieces: Callable[[int], Sequence[bytes]], first: int, plan: LoadPlan
+    ) -> None:
         self.finished: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
-        self._run = Run(plan.seconds)
-        self._measure_from = time.perf_counter() + plan.warm_up_s
-        self._measure_until = self._measure_from + plan.seconds
+        self._pieces, self._first, self._sent = pieces, first, 0
+        self._seconds = plan.seconds
+        self._until = time.perf_counter() + plan.seconds
+        self._latencies_ms: list[float] = []
+        self._not_200, self._first_not_200 = 0, ""
         self._busy = plan.connections
+
+    def next_request(self) -> Sequence[bytes]:
+        """A request of its own."""
+        self._sent += 1
+        return self._pieces(self._first + self._sent - 1)
 
     def answered(self, response: Response, sent_at: float) -> bool:
         """Count an answer; whether to go on."""
         now = time.perf_counter()
-        run = self._run
-        run.answered += 1
         if response.status != 200:
-            run.not_200 += 1
-            run.first_not_200 = run.first_not_200 or response
-        if now < self._measure_until:
-            if now >= self._measure_from:
-                run.latencies_s.append(now - sent_at)
+            self._not_200 += 1
+            text = response.body[:500].decode(errors="replace")
+            self._first_not_200 = self._first_not_200 or f"{response.status}: {text}"
+        if now < self._until:
+            self._latencies_ms.append((now - sent_at) * 1000)
             return True
         self._busy -= 1
         if not self._busy and not self.finished.done():
-            self.finished.set_result(run)
+            self.finished.set_result(self._run())
         return False
 
     def broke(self, reason: str) -> None:
         """A connection cannot go on."""
         if not self.finished.done():
             self.finished.set_exception(LoadError(reason))
+
+    def _run(self) -> Run:
+        ascending = sorted(self._latencies_ms)
+        return Run(
+            seconds=self._seconds,
+            answered=len(ascending),
+            sent=self._sent,
+            not_200=self._not_200,
+            p50_ms=percentile(ascending, 50) if ascending else math.nan,
+            p99_ms=percentile(ascending, 99) if ascending else math.nan,
+            first_not_200=self._first_not_200,
+        )
 
 
 class _Connection(asyncio.Protocol):
@@ -162,4 +191,4 @@ class _Connection(asyncio.Protocol):
         request = self._driver.next_request()
         self._waiting = True
         self._sent_at = time.perf_counter()
-        transport.write(request)
+        transport.writelines(request)  # no copy: a large one is not joined

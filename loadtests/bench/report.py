@@ -1,15 +1,10 @@
-"""Medians, spreads and ratios of the rounds: a table for people, a JSON file for machines."""
+"""Medians, spreads and ratios: tables for people, a JSON file for machines."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import math
-import os
-import platform
-import statistics
-from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,76 +13,93 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.bench.generator import Run
+from loadtests.bench.acceptance import Judged, is_met, judge
+from loadtests.bench.references import title_of
+from loadtests.bench.results import Entry, Figure, Results, Round, Spread, keys, ratios, values
+from loadtests.bench.workloads import WORKLOADS
 
 REPORT_FILE = "bench.json"
+FIGURES: tuple[Figure, ...] = ("requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy", "lag_p99_ms")
 Json = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
-    """One run of one server."""
+def judged(results: Results) -> list[Judged]:
+    """The acceptance, line by line."""
 
-    requests_per_s: float
-    p50_ms: float
-    p99_ms: float
+    def ours_over(figure: Figure) -> Callable[[str, str], list[float]]:
+        return lambda workload, key: ratios(results.get(workload, []), key, figure)
 
-    @classmethod
-    def of(cls, run: Run) -> Measured:
-        """The figures of a run that has answers."""
-        latencies_ms = sorted(seconds * 1000 for seconds in run.latencies_s)
-        return cls(run.requests_per_s, percentile(latencies_ms, 50), percentile(latencies_ms, 99))
+    def p99_over_p50(workload: str, key: str) -> list[float]:
+        rounds = results.get(workload, [])
+        pairs = zip(values(rounds, key, "p99_ms"), values(rounds, key, "p50_ms"), strict=True)
+        return [p99 / p50 for p99, p50 in pairs]
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Spread:
-    """One figure over the rounds."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
-        return cls(statistics.median(values), min(values), max(values))
-
-
-Round = Mapping[str, Measured]  # by the server's name
-
-
-def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile: the smallest value that at least `percent` do not exceed."""
-    rank = math.ceil(len(ascending) * percent / 100)
-    return ascending[max(0, rank - 1)]
-
-
-def spread(rounds: Sequence[Round], server: str, figure: str) -> Spread:
-    """A figure of `Measured` of one server over the rounds."""
-    return Spread.of([getattr(each[server], figure) for each in rounds])
-
-
-def ratio(rounds: Sequence[Round], server: str, reference: str) -> Spread:
-    """Requests per second over the reference's, per round: what slows a whole round cancels out."""
-    return Spread.of(
-        [each[server].requests_per_s / each[reference].requests_per_s for each in rounds]
+    return judge(
+        {
+            "requests_per_s": ours_over("requests_per_s"),
+            "p50_ms": ours_over("p50_ms"),
+            "p99_over_p50": p99_over_p50,
+        }
     )
 
 
-def as_json(rounds: Sequence[Round], reference: str, conditions: Mapping[str, Any]) -> Json:
-    """Everything that was measured, and under which conditions."""
-    servers = {
-        name: {
-            **{
-                field.name: dataclasses.asdict(spread(rounds, name, field.name))
-                for field in dataclasses.fields(Measured)
-            },
-            "ratio": dataclasses.asdict(ratio(rounds, name, reference)),
-        }
-        for name in rounds[0]
-    }
-    each_round = [{name: dataclasses.asdict(m) for name, m in each.items()} for each in rounds]
-    return {**conditions, "reference": reference, "servers": servers, "rounds": each_round}
+def title_of_workload(name: str) -> str:
+    """A workload, for people."""
+    known = {workload.name: workload.title for workload in WORKLOADS}
+    share = name.partition(" at ")[2]
+    return known.get(name) or f"open loop, single JSON, at {float(share):.0%} of its closed loop"
+
+
+def print_figures(console: Console, results: Results) -> None:
+    """A table for each workload: the medians, with the lowest and highest round."""
+    for name, rounds in results.items():
+        table = Table(box=box.SIMPLE, title=title_of_workload(name), pad_edge=False)
+        table.title_justify = "left"
+        table.add_column("server", no_wrap=True)
+        for heading in ("requests/s", "min..max", "p50 ms", "p99 ms", "CPU us", "busy", "ours is"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for key in keys(rounds):
+            speed = Spread.of(values(rounds, key, "requests_per_s"))
+            times = ratios(rounds, key, "requests_per_s")
+            table.add_row(
+                title_of(key),
+                f"{speed.median:,.0f}",
+                f"{speed.low:,.0f}..{speed.high:,.0f}",
+                *(
+                    _median(rounds, key, figure)
+                    for figure in ("p50_ms", "p99_ms", "cpu_us", "busy")
+                ),
+                f"{Spread.of(times).median:.2f}x" if times and "open" not in name else "",
+            )
+        console.print(table)
+    console.print(
+        "medians of the rounds; CPU: of all processes of a server per request; busy: cores they "
+        "kept busy; ours is: our requests/s over theirs, by neighbours in each round"
+    )
+
+
+def print_acceptance(console: Console, lines: Sequence[Judged]) -> None:
+    """What this project demands of itself, and whether it is met."""
+    table = Table(box=box.SIMPLE, title="acceptance", title_justify="left", pad_edge=False)
+    for heading in ("workload", "figure"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("measured", "min..max", "at least", "aim"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for line in lines:
+        demand, spread = line.demand, Spread.of(line.rounds) if line.rounds else None
+        sign = "<= " if demand.lower else ""
+        instead = line.verdict == "missed" and is_met(line, lines)
+        table.add_row(
+            demand.workload,
+            demand.what,
+            f"{spread.median:.2f}" if spread else "",
+            f"{spread.low:.2f}..{spread.high:.2f}" if spread else "",
+            f"{sign}{demand.least:g}",
+            f"{sign}{demand.aim:g}" if demand.aim is not None else "",
+            "missed, the other is met" if instead else line.verdict,
+        )
+    console.print(table)
 
 
 def print_forwards(console: Console, found: Json) -> None:
@@ -103,6 +115,24 @@ def print_forwards(console: Console, found: Json) -> None:
     console.print(table)
 
 
+def as_json(results: Results, lines: Sequence[Judged], conditions: Mapping[str, Any]) -> Json:
+    """Everything that was measured, and under which conditions."""
+    return {
+        **conditions,
+        "workloads": {name: _workload(rounds) for name, rounds in results.items()},
+        "acceptance": [
+            {
+                **dataclasses.asdict(line.demand),
+                "median": line.median,
+                "rounds": list(line.rounds),
+                "verdict": line.verdict,
+                "met": is_met(line, lines),
+            }
+            for line in lines
+        ],
+    }
+
+
 def write_json(report: Json, folder: Path) -> Path:
     """Write the report; makes the folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,44 +141,20 @@ def write_json(report: Json, folder: Path) -> Path:
     return file
 
 
-def print_table(console: Console, rounds: Sequence[Round], reference: str) -> None:
-    """The medians, with the lowest and highest round."""
-    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("server", no_wrap=True)
-    for heading in ("requests/s", "min..max", "p50 ms", "p99 ms", "ratio", "min..max"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name in rounds[0]:
-        speed, times = spread(rounds, name, "requests_per_s"), ratio(rounds, name, reference)
-        table.add_row(
-            name,
-            f"{speed.median:,.0f}",
-            f"{speed.low:,.0f}..{speed.high:,.0f}",
-            f"{spread(rounds, name, 'p50_ms').median:.2f}",
-            f"{spread(rounds, name, 'p99_ms').median:.1f}",
-            f"{times.median:.2f}",
-            f"{times.low:.2f}..{times.high:.2f}",
-        )
-    console.print(table)
-    console.print(f"medians of {len(rounds)} round(s); ratio: requests/s over those of {reference}")
+def _workload(rounds: Sequence[Round]) -> Json:
+    servers: Json = {}
+    for key in keys(rounds):
+        own: Json = {name: Spread.of(values(rounds, key, name)) for name in FIGURES}
+        over = {name: ratios(rounds, key, name) for name in FIGURES}
+        own["ours_over_theirs"] = {name: Spread.of(made) for name, made in over.items() if made}
+        servers[key] = own
+    return {"servers": servers, "rounds": [[_entry(entry) for entry in each] for each in rounds]}
 
 
-def machine() -> Json:
-    """What the numbers were measured on, and how busy it was."""
-    return {
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "load_average_before": round(os.getloadavg()[0], 2),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "fastapi": version("fastapi"),
-        "uvicorn": version("uvicorn"),
-    }
+def _entry(entry: Entry) -> Json:
+    return {"server": entry.key, **dataclasses.asdict(entry.measured)}
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+def _median(rounds: Sequence[Round], key: str, figure: Figure) -> str:
+    median = Spread.of(values(rounds, key, figure)).median
+    return "" if math.isnan(median) else f"{median:,.2f}" if median < 100 else f"{median:,.0f}"

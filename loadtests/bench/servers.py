@@ -1,23 +1,29 @@
-"""Starts a server on a free port and its own core, waits until it is ready, and ends it."""
+"""Starts servers on free ports and one core, keeps those asleep that are not measured, ends them.
+
+A server that idles is not free: some poll, and would take their share of the core from the one that
+is measured. So all but one are stopped by SIGSTOP.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import os
+import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
-READY_WITHIN_S = 90.0
+READY_WITHIN_S = 120.0
 POLL_S = 0.1
 STOP_WITHIN_S = 15.0
 LOG_TAIL_BYTES = 2000
+TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class ServerError(Exception):
@@ -29,20 +35,22 @@ class ServerSpec:
     """How to start a server.
 
     Attributes:
-        arguments: of the Python interpreter; `{port}` is replaced.
-        environment: over this process's own; `{port}` is replaced.
-        ready_path: answers 503 while the server is not ready.
+        command: `{port}` and `{other_port}` are replaced by free ports.
+        environment: over this process's own; the same is replaced.
+        ready_path: answers 200 as soon as the server is ready.
+        core: that it runs on; None: wherever the system likes.
     """
 
     name: str
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
     ready_path: str = "/"
+    core: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that runs."""
+    """One that runs, in a session of its own."""
 
     name: str
     port: int
@@ -53,6 +61,21 @@ class Server:
         """The end of what it has written."""
         self.log.seek(0)
         return self.log.read()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def cpu_s(self) -> float:
+        """Processor time that all its processes have taken, user and system, in seconds."""
+        ticks = 0
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # a process may end while we look
+                fields = file.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.process.pid:  # its session
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS_PER_S
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """To all its processes; to nobody if they are gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +108,68 @@ def pinned(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@contextlib.contextmanager
-def running(specs: Sequence[ServerSpec], core: int | None) -> Iterator[list[Server]]:
-    """The servers, ready, all on one core, where the others idle while one is loaded; ends them.
+@dataclass(slots=True)
+class Fleet:
+    """The servers of a benchmark: each is started once, when it is first asked for.
 
-    Raises:
-        ServerError: if one does not become ready.
+    Use it as a context: all servers are ended when it is left.
     """
-    servers: list[Server] = []
-    try:
-        with pinned(core):
-            for spec in specs:
-                servers.append(_start(spec))
-        for server, spec in zip(servers, specs, strict=True):
+
+    _servers: dict[ServerSpec, Server] = field(default_factory=dict)
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for spec in list(self._servers):
+            self.stop(spec)
+
+    @property
+    def specs(self) -> tuple[ServerSpec, ...]:
+        """What runs."""
+        return tuple(self._servers)
+
+    def start(self, spec: ServerSpec) -> None:
+        """Start it if it does not run; asleep as soon as it is ready.
+
+        Raises:
+            ServerError: if it does not become ready.
+        """
+        if spec in self._servers:
+            return
+        server = _start(spec)
+        try:
             _wait_ready(server, spec.ready_path)
-        yield servers
-    finally:
-        _stop(servers)
+        except BaseException:
+            _stop(server)
+            raise
+        server.signal_all(signal.SIGSTOP)
+        self._servers[spec] = server
+
+    @contextlib.contextmanager
+    def awake(self, spec: ServerSpec) -> Iterator[Server]:
+        """One that was started, while all others sleep."""
+        server = self._servers[spec]
+        server.signal_all(signal.SIGCONT)
+        try:
+            yield server
+        finally:
+            server.signal_all(signal.SIGSTOP)
+
+    def stop(self, spec: ServerSpec) -> None:
+        """End it."""
+        _stop(self._servers.pop(spec))
 
 
-def fetch(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+def fetch(
+    port: int, method: str, path: str, body: bytes | None = None, timeout_s: float = 30
+) -> tuple[int, bytes]:
     """One request by a connection of its own: status and body.
 
     Raises:
         ServerError: if there is no answer.
     """
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -122,23 +181,33 @@ def fetch(port: int, method: str, path: str, body: bytes | None = None) -> tuple
 
 
 def _start(spec: ServerSpec) -> Server:
-    port = _free_port()
-    given = {name: value.format(port=port) for name, value in spec.environment.items()}
+    port, other = _free_ports()
+    ports = {"port": str(port), "other_port": str(other)}
+    given: Mapping[str, str] = {name: _put(value, ports) for name, value in spec.environment}
     log = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the server is stopped
-    process = subprocess.Popen(
-        [sys.executable, *(argument.format(port=port) for argument in spec.arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **given},
-    )
+    with pinned(spec.core):
+        process = subprocess.Popen(
+            [_put(argument, ports) for argument in spec.command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **given},
+            start_new_session=True,
+        )
     return Server(spec.name, port, process, log)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _put(text: str, ports: Mapping[str, str]) -> str:
+    for name, port in ports.items():
+        text = text.replace(f"{{{name}}}", port)
+    return text
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1]), int(other.getsockname()[1])
 
 
 def _wait_ready(server: Server, path: str) -> None:
@@ -150,7 +219,7 @@ def _wait_ready(server: Server, path: str) -> None:
                 f"before it was ready; its log ends with:\n{server.log_tail()}"
             )
         with contextlib.suppress(ServerError):
-            if fetch(server.port, "GET", path)[0] != 503:
+            if fetch(server.port, "GET", path, timeout_s=5)[0] == 200:
                 return
         time.sleep(POLL_S)
     raise ServerError(
@@ -159,13 +228,11 @@ def _wait_ready(server: Server, path: str) -> None:
     )
 
 
-def _stop(servers: Sequence[Server]) -> None:
-    for server in servers:
-        server.process.terminate()
-    for server in servers:
-        try:
-            server.process.wait(STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            server.process.kill()
-            server.process.wait()
-        server.log.close()
+def _stop(server: Server) -> None:
+    server.signal_all(signal.SIGCONT)
+    server.process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.process.wait(STOP_WITHIN_S)
+    server.signal_all(signal.SIGKILL)  # and what it may have left behind
+    server.process.wait()
+    server.log.close()

@@ -18,17 +18,17 @@ from pathlib import Path
 from rich.console import Console
 
 from loadtests.capacity import plot, results
-from loadtests.capacity.address import Address, address_of, reach
-from loadtests.capacity.arrivals import ArrivalKind
 from loadtests.capacity.conditions import Conditions, conditions_of
 from loadtests.capacity.finding import Found, find, measuring
-from loadtests.capacity.generator import Limits
 from loadtests.capacity.options import LOWEST_RATE_PER_S, OptionsError
 from loadtests.capacity.page import render
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.capacity.shooting import Gun, OneProcess, Shooter
 from loadtests.capacity.trial import Gates, Trial
+from loadtests.openloop.address import Address, address_of, reach
+from loadtests.openloop.arrivals import ArrivalKind
+from loadtests.openloop.generator import Limits
 from loadtests.traffic.anchors import ask
 from loadtests.traffic.target import Target, learn
 from loadtests.traffic.workloads import workload

@@ -7,8 +7,8 @@ import os
 import platform
 from dataclasses import dataclass
 
-from loadtests.capacity.address import Address
 from loadtests.capacity.trial import Gates
+from loadtests.openloop.address import Address
 from loadtests.traffic.target import Target
 from models.processor import cpu_name, usable_cores
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from loadtests.capacity.address import Unreachable
-from loadtests.capacity.generator import TrialTooLarge
 from loadtests.capacity.search import Answer, Search, Step
 from loadtests.capacity.shooting import Gun, Shot
 from loadtests.capacity.trial import Gates, Trial, summarize
+from loadtests.openloop.address import Unreachable
+from loadtests.openloop.generator import TrialTooLarge
 
 NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
 End = Literal["found", "wrong answers", "interrupted", "unreachable", "too large"]

@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 import uvloop
 
-from loadtests.capacity.address import Address
-from loadtests.capacity.arrivals import ArrivalKind, schedule
-from loadtests.capacity.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
 from loadtests.capacity.trial import Cost, Outcomes
+from loadtests.openloop.address import Address
+from loadtests.openloop.arrivals import ArrivalKind, schedule
+from loadtests.openloop.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
 from loadtests.traffic.calls import Call, Expectation
 from models.tensors import Array
 

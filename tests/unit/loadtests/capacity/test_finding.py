@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtests.capacity.address import Unreachable
 from loadtests.capacity.finding import End, Found, find
-from loadtests.capacity.generator import TrialTooLarge
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.capacity.trial import Cost, Gates, Trial
+from loadtests.openloop.address import Unreachable
+from loadtests.openloop.generator import TrialTooLarge
 from tests.unit.loadtests.capacity.trials import trial
 
 GATES = Gates(slo_ms=50, fail_ratio=0.001)

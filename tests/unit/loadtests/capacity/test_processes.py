@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from loadtests.capacity.address import Address
-from loadtests.capacity.generator import Limits
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.shooting import Shooter, Shot
+from loadtests.openloop.address import Address
+from loadtests.openloop.generator import Limits
 from loadtests.traffic.calls import Call
 from loadtests.traffic.drawing import WorkloadError
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from loadtests.capacity.arrivals import schedule
 from loadtests.capacity.search import Answer, Lengths, Search, Step
 from loadtests.capacity.trial import Gates, Trial, summarize
+from loadtests.openloop.arrivals import schedule
 from tests.unit.loadtests.capacity.trials import IDLE, outcomes
 
 GATES = Gates(slo_ms=50, fail_ratio=0.001)

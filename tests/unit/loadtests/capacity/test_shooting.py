@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from loadtests.capacity import shooting
-from loadtests.capacity.address import Address, address_of
 from loadtests.capacity.finding import measuring
-from loadtests.capacity.generator import UNANSWERED, Limits, TrialTooLarge
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Step
 from loadtests.capacity.shooting import Gun, OneProcess, Shooter, Shot, merged
 from loadtests.capacity.trial import Cost, Outcomes
+from loadtests.openloop.address import Address, address_of
+from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
 from loadtests.traffic.calls import Call
 from tests.unit.loadtests.capacity.trials import outcomes
 

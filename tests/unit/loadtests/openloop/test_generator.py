@@ -12,10 +12,10 @@ import time
 import numpy as np
 import pytest
 
-from loadtests.capacity import generator
-from loadtests.capacity.address import Unreachable
-from loadtests.capacity.connection import BROKEN, UNREADABLE
-from loadtests.capacity.generator import (
+from loadtests.openloop import generator
+from loadtests.openloop.address import Unreachable
+from loadtests.openloop.connection import BROKEN, UNREADABLE
+from loadtests.openloop.generator import (
     LONGEST_IDLE_S,
     OUT_OF_OWN,
     UNANSWERED,
@@ -23,7 +23,7 @@ from loadtests.capacity.generator import (
     TrialTooLarge,
     fire,
 )
-from tests.unit.loadtests.capacity.servers import BUSY, CLOSING, OK, answering, requests
+from tests.unit.loadtests.openloop.servers import BUSY, CLOSING, OK, answering, requests
 
 
 async def at_once(body: bytes) -> bytes:

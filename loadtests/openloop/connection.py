@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
-from loadtests.capacity.address import words_of
+from loadtests.openloop.address import words_of
 from loadtests.wire import Response, ResponseParser, WireError
 
 BROKEN, UNREADABLE = "connection broken", "unreadable answer"

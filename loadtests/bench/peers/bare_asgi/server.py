@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
@@ -19,11 +19,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, required=True)
     uvicorn.run(
         app,
-        port=parser.parse_args().port,
+        port=int(os.environ["BENCH_PORT"]),
         loop="uvloop",
         http="httptools",
         ws="none",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.capacity.arrivals import schedule
+from loadtests.openloop.arrivals import schedule
 
 
 def test_uniform_arrivals_have_equal_gaps() -> None:

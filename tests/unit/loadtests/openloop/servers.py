@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from loadtests.capacity.address import Address
+from loadtests.openloop.address import Address
 
 Answer = Callable[[bytes], Awaitable[bytes]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadtests.capacity.address import Address, Unreachable, words_of
-from loadtests.capacity.connection import Connection
+from loadtests.openloop.address import Address, Unreachable, words_of
+from loadtests.openloop.connection import Connection
 from loadtests.wire import Response
 from models.tensors import Array
 

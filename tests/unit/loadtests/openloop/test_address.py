@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.capacity.address import Address, AddressError, Unreachable, address_of, reach
-from tests.unit.loadtests.capacity.servers import OK, answering
+from loadtests.openloop.address import Address, AddressError, Unreachable, address_of, reach
+from tests.unit.loadtests.openloop.servers import OK, answering
 
 
 @pytest.mark.parametrize(

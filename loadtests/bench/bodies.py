@@ -1,0 +1,195 @@
+"""The requests of one run: prepared whole, but for the numbers that make each input its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from loadtests.bench.dialects import JSON, OCTET_STREAM, Dialect
+from loadtests.bench.workloads import Workload
+from models.manifest import Manifest
+from models.tensors import Array
+
+TEMPLATES = 256  # different single inputs; fewer where they are large
+TEMPLATE_BYTES = 4 * 1024 * 1024
+NOISE = 0.3  # of a standard deviation: what is scribbled is still a digit
+DECIMALS = 5
+OWN_DIGITS = 7  # 0.0000000, 0.0000001 ... are all different in float32 too
+OWN_NUMBERS = 2**23  # and as many mantissas
+KNOWN_FROM = 8_000_000  # own numbers from here on: requests whose answers are compared
+MARK = 1234567.5  # in an item's first place, where no input ever comes near
+ZIPF_EXPONENT = 1.0
+TURNS = 20_000  # drawn by Zipf's law, and then repeated
+
+
+class BodiesError(Exception):
+    """Requests cannot be made of this model, or have run out; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Requests to one server: number n is whole once its own numbers are put in.
+
+    Attributes:
+        form: `json`, `binary`, or `none` where requests repeat.
+        templates: HTTP requests in pieces; an own number stands between two of them.
+        items: float32 [templates, items, *shape], without own numbers.
+        order: which template the requests take, in turns.
+    """
+
+    form: str
+    templates: tuple[tuple[bytes, ...], ...]
+    items: Array
+    order: tuple[int, ...]
+
+    @property
+    def own_per_request(self) -> int:
+        """Own numbers of one request: one for each of its items."""
+        return len(self.templates[0]) - 1
+
+    @property
+    def known_from(self) -> int:
+        """The first request whose own numbers are kept for those with known answers."""
+        return KNOWN_FROM // max(1, self.own_per_request)
+
+    @property
+    def request_bytes(self) -> int:
+        """Of the first request."""
+        return len(self.request(0))
+
+    def request(self, number: int) -> bytes:
+        """The whole HTTP request; see `pieces`."""
+        return b"".join(self.pieces(number))
+
+    def pieces(self, number: int) -> list[bytes]:
+        """The whole HTTP request in pieces, none of which was copied for it.
+
+        Raises:
+            BodiesError: if there are no more different ones.
+        """
+        pieces = self.templates[self.order[number % len(self.order)]]
+        parts = [pieces[0]]
+        for piece, own in zip(pieces[1:], self._owns(number), strict=True):
+            parts += [own_json(own) if self.form == "json" else own_binary(own), piece]
+        return parts
+
+    def inputs(self, number: int) -> Array:
+        """The items that the request holds, float32 [items, *shape]."""
+        items: Array = self.items[self.order[number % len(self.order)]].copy()
+        for item, own in zip(items, self._owns(number), strict=False):
+            text = own_json(own) if self.form == "json" else b""
+            value = float(text) if text else np.frombuffer(own_binary(own), "<f4")[0]
+            item.flat[0] = value
+        return items
+
+    def write(self, file: Path) -> None:
+        """For `wrk/requests.lua`, which describes the form."""
+        head = f"{len(self.templates)} {self.form} {len(self.order)}\n"
+        lengths = (" ".join(str(len(piece)) for piece in each) for each in self.templates)
+        with file.open("wb") as out:
+            out.write(head.encode())
+            out.write(" ".join(map(str, self.order)).encode() + b"\n")
+            out.writelines(line.encode() + b"\n" for line in lengths)
+            out.writelines(piece for each in self.templates for piece in each)
+
+    def _owns(self, number: int) -> range:
+        owners = self.own_per_request
+        if (number + 1) * owners > OWN_NUMBERS:
+            raise BodiesError(f"all {number} different requests are used; ask for fewer seconds")
+        return range(number * owners, (number + 1) * owners)
+
+
+def own_json(own: int) -> bytes:
+    """A number below 1 that float32 tells apart from all others."""
+    return b"0.%07d" % own
+
+
+def own_binary(own: int) -> bytes:
+    """A little-endian float32 of 0.5 to 1 that is no other's."""
+    return bytes((own & 255, own >> 8 & 255, own >> 16 & 127, 63))
+
+
+def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: int) -> Bodies:
+    """The requests of a workload to one server.
+
+    Args:
+        workload: says how many items and which form.
+        manifest: of the model; it has one input of floating-point numbers of a fixed shape.
+        dialect: the server's.
+        seed: of the noise; no two of them make the same inputs.
+
+    Raises:
+        BodiesError: if the model's input is another one.
+    """
+    spec = manifest.inputs[0]
+    if len(manifest.inputs) > 1 or not spec.is_fixed or not spec.dtype.startswith("float"):
+        raise BodiesError(f"{manifest.model} does not take one float array of a fixed shape")
+    rng = np.random.default_rng(seed)
+    item_bytes = 4 * int(np.prod(spec.item_shape))
+    count = workload.repeated or _between(TEMPLATE_BYTES // (item_bytes * workload.items))
+    items = _noisy(manifest, rng, count * workload.items)
+    items = items.reshape(count, workload.items, *spec.item_shape)
+    many = workload.items > 1
+    if workload.body == "binary":
+        split = [_binary_pieces(each) for each in items]
+    else:
+        split = [_json_pieces(each, dialect, many=many) for each in items]
+    form = workload.body if not workload.repeated else "none"
+    media_type = OCTET_STREAM if workload.body == "binary" else JSON
+    templates: list[tuple[bytes, ...]] = []
+    for pieces in split:
+        head = _head(dialect.path(many=many), media_type, pieces, workload.body)
+        whole = (head + pieces[0], *pieces[1:])
+        templates.append(whole if not workload.repeated else (_filled(whole, items, templates),))
+    order = tuple(range(count))
+    if workload.repeated:
+        weights = 1 / np.arange(1, count + 1) ** ZIPF_EXPONENT
+        order = tuple(rng.choice(count, TURNS, p=weights / weights.sum()).tolist())
+    return Bodies(form, tuple(templates), items, order)
+
+
+def _filled(whole: tuple[bytes, ...], items: Array, before: list[tuple[bytes, ...]]) -> bytes:
+    """A request that will be repeated: its own number is that of its place, for good."""
+    own = own_json(len(before))
+    items[len(before)].flat[0] = float(own)
+    return own.join(whole)
+
+
+def _between(fitting: int) -> int:
+    return max(4, min(TEMPLATES, fitting))
+
+
+def _noisy(manifest: Manifest, rng: np.random.Generator, count: int) -> Array:
+    """Golden inputs under noise, float32 [count, *shape], exact in a few decimals."""
+    name = manifest.inputs[0].name
+    goldens = [example.inputs[name].array() for example in manifest.golden]
+    base = np.stack([goldens[index % len(goldens)] for index in range(count)])
+    # a brightness of its own for each item, or the means of large items would all be about equal
+    brightness = rng.normal(0, NOISE, (count, *(1 for _ in base.shape[1:])))
+    noisy = base.astype(np.float64) + brightness + rng.normal(0, NOISE, base.shape)
+    return np.round(noisy, DECIMALS).astype(np.float32)
+
+
+def _json_pieces(items: Array, dialect: Dialect, *, many: bool) -> tuple[bytes, ...]:
+    """A body without the first number of each item."""
+    marked = np.round(items.astype(np.float64), DECIMALS)  # short again: 0.1, not 0.10000000149
+    marked.reshape(len(items), -1)[:, 0] = MARK
+    text = orjson.dumps(dialect.json_body(marked, many=many))
+    return tuple(text.split(str(MARK).encode()))
+
+
+def _binary_pieces(items: Array) -> tuple[bytes, ...]:
+    """Float32 bodies without the first four bytes of each item."""
+    return (b"", *(each.astype("<f4").tobytes()[4:] for each in items))
+
+
+def _head(path: str, media_type: str, pieces: tuple[bytes, ...], body: str) -> bytes:
+    own_bytes = 4 if body == "binary" else 2 + OWN_DIGITS
+    length = sum(map(len, pieces)) + own_bytes * (len(pieces) - 1)
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Content-Type: {media_type}\r\nContent-Length: {length}\r\n\r\n"
+    ).encode("ascii")

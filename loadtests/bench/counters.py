@@ -1,0 +1,116 @@
+"""What our server's metrics must say after a run: every input computed, or every one cached."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadtests.bench.answers import CheckError
+from loadtests.bench.servers import Server, fetch
+
+SETTLE_S, STILL_S = 30.0, 0.1
+COMPUTED, LOOKUPS = "torchlane_items_computed_total", "torchlane_cache_lookups_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Items since the server started."""
+
+    computed: float
+    hits: float
+    joined: float
+
+    def since(self, before: Counters) -> Counters:
+        """What was added."""
+        return Counters(
+            self.computed - before.computed, self.hits - before.hits, self.joined - before.joined
+        )
+
+
+def read_counters(server: Server, model: str) -> Counters:
+    """The counters of one model, over all processes of the server.
+
+    Raises:
+        CheckError: if /metrics does not tell.
+    """
+    status, text = fetch(server.port, "GET", "/metrics")
+    if status != 200:
+        raise CheckError(f"GET /metrics of {server.name} answered {status}")
+    return parsed(text.decode(), model)
+
+
+def settled_counters(server: Server, model: str) -> Counters:
+    """The same, once they stand still: what was cut off when a load ended is still computed.
+
+    Raises:
+        CheckError: if they do not, or if /metrics does not tell.
+    """
+    give_up_at = time.monotonic() + SETTLE_S
+    before = read_counters(server, model)
+    while time.monotonic() < give_up_at:
+        time.sleep(STILL_S)
+        now = read_counters(server, model)
+        if now == before:
+            return now
+        before = now
+    raise CheckError(f"{server.name} still computes {SETTLE_S:g} s after the load has ended")
+
+
+def parsed(text: str, model: str) -> Counters:
+    """The counters in a page of metrics.
+
+    Raises:
+        CheckError: if it does not tell how many items were computed.
+    """
+    samples = [
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("model") == model
+    ]
+    if not any(sample.name == COMPUTED for sample in samples):
+        raise CheckError(f"/metrics tells no {COMPUTED} of {model}")
+
+    def total(name: str, result: str | None = None) -> float:
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == name and sample.labels.get("result") == result
+        )
+
+    return Counters(total(COMPUTED), total(LOOKUPS, "hit"), total(LOOKUPS, "joined"))
+
+
+def check_all_computed(added: Counters, least: int, most: int) -> None:
+    """Every input went through the model: no cache, no single-flight answered for it.
+
+    Args:
+        added: by the run.
+        least: items that were answered.
+        most: items that were sent: some are cut off when the time is up.
+
+    Raises:
+        CheckError: if not.
+    """
+    if not least <= added.computed <= most or added.hits or added.joined:
+        raise CheckError(
+            f"{least} items were answered and at most {most} sent, but {added.computed:g} were "
+            f"computed, {added.hits:g} answered by the cache and {added.joined:g} by another "
+            "request; does something else use this server, or do inputs repeat?"
+        )
+
+
+def check_all_cached(added: Counters, least: int, most: int) -> None:
+    """Every input was answered by the cache.
+
+    Raises:
+        CheckError: if not.
+    """
+    if not least <= added.hits <= most or added.computed or added.joined:
+        raise CheckError(
+            f"{least} items were answered and at most {most} sent, all of them seen before, but "
+            f"{added.hits:g} were answered by the cache and {added.computed:g} computed; is the "
+            "cache on, and large enough?"
+        )

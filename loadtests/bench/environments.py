@@ -1,0 +1,84 @@
+"""`python -m loadtests.bench setup`: an environment for each peer, as its file pins it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from loadtests.bench.workloads import LITSERVE, MLSERVER, MOSEC
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = Path(__file__).resolve().parent / "peers"
+ENVIRONMENTS = ROOT / ".bench"
+WITH_ENVIRONMENT = (MOSEC, LITSERVE, MLSERVER)  # the others run in ours
+REQUIREMENTS = "requirements.txt"
+TORCH = "torch=="
+INDEX_VARIABLE = "TORCH_INDEX_URL"  # as in the Makefile: where to take torch from
+
+
+class SetupError(Exception):
+    """A peer's environment cannot be made; the message says which command failed."""
+
+
+def python_of(peer: str) -> Path:
+    """The interpreter of a peer's environment."""
+    return ENVIRONMENTS / peer / "bin" / "python"
+
+
+def why_not(peer: str) -> str | None:
+    """Why a peer cannot run, and what to do; None if it can."""
+    if peer not in WITH_ENVIRONMENT:
+        return None
+    advice = f"`python -m loadtests.bench setup {peer}` makes it"
+    made = ENVIRONMENTS / peer / REQUIREMENTS
+    if not made.exists():
+        return f"its environment {ENVIRONMENTS / peer} is not there; {advice}"
+    if made.read_bytes() != (PEERS / peer / REQUIREMENTS).read_bytes():
+        return f"its environment {ENVIRONMENTS / peer} is of other versions; {advice} anew"
+    return None
+
+
+def pins(peer: str) -> dict[str, str]:
+    """The versions that a peer runs with, by distribution."""
+    lines = (PEERS / peer / REQUIREMENTS).read_text().splitlines()
+    pairs = (line.partition("==") for line in lines if "==" in line and line[0] != "#")
+    return {name.strip(): version.strip() for name, _, version in pairs}
+
+
+def set_up(peers: Sequence[str], say: Callable[[str], object]) -> None:
+    """Make the environments that are not there, or of other versions.
+
+    Raises:
+        SetupError: if a command fails.
+    """
+    for peer in peers or WITH_ENVIRONMENT:
+        if peer not in WITH_ENVIRONMENT:
+            raise SetupError(f"there is no peer {peer!r}: {', '.join(WITH_ENVIRONMENT)}")
+        if why_not(peer) is None:
+            say(f"{peer}: ready")
+            continue
+        say(f"{peer}: making {ENVIRONMENTS / peer}, which takes some minutes")
+        _make(peer)
+        say(f"{peer}: made")
+
+
+def _make(peer: str) -> None:
+    folder, requirements = ENVIRONMENTS / peer, PEERS / peer / REQUIREMENTS
+    venv.create(folder, clear=True, with_pip=True)
+    index = os.environ.get(INDEX_VARIABLE)
+    torch = f"{TORCH}{pins(peer)['torch']}"
+    # torch first and alone, so that no range of another package takes one from elsewhere
+    _pip(peer, ["--no-deps", *(["--index-url", index] if index else []), torch])
+    _pip(peer, ["--requirement", str(requirements)])
+    (folder / REQUIREMENTS).write_bytes(requirements.read_bytes())  # last: it says "ready"
+
+
+def _pip(peer: str, arguments: Sequence[str]) -> None:
+    command = [str(python_of(peer)), "-m", "pip", "install", "--quiet", *arguments]
+    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        raise SetupError(f"{peer}: `{' '.join(command)}` failed; see above")

@@ -1,0 +1,136 @@
+"""The command line of the benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from loadtests.bench.environments import WITH_ENVIRONMENT
+from loadtests.bench.references import ForwardKind
+from loadtests.bench.workloads import NAMES, OURS, QUICK, QUICK_SERVERS, SERVERS
+
+SHARED_ENVIRONMENT = ("TORCHLANE_WORKERS=2",)
+SETUP = "setup"
+HELP = """Requests per second and latency of Torchlane beside other servers on the same work.
+
+`python -m loadtests.bench setup [PEER ...]` makes the environments of the peers first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for.
+
+    Attributes:
+        seconds: measured, of each run.
+        servers: that stand beside ours.
+        forwards: ways in which they run the model.
+        shared_environment: of ours where server and load share all cores.
+        raw_forwards: also time forwards without a server.
+    """
+
+    workloads: tuple[str, ...]
+    servers: tuple[str, ...]
+    forwards: tuple[ForwardKind, ...]
+    rounds: int
+    seconds: int
+    artifacts: Path
+    out: Path
+    shared_environment: tuple[tuple[str, str], ...]
+    raw_forwards: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Make environments instead.
+
+    Attributes:
+        peers: all if there is none.
+    """
+
+    peers: tuple[str, ...]
+
+
+def parse(arguments: Sequence[str]) -> Options | Setup:
+    """Options from the command line."""
+    if arguments and arguments[0] == SETUP:
+        parser = argparse.ArgumentParser(prog=f"python -m loadtests.bench {SETUP}")
+        parser.add_argument("peers", nargs="*", metavar="PEER", help=", ".join(WITH_ENVIRONMENT))
+        return Setup(tuple(parser.parse_args(arguments[1:]).peers))
+    given = _parser().parse_args(arguments)
+    quick: bool = given.quick
+    servers = given.servers or (QUICK_SERVERS if quick else SERVERS)
+    both: tuple[str, ...] = ("script", "plan")
+    forwards = (given.forward,) if given.forward != "both" else both[: 1 if quick else 2]
+    return Options(
+        workloads=given.workloads or (QUICK if quick else NAMES),
+        servers=tuple(server for server in servers if server != OURS),
+        forwards=cast(tuple[ForwardKind, ...], forwards),
+        rounds=given.rounds or (1 if quick else 3),
+        seconds=given.seconds or (2 if quick else 4),
+        artifacts=given.artifacts,
+        out=given.out,
+        shared_environment=tuple(_pair(each) for each in given.shared_environment),
+        raw_forwards=not quick and not given.workloads,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.bench", description=HELP)
+    parser.add_argument(
+        "--workloads", type=_names(NAMES), metavar="A,B", help=f"of {', '.join(NAMES)}"
+    )
+    parser.add_argument(
+        "--servers", type=_names((OURS, *SERVERS)), metavar="A,B", help=f"of {', '.join(SERVERS)}"
+    )
+    parser.add_argument(
+        "--forward",
+        choices=("script", "plan", "both"),
+        default="both",
+        help="how the others run the model: as their users would, by our plan's forward, or both",
+    )
+    parser.add_argument("--rounds", type=_at_least_one, help="default: 3")
+    parser.add_argument("--seconds", type=_at_least_one, help="whole ones, each run; default: 4")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, two seconds, fewer workloads and servers"
+    )
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="of bench.json and .png")
+    parser.add_argument(
+        "--shared-environment",
+        nargs="*",
+        default=SHARED_ENVIRONMENT,
+        metavar="NAME=VALUE",
+        help="ours where server and load share all cores (default: %(default)s)",
+    )
+    return parser
+
+
+class _names:  # a type of argparse, used like a function
+    """Names of a list, separated by commas; argparse shows its complaints."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self._known = known
+
+    def __call__(self, text: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in text.split(",") if name.strip())
+        unknown = [name for name in names if name not in self._known]
+        if unknown or not names:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown) or 'nothing'}: choose of {', '.join(self._known)}"
+            )
+        return names
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 3600:
+        raise argparse.ArgumentTypeError("must be 1 to 3600")
+    return number

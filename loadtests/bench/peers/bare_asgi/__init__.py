@@ -1,0 +1,1 @@
+"""The floor: what HTTP alone costs under uvicorn."""

@@ -1,0 +1,1 @@
+"""LitServe: FastAPI in front, a Python worker process."""

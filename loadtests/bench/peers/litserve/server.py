@@ -1,0 +1,76 @@
+"""LitServe on the same work: one worker process, batches of up to 64 within a millisecond."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import litserve
+import numpy as np
+
+from loadtests.bench.peers.model import MAX_BATCH, PORT, WORKERS, Model, model_here
+from models.tensors import Array
+
+BATCH_TIMEOUT_S = 0.001
+TIMEOUT_S = 30.0
+
+
+class Predict(litserve.LitAPI):  # type: ignore[misc]
+    """Takes {"input": X} or {"inputs": [X, ...]}."""
+
+    _model: Model
+
+    def setup(self, device: str) -> None:
+        """Load the model, in the worker process."""
+        self._model = model_here()
+
+    # LitServe takes an annotation of `request` for a query parameter or a pydantic body; without
+    # one it hands over the parsed JSON.
+    def decode_request(self, request):  # type: ignore[no-untyped-def]
+        """Whether it is a batch, and its items [n, *shape]."""
+        if "input" in request:
+            return False, np.array([request["input"]], np.float32)
+        return True, np.array(request["inputs"], np.float32)
+
+    def batch(self, inputs: list[tuple[bool, Array]]) -> list[tuple[bool, Array]]:
+        """Requests stay apart: they may hold different numbers of items."""
+        return inputs
+
+    def predict(self, x: list[tuple[bool, Array]]) -> list[Any]:
+        """One forward for the items of all requests."""
+        items = [array for _, array in x]
+        scores = self._model.scores(items[0] if len(items) == 1 else np.concatenate(items))
+        predictions = self._model.predictions(scores)
+        answers: list[Any] = []
+        at = 0
+        for many, array in x:
+            rows = predictions[at : at + len(array)]
+            answers.append({"predictions": rows} if many else rows[0])
+            at += len(array)
+        return answers
+
+    def unbatch(self, output: list[Any]) -> list[Any]:
+        """They are apart already."""
+        return output
+
+    def encode_response(self, output: Any) -> Any:
+        """LitServe makes the JSON."""
+        return output
+
+
+if __name__ == "__main__":
+    api = Predict(max_batch_size=MAX_BATCH, batch_timeout=BATCH_TIMEOUT_S)
+    server = litserve.LitServer(
+        api,
+        accelerator="cpu",
+        workers_per_device=WORKERS,
+        timeout=TIMEOUT_S,
+        fast_queue=False,  # its worker would spin, and take the core from the server
+    )
+    server.run(
+        host="127.0.0.1",
+        port=int(os.environ[PORT]),
+        num_api_servers=1,
+        log_level="error",
+        generate_client_file=False,
+    )

@@ -1,0 +1,1 @@
+"""MLServer: the V2 inference protocol under FastAPI."""

@@ -1,0 +1,116 @@
+"""What every peer computes: one artifact by the plain script, or by the very forms of the plan.
+
+Runs in the peers' own environments, which hold torch, numpy and pydantic. What a peer has to know
+comes in environment variables, because some of them start their workers as new processes.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from models.forms import load_form
+from models.manifest import MANIFEST_FILE, Manifest
+from models.plan import Form, Step, form_at
+from models.tensors import Array
+
+ARTIFACT, FORWARD, BODY, PORT = "BENCH_ARTIFACT", "BENCH_FORWARD", "BENCH_BODY", "BENCH_PORT"
+WORKERS = int(os.environ.get("BENCH_WORKERS", "1"))  # processes that run the model
+MAX_BATCH = 64
+WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
+SCRIPTS = ("script", "trace")
+Forward = Callable[[torch.Tensor], torch.Tensor]
+BodyKind = Literal["json", "binary"]
+
+
+class Model:
+    """One artifact with one input and one output of interest, on one thread.
+
+    Attributes:
+        shape: of one item.
+        labels: of the scores; none where the model has none.
+    """
+
+    def __init__(self, folder: Path, forward: str) -> None:
+        warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
+        torch.set_num_threads(1)
+        manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        self.shape = manifest.inputs[0].item_shape
+        self.labels = manifest.codec.labels or ()
+        self._softmax = manifest.codec.scores == "softmax"
+        self._forward = (_planned if forward == "plan" else _script)(folder, manifest)
+        for size in (1, 2, 4, 8, 16, 32, MAX_BATCH):
+            for _ in range(WARM_RUNS):
+                self.scores(np.zeros((size, *self.shape), np.float32))
+
+    def scores(self, batch: Array) -> Array:
+        """float32 [n, *shape] -> float32 [n, k]."""
+        with torch.inference_mode():
+            outputs = self._forward(torch.from_numpy(batch))
+            if self._softmax:
+                outputs = torch.softmax(outputs, dim=1)
+            made: Array = outputs.numpy()
+            return made
+
+    def array(self, content: bytes) -> Array:
+        """Little-endian float32 of one or more items -> [n, *shape]."""
+        # a copy, because torch warns of memory that it must not write to
+        return np.frombuffer(content, "<f4").reshape(-1, *self.shape).copy()
+
+    def predictions(self, scores: Array) -> list[dict[str, Any]]:
+        """What is answered for each item, from scores [n, k]."""
+        rows: list[list[float]] = scores.tolist()
+        if not self.labels:
+            return [{"scores": row} for row in rows]
+        best: list[int] = scores.argmax(axis=1).tolist()
+        return [
+            {"label": self.labels[at], "score": row[at], "scores": row}
+            for at, row in zip(best, rows, strict=True)
+        ]
+
+
+def model_here() -> Model:
+    """The model that the environment names."""
+    return Model(Path(os.environ[ARTIFACT]), os.environ[FORWARD])
+
+
+def _script(folder: Path, manifest: Manifest) -> Forward:
+    """As a user would: `torch.jit.load`, and nothing else."""
+    name = next(name for name in SCRIPTS if name in manifest.variants)
+    load: Callable[[str], Any] = torch.jit.load  # untyped in torch
+    module = load(str(folder / manifest.variants[name].file)).eval()
+    return lambda batch: _first(module(batch))
+
+
+def _planned(folder: Path, manifest: Manifest) -> Forward:
+    """What our server runs: at each batch size the form that was the fastest at export."""
+    steps = _steps(manifest)
+    forwards = {}
+    for form in {step.form for step in steps}:
+        variant = manifest.variants[form.variant]
+        forwards[form] = load_form(
+            (folder / variant.file).read_bytes(),
+            variant.format,
+            manifest.inputs,
+            torch.device("cpu"),
+            optimized=form.optimized,
+        )
+    return lambda batch: _first(forwards[form_at(steps, len(batch))](batch))
+
+
+def _steps(manifest: Manifest) -> tuple[Step, ...]:
+    planned = manifest.plan.on("cpu") if manifest.plan else None
+    if manifest.plan is not None and planned is not None:
+        return planned.steps[manifest.plan.precision]
+    return (Step(up_to=MAX_BATCH, form=Form(variant=next(iter(manifest.variants)))),)
+
+
+def _first(outputs: Any) -> torch.Tensor:
+    made: torch.Tensor = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+    return made

@@ -1,0 +1,1 @@
+"""mosec: a Rust front, a Python worker process."""

@@ -1,0 +1,66 @@
+"""mosec on the same work: one worker process, batches of up to 64."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import orjson
+from mosec import Server, Worker
+
+from loadtests.bench.peers.model import BODY, MAX_BATCH, PORT, WORKERS, model_here
+from models.tensors import Array
+
+# 0 is its best here, and `max_wait_time=0` would mean 10: only this option, which is deprecated,
+# says 0. A request that is alone does not wait, and the queue fills while the worker computes.
+MAX_WAIT_MS = 0
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+class Predict(Worker):  # type: ignore[misc]
+    """Takes {"input": X} or {"inputs": [X, ...]}, or float32 of one item or more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model = model_here()
+        self._is_json = os.environ[BODY] == "json"
+
+    def deserialize(self, data: bytes) -> tuple[bool, Array]:
+        """Whether it is a batch, and its items [n, *shape]."""
+        if not self._is_json:
+            items = self._model.array(data)
+            return len(items) > 1, items
+        body = orjson.loads(data)
+        if "input" in body:
+            return False, np.array([body["input"]], np.float32)
+        return True, np.array(body["inputs"], np.float32)
+
+    def forward(self, data: list[tuple[bool, Array]]) -> list[Any]:
+        """One forward for the items of all requests."""
+        items = [array for _, array in data]
+        scores = self._model.scores(items[0] if len(items) == 1 else np.concatenate(items))
+        predictions = self._model.predictions(scores)
+        answers: list[Any] = []
+        at = 0
+        for many, array in data:
+            rows = predictions[at : at + len(array)]
+            answers.append({"predictions": rows} if many else rows[0])
+            at += len(array)
+        return answers
+
+    def serialize(self, data: Any) -> bytes:
+        """JSON."""
+        return orjson.dumps(data)
+
+
+if __name__ == "__main__":
+    sys.argv += ["--address", "127.0.0.1", "--port", os.environ[PORT], "--log-level", "error"]
+    sys.argv += ["--wait", str(MAX_WAIT_MS)]
+    sys.argv += ["--timeout", "30000", "--max-request-size", str(MAX_BODY_BYTES)]
+    server = Server()
+    server.append_worker(
+        Predict, num=WORKERS, max_batch_size=MAX_BATCH, max_wait_time=MAX_WAIT_MS, route="/predict"
+    )
+    server.run()

@@ -1,0 +1,97 @@
+"""Plain FastAPI: synchronous handlers, a pydantic body, one forward per request, one worker.
+
+FastAPI runs such handlers in its thread pool. The same event loop, HTTP parser and number of torch
+threads as ours.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import numpy as np
+import uvicorn
+from fastapi import Body, FastAPI
+from pydantic import BaseModel
+
+from loadtests.bench.peers.model import BODY, PORT, WORKERS, Model, model_here
+
+Item = list[list[list[float]]]
+
+
+class One(BaseModel):
+    """One picture, preprocessed: [channels, height, width]."""
+
+    input: Item
+
+
+class Many(BaseModel):
+    """Several."""
+
+    inputs: list[Item]
+
+
+class Prediction(BaseModel):
+    """What Torchlane's prediction holds as well."""
+
+    label: str
+    score: float
+    scores: list[float]
+
+
+class Predictions(BaseModel):
+    """One for each input."""
+
+    predictions: list[Prediction]
+
+
+def create_app(model: Model) -> FastAPI:
+    """The application for JSON bodies."""
+    app = FastAPI()
+
+    @app.post("/predict")
+    def predict(body: One) -> Prediction:
+        scores = model.scores(np.array([body.input], np.float32))
+        return Prediction(**model.predictions(scores)[0])
+
+    @app.post("/batch-predict")
+    def batch_predict(body: Many) -> Predictions:
+        scores = model.scores(np.array(body.inputs, np.float32))
+        return Predictions(predictions=[Prediction(**each) for each in model.predictions(scores)])
+
+    return app
+
+
+def create_binary_app(model: Model) -> FastAPI:
+    """The application for float32 bodies."""
+    app = FastAPI()
+
+    @app.post("/predict")
+    def predict(body: Annotated[bytes, Body(media_type="application/octet-stream")]) -> Any:
+        return model.predictions(model.scores(model.array(body)))[0]
+
+    @app.post("/batch-predict")
+    def batch_predict(body: Annotated[bytes, Body(media_type="application/octet-stream")]) -> Any:
+        return {"predictions": model.predictions(model.scores(model.array(body)))}
+
+    return app
+
+
+def create_here() -> FastAPI:
+    """The application that the environment asks for."""
+    create = create_app if os.environ[BODY] == "json" else create_binary_app
+    return create(model_here())
+
+
+if __name__ == "__main__":
+    uvicorn.run(
+        "loadtests.bench.peers.plain_fastapi.server:create_here",
+        factory=True,
+        port=int(os.environ[PORT]),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        workers=WORKERS,
+        access_log=False,
+        log_level="warning",
+    )

@@ -1,0 +1,140 @@
+"""What is asked of the servers: which body, over how many connections, and who stands beside us."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+BodyKind = Literal["json", "binary"]
+ModelName = Literal["digits", "mean"]
+BATCH_ITEMS = 64
+ZIPF_BODIES = 100
+OURS, BARE = "torchlane", "bare_asgi"
+LIMIT = "limit"  # no server: what parsing and the forward alone allow
+MOSEC, PLAIN, LITSERVE, MLSERVER = "mosec", "plain_fastapi", "litserve", "mlserver"
+SERVERS = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row of the table.
+
+    Attributes:
+        name: as on the command line.
+        title: for people.
+        body: the form of the request.
+        connections: of the closed loop.
+        beside: the servers that are measured with ours.
+        items: of one request.
+        model: what is served: `mean` takes 3x224x224 numbers and has no weights.
+        repeated: so many different bodies, drawn by Zipf's law and all cached; 0: none repeats.
+        shared: server and generator share all cores, and nothing is pinned.
+        checks_per_s: known requests sent beside the load.
+        large: wrk would copy each body several times and be the slower side, so our own generator,
+            which copies none, makes the load.
+        limit: what `loadtests.bench.limits` measures for it, if anything.
+    """
+
+    name: str
+    title: str
+    body: BodyKind
+    connections: int
+    beside: tuple[str, ...]
+    items: int = 1
+    model: ModelName = "digits"
+    repeated: int = 0
+    shared: bool = False
+    checks_per_s: float = 20.0
+    large: bool = False
+    limit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Requests at fixed rates, whatever becomes of them: shares of what the closed loop reached.
+
+    Attributes:
+        closed: the workload whose requests are sent, and whose figure is the whole.
+        shares: of that figure.
+    """
+
+    name: str
+    title: str
+    closed: Workload
+    shares: tuple[float, ...]
+    beside: tuple[str, ...]
+
+
+JSON_32 = Workload("json-32", "single JSON, 32 connections", "json", 32, SERVERS)
+WORKLOADS: tuple[Workload, ...] = (
+    JSON_32,
+    Workload("json-128", "single JSON, 128 connections", "json", 128, SERVERS),
+    Workload("binary-32", "single binary, 32 connections", "binary", 32, SERVERS),
+    Workload("binary-128", "single binary, 128 connections", "binary", 128, SERVERS),
+    Workload(
+        "json-64-shared",
+        "single JSON, 64 connections, cores shared with the load",
+        "json",
+        64,
+        (MOSEC, PLAIN, LITSERVE, MLSERVER),
+        shared=True,
+    ),
+    Workload(
+        "batch-json",
+        f"one request of {BATCH_ITEMS} items, JSON, 4 connections",
+        "json",
+        4,
+        (MOSEC, PLAIN, LITSERVE, MLSERVER),
+        items=BATCH_ITEMS,
+        checks_per_s=4.0,
+        limit="batch",
+    ),
+    Workload(
+        "batch-binary",
+        f"one request of {BATCH_ITEMS} items, binary, 4 connections",
+        "binary",
+        4,
+        (MOSEC, PLAIN, LITSERVE, MLSERVER),
+        items=BATCH_ITEMS,
+        checks_per_s=4.0,
+    ),
+    Workload(
+        "zipf",
+        f"repeated inputs, all cached (Zipf over {ZIPF_BODIES}), 32 connections",
+        "json",
+        32,
+        (BARE,),
+        repeated=ZIPF_BODIES,
+    ),
+    Workload(
+        "one-connection",
+        "one connection, JSON",
+        "json",
+        1,
+        (PLAIN, MOSEC, LITSERVE, MLSERVER),
+        checks_per_s=2.0,  # each of them delays the one connection
+    ),
+    Workload(
+        "image-binary",
+        "3x224x224 binary bodies (602 KB), 32 connections",
+        "binary",
+        32,
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE),
+        model="mean",
+        large=True,
+        checks_per_s=4.0,
+        limit="image",
+    ),
+)
+OPEN_LOOP = OpenLoop(
+    "open-loop", "open loop, single JSON", JSON_32, shares=(0.5, 0.8), beside=(MOSEC, PLAIN)
+)
+NAMES = (*(workload.name for workload in WORKLOADS), OPEN_LOOP.name)
+QUICK = ("json-32", "json-128", "binary-32", "batch-json", "zipf")
+QUICK_SERVERS = (MOSEC, BARE)
+
+
+def chosen(names: Sequence[str]) -> tuple[Workload, ...]:
+    """The closed-loop workloads of these names, in the order of the table."""
+    return tuple(workload for workload in WORKLOADS if workload.name in names)

@@ -1,0 +1,87 @@
+-- Requests for wrk, each with an input of its own, and the figures of a run as one line of JSON.
+--
+--   wrk ... -s requests.lua URL -- FILE FIRST
+--
+-- FILE was written by loadtests/bench/bodies.py. Its first line says how many templates there are,
+-- which form their own numbers have (json, binary, or none where requests repeat), and how many
+-- entries the order has; the second line is the order in which templates take turns. Then a line
+-- per template with the lengths of its pieces, and after them all pieces, one behind the other.
+-- Between two pieces stands a number that no other request has; FIRST is the first request's number.
+
+local bit = require("bit")
+
+local templates, order = {}, {}
+local form
+local owners = 0 -- numbers of its own that one request holds
+
+sent = 0 -- global: done() asks the thread for it
+
+local first = 0
+local main -- the one thread
+
+function setup(thread)
+  main = thread
+end
+
+function init(arguments)
+  local file = assert(io.open(arguments[1], "rb"))
+  first = tonumber(arguments[2])
+  local count, turns
+  count, form, turns = file:read("*l"):match("^(%d+) (%a+) (%d+)$")
+  for index in file:read("*l"):gmatch("%d+") do
+    order[#order + 1] = tonumber(index) + 1
+  end
+  assert(#order == tonumber(turns), "the file of requests is damaged")
+  local lengths = {}
+  for index = 1, tonumber(count) do
+    lengths[index] = file:read("*l")
+  end
+  for index = 1, tonumber(count) do
+    local pieces = {}
+    for length in lengths[index]:gmatch("%d+") do
+      pieces[#pieces + 1] = file:read(tonumber(length))
+    end
+    templates[index] = pieces
+  end
+  owners = #templates[1] - 1
+  file:close()
+end
+
+-- JSON: 0.0000000 to 0.9999999. Binary: float32 of 0.5 to 1, all bits of the mantissa in use.
+local function own(number)
+  if form == "json" then
+    return string.format("0.%07d", number)
+  end
+  local low, middle = bit.band(number, 255), bit.band(bit.rshift(number, 8), 255)
+  return string.char(low, middle, bit.band(bit.rshift(number, 16), 127), 63)
+end
+
+function request()
+  local number = first + sent
+  sent = sent + 1
+  local pieces = templates[order[number % #order + 1]]
+  if owners == 0 then
+    return pieces[1]
+  end
+  if owners == 1 then
+    return pieces[1] .. own(number) .. pieces[2]
+  end
+  local parts = { pieces[1] }
+  for index = 1, owners do
+    parts[2 * index] = own(number * owners + index - 1)
+    parts[2 * index + 1] = pieces[index + 1]
+  end
+  return table.concat(parts)
+end
+
+function done(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    '\n{"sent": %d, "answered": %d, "seconds": %.6f, "p50_ms": %.4f, "p99_ms": %.4f, ' ..
+    '"not_200": %d, "broken": %d, "timeouts": %d, "mbytes_read": %.3f}\n',
+    main:get("sent"), summary.requests, summary.duration / 1e6,
+    latency:percentile(50) / 1e3, latency:percentile(99) / 1e3,
+    errors.status, errors.connect + errors.read + errors.write, errors.timeout,
+    summary.bytes / 1e6
+  ))
+end

@@ -1,0 +1,1 @@
+"""Open-loop requests: sent when they are due, by one process; what the instruments share."""
