@@ -103,7 +103,8 @@ class Call:
         service, model = self._service, self._model
         content_type = self._content_type.decode("latin-1")
         memo = service.memo
-        self._digest = memo.digest(model.id, content_type, body, many=self._many)
+        identity = service.engine.identity(model.id)
+        self._digest = memo.digest(model.id, identity, content_type, body, many=self._many)
         if self._digest is not None:
             self._remembered = memo.get(self._digest)
             if self._remembered is not None:

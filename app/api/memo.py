@@ -53,8 +53,18 @@ class AnswerMemo:
         """Real bytes of all entries."""
         return int(self._entries.currsize)
 
-    def digest(self, model: ModelId, content_type: str, body: bytes, *, many: bool) -> bytes | None:
-        """What identifies a request that came before; None: it did not, or need not be kept."""
+    def digest(
+        self, model: ModelId, identity: str, content_type: str, body: bytes, *, many: bool
+    ) -> bytes | None:
+        """What identifies a request that came before; None: it did not, or need not be kept.
+
+        Args:
+            model: what is asked, by the name and version that the answer will say.
+            identity: what the keys of its items belong to, see `Engine.identity`.
+            content_type: as the caller sent it.
+            body: as the caller sent it.
+            many: whether bodies hold many items.
+        """
         if not self._on or content_type in NOT_PARSED:
             return None
         quick = hash(body)  # keyed by the process: nobody can aim at it
@@ -63,7 +73,7 @@ class AnswerMemo:
                 self._once, self._once_before = set(), self._once
             self._once.add(quick)
             return None
-        digest = hashlib.sha256(f"{model}|{many}|{content_type}\n".encode())
+        digest = hashlib.sha256(f"{model}|{identity}|{many}|{content_type}\n".encode())
         digest.update(body)
         return digest.digest()
 

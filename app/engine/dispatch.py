@@ -134,6 +134,7 @@ class Dispatcher:
         free = [replica for replica in self._replicas if replica.is_free(line.model)]
         again: float | None = None
         if not free or line.batcher.waiting == 0:
+            line.gathering_since = None
             return Decision(0)
         now = self._clock.now()
         arrivals = line.arrivals(now)

@@ -156,6 +156,11 @@ class Engine:
         self._admit(served.line, 0, deadline)
         return self._accepted(served.line, waiter, CacheCounts(hit=len(keys)))
 
+    def identity(self, model: ModelId) -> str:
+        """What its cached answers belong to, as it was published; empty: it was not."""
+        served = self._models.get(model)
+        return served.keys.identity if served is not None else ""
+
     def publish(self, model: ModelId, identity: str, contract: Contract) -> None:
         """Serve a model that the replicas have installed.
 

@@ -30,6 +30,7 @@ class KeyMaker:
     """
 
     def __init__(self, identity: str) -> None:
+        self.identity = identity
         self._seed = identity.encode() + b"\0"
         self._begun: dict[Signature, _Digest] = {}  # seed and first header: equal for most items
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import weakref
 
 from app.engine.clock import Clock, Timer
 from app.engine.singleflight import Waiter
@@ -25,7 +26,8 @@ class OpenWaiters:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open: set[Waiter] = set()
-        self._by_deadline: list[tuple[float, int, Waiter]] = []  # settled ones leave later
+        # Settled ones leave it later; it must not keep their outcomes until then.
+        self._by_deadline: list[tuple[float, int, weakref.ref[Waiter]]] = []
         self._order = itertools.count()
         self._timer: Timer | None = None
         self._timer_at = 0.0
@@ -35,9 +37,10 @@ class OpenWaiters:
         """A request waits from now on."""
         self._open.add(waiter)
         if len(self._by_deadline) > 2 * len(self._open) + COMPACT_ABOVE:
-            self._by_deadline = [each for each in self._by_deadline if each[2] in self._open]
+            self._by_deadline = [each for each in self._by_deadline if each[2]() in self._open]
             heapq.heapify(self._by_deadline)
-        heapq.heappush(self._by_deadline, (waiter.deadline, next(self._order), waiter))
+        entry = (waiter.deadline, next(self._order), weakref.ref(waiter))
+        heapq.heappush(self._by_deadline, entry)
         if self._timer is None or waiter.deadline < self._timer_at:
             self._set_timer(waiter.deadline)
 
@@ -54,9 +57,10 @@ class OpenWaiters:
 
     async def until_none(self) -> None:
         """Return when nobody waits."""
-        if self._open:
-            self._emptied = asyncio.get_running_loop().create_future()
-            await self._emptied
+        while self._open:
+            if self._emptied is None or self._emptied.done():
+                self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._emptied)  # others may wait for it too
 
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
@@ -68,10 +72,13 @@ class OpenWaiters:
         self._timer = None
         now = self._clock.now()
         while self._by_deadline:
-            deadline, _, waiter = self._by_deadline[0]
-            if waiter in self._open and deadline > now:
+            deadline, _, found = self._by_deadline[0]
+            waiter = found()
+            if waiter is None or waiter not in self._open:
+                heapq.heappop(self._by_deadline)
+            elif deadline > now:
                 self._set_timer(deadline)
                 return
-            heapq.heappop(self._by_deadline)
-            if waiter in self._open:
+            else:
+                heapq.heappop(self._by_deadline)
                 waiter.expire()

@@ -61,6 +61,7 @@ class Running:
         self.port = port
         self.ended = ended
         self.connections: list[socket.socket] = []
+        self._strangers = all_children()
 
     async def connect(self) -> str:
         """Which worker got a new connection, which stays open here."""
@@ -77,6 +78,10 @@ class Running:
                 time.sleep(0.02)
         self.connections.append(connection)
         return connection.recv(1).decode()
+
+    def children(self) -> list[int]:
+        """The processes of the supervisor that have not been waited for, the eldest first."""
+        return [each for each in all_children() if each not in self._strangers]
 
     async def stop(self) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -146,11 +151,11 @@ async def test_while_one_loads_for_the_first_time_nobody_is_told_that_all_is_rea
 async def test_a_worker_that_died_is_replaced(folder: Path) -> None:
     async with supervising(folder, 2) as running:
         await all_are_up(running, 2)
-        victim = children()[0]
+        victim = running.children()[0]
         os.kill(victim, signal.SIGKILL)
-        await eventually(lambda: victim not in children() and len(children()) == 2)
+        await eventually(lambda: victim not in running.children() and len(running.children()) == 2)
         assert await running.stop() == 0
-    assert children() == []
+    assert running.children() == []
 
 
 @pytest.mark.parametrize(("exit_code", "wanted"), [("2", 2), ("70", 70), ("0", 1)])
@@ -167,7 +172,7 @@ async def test_settings_that_do_not_fit_end_the_server_though_another_worker_ser
 ) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "exit2"}) as running:
         assert await asyncio.wait_for(running.ended, 20) == 2
-    assert children() == []
+    assert running.children() == []
 
 
 async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
@@ -177,11 +182,11 @@ async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
     async with supervising(folder, 2) as running:
         await all_are_up(running, 2)
         (folder / "broken_1").touch()
-        os.kill(children()[1], signal.SIGKILL)
+        os.kill(running.children()[1], signal.SIGKILL)
         tried: set[int] = set()
         async with asyncio.timeout(10):
             while len(tried) < 5:
-                tried.update(children())
+                tried.update(running.children())
                 await asyncio.sleep(0.02)
         assert not running.ended.done()
         assert await running.stop() == 0
@@ -194,12 +199,13 @@ async def test_a_second_signal_and_a_budget_that_is_spent_end_what_stays(
     async with supervising(folder, 1, drain_s=0.3, behaviour={"WORKER_0": "stays"}) as running:
         assert await running.connect() == "0"
         assert await running.stop() == 1
+    assert running.children() == []
     async with supervising(folder, 1, drain_s=60, behaviour={"WORKER_0": "stays"}) as running:
         assert await running.connect() == "0"
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.2)
         assert await running.stop() == 128 + signal.SIGTERM
-    assert children() == []
+    assert running.children() == []
 
 
 async def test_connections_wait_while_there_is_nobody_to_take_them(
@@ -208,13 +214,13 @@ async def test_connections_wait_while_there_is_nobody_to_take_them(
     monkeypatch.setattr("app.supervisor.RESTART_DELAYS_S", (0.5,))
     async with supervising(folder, 1) as running:
         assert await running.connect() == "0"
-        os.kill(children()[0], signal.SIGKILL)
-        await eventually(lambda: children() == [])
+        os.kill(running.children()[0], signal.SIGKILL)
+        await eventually(lambda: running.children() == [])
         assert await running.connect() == "0"  # by the next one in its place
         assert await running.stop() == 0
 
 
-def children() -> list[int]:
-    """The processes that this one has started and that have not been waited for."""
+def all_children() -> list[int]:
+    """The processes that this one has started, other tests' too, and has not waited for."""
     found = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [int(each) for each in found]

@@ -12,6 +12,7 @@ from app.codecs.base import NPY, OCTET_STREAM
 from app.types import ModelId
 
 MODEL = ModelId("double", 1)
+IDENTITY = "digest:double"
 JSON = "application/json"
 BODY = b'{"input": [1, 2]}'
 ANSWER = Remembered((b"k" * 32,), b'{"prediction": 1}')
@@ -22,10 +23,11 @@ def noticed(
     body: bytes = BODY,
     *,
     model: ModelId = MODEL,
+    identity: str = IDENTITY,
     content_type: str = JSON,
     many: bool = False,
 ) -> bytes | None:
-    return memo.digest(model, content_type, body, many=many)
+    return memo.digest(model, identity, content_type, body, many=many)
 
 
 def digest_of(
@@ -33,12 +35,15 @@ def digest_of(
     body: bytes = BODY,
     *,
     model: ModelId = MODEL,
+    identity: str = IDENTITY,
     content_type: str = JSON,
     many: bool = False,
 ) -> bytes:
     """Of a body that came before."""
     noticed(memo, body)
-    digest = noticed(memo, body, model=model, content_type=content_type, many=many)
+    digest = noticed(
+        memo, body, model=model, identity=identity, content_type=content_type, many=many
+    )
     assert digest is not None
     return digest
 
@@ -87,13 +92,14 @@ def test_what_came_long_ago_is_forgotten_and_what_came_of_late_is_not() -> None:
     assert noticed(memo, b"old") is None
 
 
-def test_digests_differ_by_model_version_call_content_type_and_body() -> None:
+def test_digests_differ_by_model_version_identity_call_content_type_and_body() -> None:
     memo = AnswerMemo(10_000)
     digests = [
         digest_of(memo),
         digest_of(memo, many=True),
         digest_of(memo, model=ModelId("double", 2)),
         digest_of(memo, model=ModelId("doubl", 1)),
+        digest_of(memo, identity="digest:another"),
         digest_of(memo, content_type="application/json; charset=utf-8"),
         digest_of(memo, content_type=""),
         digest_of(memo, body=BODY + b" "),
