@@ -76,8 +76,12 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: $(READY) ## requests per second beside a plain FastAPI handler, one core each; writes reports/
+bench: $(READY) ## this server beside others on the same work, one core each; BENCH_ARGS=--quick: under two minutes
 	$(BIN)/python -m loadtests.bench $(BENCH_ARGS)
+
+.PHONY: bench-peers
+bench-peers: $(READY) ## install mosec, LitServe and MLServer for `make bench`, each in an environment of its own
+	$(BIN)/python -m loadtests.bench setup
 
 .PHONY: constraints
 constraints: $(READY) ## pin what is installed now

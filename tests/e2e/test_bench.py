@@ -3,18 +3,81 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+from PIL import Image
+
+COMMAND = (sys.executable, "-m", "loadtests.bench", "--rounds", "1", "--seconds", "1")
 
 
 def test_a_short_bench_checks_answers_and_writes_its_report(
     repository: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "loadtests.bench", "--rounds", "1", "--seconds", "0.3"]
-    command += ["--artifacts", str(repository), "--out", str(tmp_path)]
+    asked = ["--servers", "bare_asgi,plain_fastapi", "--workloads", "json-32,zipf"]
+    asked += ["--forward", "script"]
+    command = [*COMMAND, *asked, "--artifacts", str(repository), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "bench.json").read_text())
-    assert report
-    assert "torchlane answers" in " ".join(done.stdout.split())
+    assert list(report["workloads"]) == ["json-32", "zipf"]
+    for name, keys in (
+        ("json-32", {"torchlane", "plain_fastapi", "bare_asgi"}),
+        ("zipf", {"torchlane", "bare_asgi"}),
+    ):
+        servers = report["workloads"][name]["servers"]
+        assert set(servers) == keys
+        assert all(each["requests_per_s"]["median"] > 0 for each in servers.values())
+    checked = [run["checked"] for run in report["workloads"]["json-32"]["rounds"][0]]
+    assert min(checked) > 8  # before the load, and during it
+    judged = {(line["workload"], line["what"]): line["verdict"] for line in report["acceptance"]}
+    assert judged["json-32", "over plain FastAPI"] != "not measured"
+    assert judged["json-32", "over mosec"] == "not measured"
+    with Image.open(tmp_path / "bench.png") as picture:
+        picture.verify()
+
+
+@pytest.mark.parametrize(
+    ("number", "during"),
+    [
+        (signal.SIGINT, "-m app"),
+        (signal.SIGTERM, "server.py"),  # ours sleeps already: it cannot end by itself
+    ],
+)
+def test_a_signal_ends_it_and_leaves_no_server_behind(
+    repository: Path, tmp_path: Path, number: signal.Signals, during: str
+) -> None:
+    asked = ["--servers", "bare_asgi", "--workloads", "json-32", "--seconds", "600"]
+    command = [*COMMAND, *asked, "--artifacts", str(repository), "--out", str(tmp_path)]
+    mark = f"bench-{os.getpid()}-{number}"  # all that it starts inherits it
+    environment = {**os.environ, "BENCH_TEST_MARK": mark}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as bench:
+        deadline = time.monotonic() + 90
+        while not any(during in each for each in commands_of(mark)):
+            assert bench.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        bench.send_signal(number)
+        _, told = bench.communicate(timeout=60)
+        assert bench.returncode == 128 + number, told.decode()
+    assert list(commands_of(mark)) == []
+
+
+def commands_of(mark: str) -> Iterator[str]:
+    """The command lines of processes that were started under this mark."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if command:  # none of those that have ended
+                    yield command
+        except OSError:
+            continue  # it has ended meanwhile, or is somebody else's

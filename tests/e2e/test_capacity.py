@@ -19,12 +19,12 @@ import pytest
 from PIL import Image
 
 from loadtests.__main__ import main
-from loadtests.capacity.address import address_of
 from loadtests.capacity.finding import find, measuring
-from loadtests.capacity.generator import Limits
 from loadtests.capacity.search import Lengths, Search
 from loadtests.capacity.shooting import OneProcess, Shooter
 from loadtests.capacity.trial import Gates
+from loadtests.openloop.address import address_of
+from loadtests.openloop.generator import Limits
 from loadtests.traffic.calls import Call
 from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running

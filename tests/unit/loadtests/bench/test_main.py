@@ -6,24 +6,58 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.__main__ import main, newest_artifact, parse
-from loadtests.bench.generator import LoadPlan
+from loadtests.bench.__main__ import main, newest_artifact
+from loadtests.bench.options import Options, Setup, parse
+from loadtests.bench.workloads import NAMES, QUICK, QUICK_SERVERS, SERVERS
 from models.manifest import MANIFEST_FILE
 from tests.artifacts import write_artifact
 
 
+def options(*arguments: str) -> Options:
+    asked = parse(arguments)
+    assert isinstance(asked, Options)
+    return asked
+
+
 def test_defaults_are_those_that_are_documented() -> None:
-    options = parse([])
-    assert (options.rounds, options.plan) == (3, LoadPlan(32, 1.0, 5.0))
-    assert (options.artifacts, options.out) == (Path("artifacts"), Path("reports"))
+    asked = options()
+    assert (asked.rounds, asked.seconds) == (3, 4)
+    assert (asked.workloads, asked.servers) == (NAMES, SERVERS)
+    assert asked.forwards == ("script", "plan")
+    assert (asked.artifacts, asked.out) == (Path("artifacts"), Path("reports"))
+    assert asked.shared_environment == (("TORCHLANE_WORKERS", "2"),)
+    assert asked.raw_forwards
 
 
-def test_quick_is_one_short_round() -> None:
-    options = parse(["--quick", "--connections", "8"])
-    assert (options.rounds, options.plan) == (1, LoadPlan(8, 1.0, 2.0))
+def test_quick_is_one_short_round_of_less() -> None:
+    asked = options("--quick")
+    assert (asked.rounds, asked.seconds) == (1, 2)
+    assert (asked.workloads, asked.servers) == (QUICK, QUICK_SERVERS)
+    assert asked.forwards == ("script",)
+    assert not asked.raw_forwards
+    assert options("--quick", "--rounds", "2", "--servers", "mosec").servers == ("mosec",)
 
 
-@pytest.mark.parametrize("wrong", ["--rounds=0", "--seconds=0", "--connections=-1", "--seconds=x"])
+def test_what_is_asked_for_is_measured() -> None:
+    asked = options(
+        *("--workloads", "zipf, json-32", "--servers", "torchlane,bare_asgi"),
+        *("--forward", "plan", "--shared-environment", "A=1", "B=2"),
+    )
+    assert asked.workloads == ("zipf", "json-32")
+    assert asked.servers == ("bare_asgi",)  # ours is always there
+    assert asked.forwards == ("plan",)
+    assert asked.shared_environment == (("A", "1"), ("B", "2"))
+
+
+def test_environments_are_made_by_a_command_of_their_own() -> None:
+    assert parse(["setup"]) == Setup(())
+    assert parse(["setup", "mosec"]) == Setup(("mosec",))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--rounds=0", "--seconds=0", "--seconds=1.5", "--workloads=zipf,all", "--servers=,"],
+)
 def test_wrong_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         parse([wrong])
@@ -45,9 +79,13 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert str(folder / MANIFEST_FILE) in capsys.readouterr().err
 
 
+def test_an_unknown_peer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["setup", "nobody"]) == 1
+    assert "there is no peer 'nobody'" in capsys.readouterr().err
+
+
 def test_the_newest_version_is_taken_by_number(tmp_path: Path) -> None:
     for version in (9, 10):
         write_artifact(tmp_path, "digits", version)
     (tmp_path / "digits" / ".11.tmp").mkdir()
-    folder, manifest = newest_artifact(tmp_path)
-    assert (folder.name, manifest.version) == ("10", 10)
+    assert newest_artifact(tmp_path).name == "10"

@@ -1,85 +1,106 @@
-"""Figures of the benchmark: percentiles, spreads, ratios, and the report that holds them."""
+"""The report: tables whose figures are whole, a file that holds everything, and the plot."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import orjson
-import pytest
 from rich.console import Console
 
-from loadtests.bench.generator import Run
+from loadtests.bench.__main__ import TABLE_WIDTH
+from loadtests.bench.measuring import Measured
+from loadtests.bench.plot import png_of
 from loadtests.bench.report import (
     REPORT_FILE,
-    Measured,
-    Spread,
     as_json,
-    machine,
-    percentile,
-    print_table,
-    ratio,
-    spread,
+    judged,
+    print_acceptance,
+    print_figures,
     write_json,
 )
+from loadtests.bench.results import Entry, Round
 
-ROUNDS = [
-    {"ours": Measured(3000, 5, 9), "theirs": Measured(1000, 20, 90)},
-    {"ours": Measured(1000, 7, 8), "theirs": Measured(500, 40, 99)},
-    {"ours": Measured(4000, 6, 7), "theirs": Measured(800, 30, 80)},
-]
+NAN = float("nan")
 
 
-@pytest.mark.parametrize(
-    ("values", "percent", "expected"),
-    [
-        ([7.0], 50, 7.0),
-        ([1.0, 2.0], 50, 1.0),
-        ([1.0, 2.0, 3.0], 50, 2.0),
-        ([float(n) for n in range(1, 101)], 99, 99.0),
-        ([float(n) for n in range(1, 201)], 99, 198.0),
-        ([1.0, 2.0, 3.0], 100, 3.0),
-        ([1.0, 2.0, 3.0], 0, 1.0),
+def round_of(**per_s: float) -> Round:
+    ours = Entry("torchlane", Measured(per_s.pop("ours"), 5, 9, 100, 80))
+    others = [
+        Entry(key.replace("_and_", "+"), Measured(each, 10, 30, 200, 80))
+        for key, each in per_s.items()
+    ]
+    return [ours, *others, ours]
+
+
+RESULTS: dict[str, list[Round]] = {
+    "json-32": [
+        round_of(ours=6000, mosec=3000, mosec_and_plan=3100, plain_fastapi=1000),
+        round_of(ours=6600, mosec=2000, mosec_and_plan=3100, plain_fastapi=1000),
+        round_of(ours=6100, mosec=3100, mosec_and_plan=3100, plain_fastapi=1000),
     ],
-)
-def test_percentile_is_the_nearest_rank(
-    values: list[float], percent: float, expected: float
-) -> None:
-    assert percentile(values, percent) == expected
+    "batch-json": [
+        [
+            *round_of(ours=200, mosec=90)[:2],
+            Entry("limit", Measured(500, NAN, NAN, 2000, 0)),
+            Entry("torchlane", Measured(300, 5, 9, 100, 80)),
+        ]
+    ],
+    "open-loop at 0.5": [[Entry("torchlane", Measured(3000, 2, 5, 100, 80, lag_p99_ms=0.4))]],
+}
+CONDITIONS = {
+    "processor": "a $quick$ one",  # not to be taken for mathematics
+    "cores": 2,
+    "rounds": 3,
+    "seconds": 4,
+    "date": "2026-01-01",
+}
 
 
-def test_a_run_in_figures() -> None:
-    run = Run(seconds=2.0, latencies_s=[0.004, 0.001, 0.003, 0.002], answered=9)
-    assert Measured.of(run) == Measured(requests_per_s=2.0, p50_ms=2.0, p99_ms=4.0)
+def test_the_acceptance_is_judged_by_the_medians() -> None:
+    lines = {(line.demand.workload, line.demand.what): line for line in judged(RESULTS)}
+    json_32 = lines["json-32", "over mosec"]
+    assert (json_32.median, json_32.verdict) == (2.0, "aim met")
+    assert lines["json-32", "over plain FastAPI"].verdict == "missed"
+    assert lines["json-32", "over LitServe"].verdict == "not measured"
+    batch = lines["batch-json", "over parsing and forward alone"]
+    assert (batch.median, batch.verdict) == (0.5, "met")
+    half = lines["one-connection", "p99 over p50 at half load"]
+    assert (half.median, half.verdict) == (2.5, "met")
 
 
-def test_spread_is_the_median_between_the_extremes() -> None:
-    assert spread(ROUNDS, "ours", "requests_per_s") == Spread(3000, 1000, 4000)
-    assert spread(ROUNDS, "theirs", "p50_ms") == Spread(30, 20, 40)
-
-
-def test_ratio_is_taken_per_round_and_not_from_medians() -> None:
-    # the medians alone would give 3000 / 800 = 3.75
-    assert ratio(ROUNDS, "ours", "theirs") == Spread(3, 2, 5)
-    assert ratio(ROUNDS, "theirs", "theirs") == Spread(1, 1, 1)
-
-
-def test_the_report_holds_rounds_summary_and_conditions(tmp_path: Path) -> None:
-    report = as_json(ROUNDS, "theirs", {"command": "bench", "machine": machine()})
+def test_the_file_holds_rounds_summary_verdicts_and_conditions(tmp_path: Path) -> None:
+    report = as_json(RESULTS, judged(RESULTS), {"command": "bench", **CONDITIONS})
     file = write_json(report, tmp_path / "made" / "here")
     assert file == tmp_path / "made" / "here" / REPORT_FILE
-    read = orjson.loads(file.read_bytes())
+    read: dict[str, Any] = orjson.loads(file.read_bytes())
     assert read["command"] == "bench"
-    assert read["machine"]["torch"].startswith("2.")
-    assert read["reference"] == "theirs"
-    assert read["servers"]["ours"]["ratio"] == {"median": 3, "low": 2, "high": 5}
-    assert read["servers"]["ours"]["p99_ms"] == {"median": 8, "low": 7, "high": 9}
-    assert read["rounds"][1]["theirs"] == {"requests_per_s": 500, "p50_ms": 40, "p99_ms": 99}
+    mosec = read["workloads"]["json-32"]["servers"]["mosec"]
+    assert mosec["requests_per_s"] == {"median": 3000, "low": 2000, "high": 3100}
+    assert mosec["ours_over_theirs"]["requests_per_s"]["high"] == 3.3
+    limit = read["workloads"]["batch-json"]["servers"]["limit"]
+    assert limit["p50_ms"]["median"] is None
+    first = read["workloads"]["json-32"]["rounds"][0]
+    assert [entry["server"] for entry in first][:2] == ["torchlane", "mosec"]
+    assert read["acceptance"][0]["verdict"] == "aim met"
+    assert read["acceptance"][0]["met"] is True
 
 
-def test_the_table_fits_80_columns_with_names_and_figures_whole() -> None:
+def test_tables_have_names_and_figures_whole() -> None:
     out = io.StringIO()
-    big = Measured(43210, 123.45, 1234.5)
-    print_table(Console(file=out, width=80), [{"plain FastAPI": big}], "plain FastAPI")
-    for text in ("plain FastAPI", "43,210..43,210", "123.45", "1234.5", "1.00", "1.00..1.00"):
-        assert text in out.getvalue()
+    console = Console(file=out, width=TABLE_WIDTH)
+    print_figures(console, RESULTS)
+    print_acceptance(console, judged(RESULTS))
+    text = out.getvalue()
+    for figure in ("6,000..6,600", "mosec, our forward", "2.00x", "parsing and forward alone"):
+        assert figure in text
+    assert "at 50% of its closed loop" in text
+    for figure in ("one-connection", "<= 0.7", "not measured", "over Triton's cache (bare / 4)"):
+        assert figure in text
+    assert "…" not in text
+
+
+def test_the_plot_is_a_picture_of_all_workloads() -> None:
+    assert png_of(RESULTS, CONDITIONS).startswith(b"\x89PNG")
+    assert png_of({"json-32": RESULTS["json-32"]}, CONDITIONS).startswith(b"\x89PNG")

@@ -1,46 +1,93 @@
-"""Servers of the benchmark: ready or a reason why not, pinned while they start, gone afterwards."""
+"""Servers of the benchmark: ready or a reason why not, asleep unless measured, gone afterwards."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from loadtests.bench.environments import PEERS, ROOT
 from loadtests.bench.servers import (
     Cores,
+    Fleet,
+    Server,
     ServerError,
     ServerSpec,
     choose_cores,
     fetch,
     pinned,
-    running,
 )
 
-BARE = ServerSpec("bare", ("-m", "loadtests.bench.bare_asgi", "--port", "{port}"))
+BARE = ServerSpec(
+    "bare",
+    (sys.executable, str(PEERS / "bare_asgi" / "server.py")),
+    (("BENCH_PORT", "{port}"), ("PYTHONPATH", str(ROOT))),
+)
 needs_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="the system cannot pin processes"
 )
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+
+
+def state_of(server: Server) -> str:
+    stat = Path(f"/proc/{server.process.pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0]
 
 
 @needs_affinity
-def test_a_server_runs_on_its_core_answers_and_is_gone_afterwards() -> None:
+@needs_proc
+def test_a_server_runs_on_its_core_sleeps_until_it_is_asked_and_is_gone_afterwards() -> None:
     cores = os.sched_getaffinity(0)
-    with running([BARE], core=max(cores)) as (server,):
-        assert os.sched_getaffinity(server.process.pid) == {max(cores)}
-        assert os.sched_getaffinity(0) == cores
-        assert fetch(server.port, "POST", "/predict", b"{}") == (200, b"{}")
+    spec = ServerSpec(BARE.name, BARE.command, BARE.environment, core=max(cores))
+    with Fleet() as fleet:
+        fleet.start(spec)
+        fleet.start(spec)  # it runs already
+        assert fleet.specs == (spec,)
+        with fleet.awake(spec) as server:
+            assert os.sched_getaffinity(server.process.pid) == {max(cores)}
+            assert os.sched_getaffinity(0) == cores
+            assert fetch(server.port, "POST", "/predict", b"{}") == (200, b"{}")
+            assert server.cpu_s() > 0
+        assert state_of(server) == "T"
+        with pytest.raises(ServerError, match="no answer to GET /"):
+            fetch(server.port, "GET", "/", timeout_s=0.3)
     assert server.process.returncode is not None
     with pytest.raises(ServerError, match="no answer to GET /"):
         fetch(server.port, "GET", "/")
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
-    spec = ServerSpec("broken", ("-c", "raise SystemExit('no such model')"))
+    command = (sys.executable, "-c", "raise SystemExit('no such model')")
     with (
+        Fleet() as fleet,
         pytest.raises(ServerError, match=r"exit code 1 before it was ready(.|\n)*no such model"),
-        running([spec], core=None),
     ):
-        raise AssertionError("it must not be said to be ready")
+        fleet.start(ServerSpec("broken", command))
+
+
+@needs_proc
+def test_processor_time_is_that_of_all_processes_of_a_session(tmp_path: Path) -> None:
+    spin = "import time; end = time.process_time() + 3\nwhile time.process_time() < end: pass"
+    code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {spin!r}]).wait()"
+    code += "\nimport time; time.sleep(30)"
+    # a child that has ended counts no more: look while it spins
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        with (tmp_path / "log").open("wb") as log:
+            server = Server("spinning", 1, process, log)
+            give_up_at = time.monotonic() + 20
+            while server.cpu_s() < 0.5 and time.monotonic() < give_up_at:
+                time.sleep(0.05)
+            assert server.cpu_s() >= 0.5
+    finally:
+        server.signal_all(signal.SIGKILL)
+        process.wait()
+    server.signal_all(signal.SIGKILL)  # to nobody: no error
 
 
 @needs_affinity

@@ -1,0 +1,46 @@
+"""What the metrics must say, or a figure does not count."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.bench.answers import CheckError
+from loadtests.bench.counters import Counters, check_all_cached, check_all_computed, parsed
+
+PAGE = """\
+# TYPE torchlane_items_computed counter
+torchlane_items_computed_total{model="digits",version="1"} 40
+torchlane_items_computed_total{model="digits",version="2"} 2
+torchlane_items_computed_total{model="other",version="1"} 7
+# TYPE torchlane_cache_lookups counter
+torchlane_cache_lookups_total{model="digits",result="hit",version="1"} 5
+torchlane_cache_lookups_total{model="digits",result="miss",version="1"} 42
+torchlane_cache_lookups_total{model="digits",result="joined",version="1"} 1
+"""
+
+
+def test_counters_of_one_model_are_read() -> None:
+    assert parsed(PAGE, "digits") == Counters(computed=42, hits=5, joined=1)
+    assert Counters(50, 6, 1).since(Counters(42, 5, 1)) == Counters(8, 1, 0)
+    with pytest.raises(CheckError, match="tells no torchlane_items_computed_total of absent"):
+        parsed(PAGE, "absent")
+
+
+@pytest.mark.parametrize("computed", [100, 116, 132])
+def test_what_was_cut_off_may_be_computed_or_not(computed: int) -> None:
+    check_all_computed(Counters(computed, 0, 0), least=100, most=132)
+
+
+@pytest.mark.parametrize(
+    "added", [Counters(99, 0, 0), Counters(133, 0, 0), Counters(120, 1, 0), Counters(120, 0, 1)]
+)
+def test_an_answer_that_was_not_computed_is_found_out(added: Counters) -> None:
+    with pytest.raises(CheckError, match="100 items were answered and at most 132 sent"):
+        check_all_computed(added, least=100, most=132)
+
+
+@pytest.mark.parametrize("added", [Counters(1, 100, 0), Counters(0, 99, 0), Counters(0, 100, 1)])
+def test_an_answer_that_was_not_cached_is_found_out(added: Counters) -> None:
+    check_all_cached(Counters(0, 100, 0), least=100, most=132)
+    with pytest.raises(CheckError, match="all of them seen before"):
+        check_all_cached(added, least=100, most=132)

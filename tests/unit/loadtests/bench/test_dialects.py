@@ -1,0 +1,54 @@
+"""Answers of the servers: where their scores are, and what is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from loadtests.bench.dialects import DIALECTS, AnswerError
+from loadtests.bench.workloads import BARE, LITSERVE, MLSERVER, MOSEC, OURS, PLAIN
+
+ROW = {"label": "1", "score": 0.75, "scores": [0.25, 0.75]}
+
+
+@pytest.mark.parametrize("server", [PLAIN, MOSEC, LITSERVE])
+def test_peers_answer_one_prediction_or_many(server: str) -> None:
+    one = DIALECTS[server].scores(orjson.dumps(ROW), many=False)
+    np.testing.assert_array_equal(one, [[0.25, 0.75]])
+    many = DIALECTS[server].scores(orjson.dumps({"predictions": [ROW, ROW]}), many=True)
+    np.testing.assert_array_equal(many, [[0.25, 0.75], [0.25, 0.75]])
+
+
+@pytest.mark.parametrize("prediction", [ROW, {"outputs": {"y": [0.25, 0.75]}}])
+def test_ours_answers_scores_or_where_there_are_no_labels_outputs(
+    prediction: dict[str, Any],
+) -> None:
+    head = {"model": "m", "version": 1}
+    one = DIALECTS[OURS].scores(orjson.dumps({**head, "prediction": prediction}), many=False)
+    np.testing.assert_array_equal(one, [[0.25, 0.75]])
+    whole = orjson.dumps({**head, "predictions": [prediction] * 3})
+    scores = DIALECTS[OURS].scores(whole, many=True)
+    assert scores is not None
+    assert scores.shape == (3, 2)
+
+
+def test_v2_answers_a_flat_tensor() -> None:
+    output = {"name": "scores", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
+    found = DIALECTS[MLSERVER].scores(orjson.dumps({"outputs": [output]}), many=True)
+    np.testing.assert_array_equal(found, [[1, 2], [3, 4]])
+
+
+def test_the_bare_answer_holds_nothing() -> None:
+    assert DIALECTS[BARE].scores(b"{}", many=False) is None
+    with pytest.raises(AnswerError, match=r"instead of \{\}"):
+        DIALECTS[BARE].scores(b"[]", many=False)
+
+
+@pytest.mark.parametrize("server", [OURS, PLAIN, MLSERVER])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"error": "no", "code": "overloaded"}'])
+def test_what_is_no_answer_is_said_to_be_none(server: str, content: bytes) -> None:
+    with pytest.raises(AnswerError):
+        DIALECTS[server].scores(content, many=False)

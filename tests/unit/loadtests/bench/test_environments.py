@@ -1,0 +1,54 @@
+"""Environments of the peers: pinned, and missed with a sentence that helps."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loadtests.bench import environments
+from loadtests.bench.environments import PEERS, REQUIREMENTS, SetupError, pins, set_up, why_not
+from loadtests.bench.workloads import BARE, LITSERVE, MLSERVER, MOSEC, PLAIN
+
+NEEDING = (MOSEC, LITSERVE, MLSERVER)
+
+
+@pytest.mark.parametrize("peer", NEEDING)
+def test_every_requirement_is_pinned_and_torch_is_ours(peer: str) -> None:
+    lines = (PEERS / peer / REQUIREMENTS).read_text().splitlines()
+    assert all("==" in line for line in lines if not line.startswith("#"))
+    assert pins(peer)["torch"] == "2.13.0"
+    assert peer in pins(peer)
+
+
+@pytest.mark.parametrize("peer", NEEDING)
+def test_an_environment_that_is_absent_or_of_other_versions_is_told(
+    peer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
+    assert "is not there; `python -m loadtests.bench setup" in str(why_not(peer))
+    (tmp_path / peer).mkdir()
+    shutil.copy(PEERS / peer / REQUIREMENTS, tmp_path / peer)
+    assert why_not(peer) is None
+    (tmp_path / peer / REQUIREMENTS).write_text("torch==1.0\n")
+    assert "of other versions" in str(why_not(peer))
+
+
+def test_what_runs_in_our_environment_needs_none() -> None:
+    assert why_not(PLAIN) is None
+    assert why_not(BARE) is None
+
+
+def test_what_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
+    (tmp_path / MOSEC).mkdir()
+    shutil.copy(PEERS / MOSEC / REQUIREMENTS, tmp_path / MOSEC)
+    said: list[str] = []
+    set_up([MOSEC], said.append)
+    assert said == ["mosec: ready"]
+
+
+def test_an_unknown_peer_is_refused() -> None:
+    with pytest.raises(SetupError, match="there is no peer 'nobody': mosec, litserve, mlserver"):
+        set_up(["nobody"], print)

@@ -1,0 +1,89 @@
+"""Who stands beside ours in which workload, and how each is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.bench import references
+from loadtests.bench.references import Contestant, Serving, contestants, spec_of, title_of
+from loadtests.bench.servers import Cores
+from loadtests.bench.workloads import (
+    BARE,
+    JSON_32,
+    LITSERVE,
+    MLSERVER,
+    MOSEC,
+    OURS,
+    PLAIN,
+    SERVERS,
+    WORKLOADS,
+)
+
+BY_NAME = {workload.name: workload for workload in WORKLOADS}
+SERVING = Serving(Path("/repository/digits/3"), Cores(1, 0), (("TORCHLANE_WORKERS", "2"),))
+BOTH: tuple[references.ForwardKind, ...] = ("script", "plan")
+
+
+@pytest.fixture(autouse=True)
+def environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {LITSERVE: "not there"}
+    monkeypatch.setattr(references, "why_not", absent.get)
+
+
+def test_each_runs_the_model_in_both_ways_and_the_floor_in_none() -> None:
+    beside, left_out = contestants(JSON_32, SERVERS, BOTH)
+    assert [each.key for each in beside] == [
+        *("mosec", "mosec+plan", "plain_fastapi", "plain_fastapi+plan"),
+        *("mlserver", "mlserver+plan", "bare_asgi"),
+    ]
+    assert left_out == {LITSERVE: "not there"}
+
+
+def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_two() -> None:
+    beside, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN), BOTH)
+    assert [each.key for each in beside] == [
+        *("mosec", "mosec*2", "plain_fastapi", "plain_fastapi*2")
+    ]
+
+
+def test_who_reads_no_binary_is_left_out_with_the_reason() -> None:
+    beside, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE), ("script",))
+    assert [each.key for each in beside] == ["mosec", "bare_asgi"]
+    assert "reads JSON only" in left_out[MLSERVER]
+
+
+def test_a_model_without_weights_has_one_form() -> None:
+    beside, _ = contestants(BY_NAME["image-binary"], (MOSEC,), BOTH)
+    assert [each.key for each in beside] == ["mosec"]
+
+
+def test_titles_tell_forward_and_workers() -> None:
+    assert title_of("mosec+plan") == "mosec, our forward"
+    assert title_of("mosec*2") == "mosec, 2 workers"
+    assert title_of(OURS) == "Torchlane"
+
+
+def test_ours_is_started_on_one_core_and_with_what_we_advise_on_all() -> None:
+    pinned = spec_of(Contestant(OURS), JSON_32, SERVING)
+    assert pinned.core == 1
+    assert ("TORCHLANE_MODEL_DIR", "/repository") in pinned.environment
+    assert ("TORCHLANE_DEFAULT_MODEL", "digits") in pinned.environment
+    assert ("TORCHLANE_WORKERS", "2") not in pinned.environment
+    shared = spec_of(Contestant(OURS), BY_NAME["json-64-shared"], SERVING)
+    assert shared.core is None
+    assert ("TORCHLANE_WORKERS", "2") in shared.environment
+
+
+def test_a_peer_is_told_model_forward_body_and_workers() -> None:
+    spec = spec_of(Contestant(MOSEC, "plan", 2), BY_NAME["binary-32"], SERVING)
+    told = dict(spec.environment)
+    assert told["BENCH_ARTIFACT"] == "/repository/digits/3"
+    assert (told["BENCH_FORWARD"], told["BENCH_BODY"]) == ("plan", "binary")
+    assert (told["BENCH_PORT"], told["BENCH_WORKERS"]) == ("{port}", "2")
+
+
+def test_the_floor_is_the_same_server_whatever_the_body() -> None:
+    specs = {spec_of(Contestant(BARE), BY_NAME[name], SERVING) for name in ("zipf", "binary-32")}
+    assert len(specs) == 1

@@ -1,0 +1,77 @@
+"""What wrk says, and what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loadtests.bench import wrk
+from loadtests.bench.bodies import bodies_of
+from loadtests.bench.dialects import DIALECTS
+from loadtests.bench.generator import LoadError, LoadPlan, Run
+from loadtests.bench.workloads import OURS, WORKLOADS, Workload
+from models.manifest import MANIFEST_FILE, Manifest
+from tests.artifacts import write_artifact
+from tests.unit.loadtests.bench.answering import OK, answering
+
+TOLD = (
+    '{"sent": 120, "answered": 100, "seconds": 2.000000, "p50_ms": 1.5, "p99_ms": 9.25, '
+    '"not_200": 3, "broken": %d, "timeouts": %d, "mbytes_read": 0.1}'
+)
+BY_NAME = {workload.name: workload for workload in WORKLOADS}
+needs_wrk = pytest.mark.skipif(wrk.find() is None, reason="wrk is not installed")
+
+
+def test_figures_are_read_from_the_last_line() -> None:
+    run = wrk.parsed(f"Running 2s test\n  1 threads\n\n{TOLD % (0, 0)}\n")
+    assert run == Run(2.0, answered=100, sent=120, not_200=3, p50_ms=1.5, p99_ms=9.25)
+    assert run.requests_per_s == 50
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("unable to connect to 127.0.0.1:1 Connection refused\n", "unable to connect"),
+        ("", "wrk said: nothing"),
+        ('{"sent": broken', "wrk said"),
+        (TOLD % (2, 0), "2 connections broke"),
+        (TOLD % (0, 4), "4 answers stayed out"),
+    ],
+)
+def test_a_run_that_does_not_count_is_an_error(output: str, says: str) -> None:
+    with pytest.raises(LoadError, match=says):
+        wrk.parsed(output)
+
+
+@needs_wrk
+@pytest.mark.parametrize("name", ["json-32", "binary-32", "batch-json", "batch-binary", "zipf"])
+async def test_it_sends_the_very_requests_that_are_numbered(tmp_path: Path, name: str) -> None:
+    workload: Workload = BY_NAME[name]
+    folder = write_artifact(tmp_path, "double")
+    manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+    bodies = bodies_of(workload, manifest, DIALECTS[OURS], seed=5)
+    bodies.write(tmp_path / "requests")
+    received: list[bytes] = []
+
+    async def answer(body: bytes) -> bytes:
+        received.append(body)
+        await asyncio.sleep(0.002)  # slowly: each body is looked at
+        return OK
+
+    async with answering(answer) as port:
+        run = await wrk.load(port, tmp_path / "requests", 70_000, LoadPlan(1, 1))
+    assert 10 < run.answered <= len(received) <= run.sent <= run.answered + 2
+    numbers = range(70_000, 70_000 + run.sent)  # wrk may try the script once and throw that away
+    wanted = [bodies.request(number).partition(b"\r\n\r\n")[2] for number in numbers]
+    assert received in (wanted[: len(received)], wanted[1 : len(received) + 1])
+
+
+@needs_wrk
+async def test_nobody_listens(tmp_path: Path) -> None:
+    (tmp_path / "requests").write_text("1 none 1\n0\n2\nxx")
+    async with answering(lambda _: asyncio.sleep(0, OK)) as port:
+        pass
+    with pytest.raises(LoadError, match="unable to connect"):
+        await wrk.load(port, tmp_path / "requests", 0, LoadPlan(1, 1))
