@@ -27,6 +27,19 @@ class Waiter:
         then: what the caller wants done when it is settled.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_pending",
+        "_settled",
+        "compute_s",
+        "deadline",
+        "error",
+        "keys",
+        "outcomes",
+        "queue_s",
+        "then",
+    )
+
     def __init__(self, deadline: float, settled: Callable[[Waiter], None]) -> None:
         self.deadline = deadline
         self.keys: list[bytes] = []
