@@ -33,11 +33,11 @@ from app.errors import DeviceLost
 from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import CONTENT_TYPE, Metrics, ServedModel
+from app.processes.shared_metrics import SharedMetrics
+from app.processes.worker import NOT_READY, READY, Worker
 from app.repository.store import Artifact, Repository
 from app.settings import Settings
-from app.shared_metrics import SharedMetrics
 from app.types import Device
-from app.worker import NOT_READY, READY, Worker
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h

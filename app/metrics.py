@@ -1,7 +1,7 @@
 """What is counted. Recorded where it happens; written out by GET /metrics.
 
-Each gauge says how those of several processes make one (`multiprocess_mode`); app/shared_metrics.py
-does that. With one process the mode means nothing.
+Each gauge says how those of several processes make one (`multiprocess_mode`);
+app/processes/shared_metrics.py does that. With one process the mode means nothing.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
 from app.main import create_app
+from app.processes.worker import Worker
 from app.repository.store import Artifact
 from app.settings import Settings
 from app.types import Arrays, Device
-from app.worker import Worker
 
 
 def make_backend(artifact: Artifact, selection: Selection, device: Device) -> Backend:

@@ -53,7 +53,7 @@ def two_workers(models: Path, log: Path, module: str = "app", **settings: str) -
 
 def events(log: Path) -> list[dict[str, object]]:
     lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
-    return [line for line in lines if line.get("logger") == "app.supervisor"]
+    return [line for line in lines if line.get("logger") == "app.processes.supervisor"]
 
 
 def started(log: Path) -> list[int]:
