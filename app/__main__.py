@@ -22,9 +22,9 @@ import structlog
 import uvicorn
 
 from app.logs import configure_logs
-from app.server import RESERVE, Server
+from app.processes.server import RESERVE, Server
+from app.processes.worker import Place, Worker, obey_parent_alone
 from app.settings import PREFIX, Settings, SettingsError, load_settings
-from app.worker import Place, Worker, obey_parent_alone
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -117,8 +117,8 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
 def _supervise(settings: Settings) -> int:
     """Run workers, each started as this process was."""
     # Not at the top: one process needs neither, and decides first where prometheus_client counts.
-    from app.shared_metrics import clear  # noqa: PLC0415
-    from app.supervisor import Plan, Supervisor  # noqa: PLC0415
+    from app.processes.shared_metrics import clear  # noqa: PLC0415
+    from app.processes.supervisor import Plan, Supervisor  # noqa: PLC0415
 
     try:
         bound = _config("", settings).bind_socket()

@@ -7,12 +7,12 @@ import contextlib
 import gc
 import os
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 
 from app.api.errors import install_error_handlers
 from app.api.memo import AnswerMemo
@@ -32,12 +32,12 @@ from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
 from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
-from app.metrics import CONTENT_TYPE, Metrics, ServedModel
+from app.metrics import Metrics, ServedModel
+from app.processes.shared_metrics import SharedMetrics
+from app.processes.worker import NOT_READY, READY, Worker
 from app.repository.store import Artifact, Repository
 from app.settings import Settings
-from app.shared_metrics import SharedMetrics
 from app.types import Device
-from app.worker import NOT_READY, READY, Worker
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -111,8 +111,6 @@ def create_app(
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
     app.state.protocol = protocol_for(service)  # for its server
     install_error_handlers(app)
-    if worker:  # before the one of add_routes, which knows of this process alone
-        app.add_route("/metrics", _scrape(metrics), include_in_schema=False)
     add_routes(app, service)
     # The last one added is the outermost.
     app.add_middleware(RequestMiddleware, metrics=metrics, stopping=lambda: lifecycle.stopping)
@@ -133,13 +131,6 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.watch(lambda: lifecycle.readiness().ready, served)
     python = platform.python_version()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python).set(1)
-
-
-def _scrape(metrics: Metrics) -> Callable[[Request], Awaitable[Response]]:
-    async def scrape(_: Request) -> Response:
-        return Response(await metrics.scraped(), media_type=CONTENT_TYPE)
-
-    return scrape
 
 
 def _is_ready(replica: Replica) -> bool:

@@ -1,7 +1,7 @@
 """What is counted. Recorded where it happens; written out by GET /metrics.
 
-Each gauge says how those of several processes make one (`multiprocess_mode`); app/shared_metrics.py
-does that. With one process the mode means nothing.
+Each gauge says how those of several processes make one (`multiprocess_mode`);
+app/processes/shared_metrics.py does that. With one process the mode means nothing.
 """
 
 from __future__ import annotations
@@ -217,19 +217,15 @@ class Metrics:
         return RequestMetrics(self, route, status, code)
 
     async def scraped(self) -> bytes:
-        """What a scrape is answered with: this is the only process there is."""
-        return self.exposition()
+        """What GET /metrics answers, in the Prometheus text format; called on the event loop."""
+        self.tasks.set(len(asyncio.all_tasks()))
+        return generate_latest(self.registry)
 
     def open(self) -> None:
         """Be ready for scrapes; called on the event loop. One process needs nothing for that."""
 
     def close(self) -> None:
         """The event loop is about to end."""
-
-    def exposition(self) -> bytes:
-        """Everything of this process, in the Prometheus text format; called on the event loop."""
-        self.tasks.set(len(asyncio.all_tasks()))
-        return generate_latest(self.registry)
 
 
 class RequestMetrics:

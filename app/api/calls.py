@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import Remembered
 from app.api.payloads import JSON, check_length, read_items
@@ -22,23 +22,6 @@ from app.types import Answer, CacheCounts
 BODY_LATE = "the body did not arrive in time; allow more"
 BODY_CUT = "the caller went away while sending the body"
 MAX_DIGITS = 18  # of a number in a header or path: more is larger than any limit
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """What a path asks for.
-
-    Attributes:
-        route: the path as it is documented, for the metrics.
-        many: whether bodies hold many items.
-        name: of the model; None: the default one.
-        version: of the model, as it was written; None: the one that is loaded.
-    """
-
-    route: str
-    many: bool
-    name: str | None = None
-    version: str | None = None
 
 
 class Call:

@@ -10,7 +10,8 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
-from app.api.calls import BODY_CUT, BODY_LATE, Call, Endpoint
+from app.api.calls import BODY_CUT, BODY_LATE, Call
+from app.api.endpoints import Endpoint
 from app.api.errors import ROUTE, RawAnswer, error_answer
 from app.api.payloads import check_length
 from app.api.service import Service

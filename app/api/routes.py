@@ -122,7 +122,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
     )
     async def metrics() -> Response:
         """What has been counted, for Prometheus."""
-        return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)
+        return Response(await service.metrics.scraped(), media_type=CONTENT_TYPE)
 
 
 def _model_info(service: Service, name: str) -> schemas.ModelInfo:

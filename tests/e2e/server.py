@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -16,6 +17,9 @@ from pathlib import Path
 import httpx
 
 START_LIMIT_S = 60.0
+# For clients of servers that do not encrypt: httpx would read all certificates of the machine for
+# each client, which takes longer than many requests.
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def free_port() -> int:
@@ -46,9 +50,13 @@ class Server:
     def exit_code(self, limit_s: float = 40.0) -> int:
         return self.process.wait(limit_s)
 
+    def scrape(self) -> list[str]:
+        """The lines of /metrics."""
+        return httpx.get(f"{self.url}/metrics", verify=PLAIN).text.splitlines()
+
     def metric(self, name: str) -> float:
         """The sum over all series of a metric."""
-        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        lines = self.scrape()
         found = [line.rpartition(" ") for line in lines]
         values = [float(value) for series, _, value in found if series.partition("{")[0] == name]
         declared = f"# TYPE {name.removesuffix('_total').removesuffix('_count')}"
@@ -107,7 +115,7 @@ def _wait_ready(server: Server) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.process.poll() is None:
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{server.url}/health/ready").status_code == 200:
+            if httpx.get(f"{server.url}/health/ready", verify=PLAIN).status_code == 200:
                 return
         time.sleep(0.05)
     raise RuntimeError(f"the server did not become ready:\n{server.log}")

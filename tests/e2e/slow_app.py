@@ -1,6 +1,7 @@
 """`python -m tests.e2e.slow_app`: the application with a model that takes SLOW_S seconds a batch.
 
-All else is real: settings, signals, sockets, engine, threads.
+With SLOW_UNTIL a batch takes until the file of that name is there. All else is real: settings,
+signals, sockets, engine, threads.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -16,18 +18,24 @@ from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
 from app.main import create_app
+from app.processes.worker import Worker
 from app.repository.store import Artifact
 from app.settings import Settings
 from app.types import Arrays, Device
-from app.worker import Worker
 
 
 def make_backend(artifact: Artifact, selection: Selection, device: Device) -> Backend:
     slow_s = float(os.environ.get("SLOW_S", "0.2"))
+    gate = os.environ.get("SLOW_UNTIL")
 
     def script(inputs: Arrays) -> Arrays:
-        if not (inputs["x"] == 1).any():  # the golden example is quick
+        if (inputs["x"] == 1).any():  # the golden example is quick
+            return {"y": inputs["x"] * 2}
+        if gate is None:
             time.sleep(slow_s)
+        else:
+            while not Path(gate).exists():
+                time.sleep(0.01)
         return {"y": inputs["x"] * 2}
 
     return FakeBackend(script)

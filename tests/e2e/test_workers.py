@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.artifacts import write_artifact
-from tests.e2e.server import Server, post_on_the_wire, running, start_process
+from tests.e2e.server import PLAIN, Server, post_on_the_wire, running, start_process
 
 SLOW = "tests.e2e.slow_app"
 REQUESTS = "torchlane_requests_total"
@@ -46,6 +46,8 @@ def two_workers(models: Path, log: Path, module: str = "app", **settings: str) -
         environment.setenv("TMPDIR", folder)  # a parent that is killed leaves something there
         try:
             with running(models, log, module, workers="2", log_format="json", **settings) as server:
+                # One that is ready before the other listens says so for both.
+                until(lambda: any(e["event"] == "ready" for e in events(log)), "one does not load")
                 yield server
         finally:
             until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
@@ -53,7 +55,7 @@ def two_workers(models: Path, log: Path, module: str = "app", **settings: str) -
 
 def events(log: Path) -> list[dict[str, object]]:
     lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
-    return [line for line in lines if line.get("logger") == "app.supervisor"]
+    return [line for line in lines if line.get("logger") == "app.processes.supervisor"]
 
 
 def started(log: Path) -> list[int]:
@@ -83,13 +85,22 @@ def sockets(pid: int) -> int:
 
 
 def series(server: Server, name: str) -> list[str]:
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    return [line for line in lines if line.startswith(name)]
+    return [line for line in server.scrape() if line.startswith(name)]
+
+
+def status(server: Server, number: int) -> int:
+    """Of an answer that does not take long."""
+    asked = {"input": [1, number]}
+    return httpx.post(f"{server.url}/predict", json=asked, verify=PLAIN).status_code
+
+
+def client_of(server: Server) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url, timeout=30, verify=PLAIN)
 
 
 def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Path) -> None:
     async def ask(server: Server, at_rest: int) -> None:
-        clients = [httpx.AsyncClient(base_url=server.url, timeout=30) for _ in range(CONNECTIONS)]
+        clients = [client_of(server) for _ in range(CONNECTIONS)]
         async with contextlib.AsyncExitStack() as stack:
             for client in clients:
                 await stack.enter_async_context(client)
@@ -139,23 +150,26 @@ def first_bytes(connection: socket.socket) -> bytes:
 
 
 def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_with_it(
-    models: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLOW_S", "2")
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("SLOW_UNTIL", str(gate))
     with two_workers(models, log, SLOW) as server:
         first, _ = started(log)
         for n in range(8):
-            assert httpx.post(f"{server.url}/predict", json={"input": [1, n]}).status_code == 200
+            assert status(server, n) == 200
         waiting = [post_on_the_wire(server.port, b'{"input": [%d, 2]}' % n) for n in range(2, 8)]
         server.wait_for_metric(IN_FLIGHT, lambda n: n == 6)
         counted = server.metric(REQUESTS)
         os.kill(first, signal.SIGKILL)
+        until(lambda: "worker_died" in log.read_text(), "its death is not noticed")
         until(lambda: len(series(server, "torchlane_replica_ready{")) == 1, "it still counts")
         left = server.metric(IN_FLIGHT)  # its own are gone with it
         assert 0 < left < 6
         assert server.metric(REQUESTS) == counted
+        gate.touch()
         for n in range(8):  # nobody is sent to the one that is loading
-            assert httpx.post(f"{server.url}/predict", json={"input": [1, n]}).status_code == 200
+            assert status(server, n) == 200
         assert sum(b"200 OK" in first_bytes(each) for each in waiting) == left
         counted += 8 + left
         assert server.metric(REQUESTS) == counted
@@ -178,7 +192,7 @@ def test_sigterm_under_load_loses_nothing(
         answered = [0] * CONNECTIONS
 
         async def caller(index: int) -> None:
-            async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+            async with client_of(server) as client:
                 while True:
                     n = next(numbers)
                     answer = await client.post("/predict", json={"input": [n, 2]})
@@ -191,7 +205,8 @@ def test_sigterm_under_load_loses_nothing(
         async with asyncio.TaskGroup() as group:
             for index in range(CONNECTIONS):
                 group.create_task(caller(index))
-            await asyncio.sleep(1.0)
+            while min(answered) == 0:
+                await asyncio.sleep(0.01)
             server.signal()
         return answered
 

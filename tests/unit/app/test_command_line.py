@@ -9,8 +9,8 @@ import pytest
 from fastapi import FastAPI
 
 from app.__main__ import main
+from app.processes.worker import Worker
 from app.settings import PREFIX, Settings
-from app.worker import Worker
 
 
 class Seen(ValueError):

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.api.calls import Call, Endpoint
+from app.api.calls import Call
+from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.service import Service
 from app.codecs.tensor import TensorCodec

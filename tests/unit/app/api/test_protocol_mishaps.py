@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from app.api.protocol import Exchange
+from app.api.exchange import Exchange
 from app.metrics import RequestMetrics
 from app.types import Arrays
 from tests.artifacts import write_artifact

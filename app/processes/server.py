@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import structlog
 import uvicorn
 
-from app.listener import Handover, Listener
-from app.worker import DRAIN, LISTENS, OpenConnections, Worker
+from app.processes.listener import Handover, Listener
+from app.processes.worker import DRAIN, LISTENS, OpenConnections, Worker
 
 if TYPE_CHECKING:
     from app.lifecycle import Lifecycle

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import uvloop
 
-from app.listener import Handover, Listener
+from app.processes.listener import Handover, Listener
 
 WAITING = 100
 
@@ -108,7 +108,7 @@ def test_what_waits_at_the_close_is_taken_before_it(runner: asyncio.Runner) -> N
 def test_without_descriptors_it_pauses_and_goes_on(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.listener.PAUSE_S", 0.05)
+    monkeypatch.setattr("app.processes.listener.PAUSE_S", 0.05)
 
     async def scenario() -> None:
         here = bound(errno.EMFILE)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import structlog
 
-from app.listener import BURST, EXHAUSTED, PAUSE_S
-from app.worker import CONNECTION, ClosedConnections
+from app.processes.listener import BURST, EXHAUSTED, PAUSE_S
+from app.processes.worker import CONNECTION, ClosedConnections
 
 LOG = structlog.get_logger(__name__)
 BACKLOG = 2048

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import shared_metrics
 from app.metrics import Metrics, ServedModel
-from app.shared_metrics import SharedMetrics, SupervisorMetrics
+from app.processes import shared_metrics
+from app.processes.shared_metrics import SharedMetrics, SupervisorMetrics
 from app.types import CacheCounts, ModelId
 
 MODEL = ModelId("double", 3)
@@ -201,7 +201,7 @@ async def test_the_processes_own_values_cover_parent_and_workers(
 async def test_a_neighbour_that_does_not_answer_holds_a_scrape_up_only_shortly(
     folder: Path, make: Callable[[int], SharedMetrics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.neighbours.PATIENCE_S", 0.1)
+    monkeypatch.setattr("app.processes.neighbours.PATIENCE_S", 0.1)
     worker = make(0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as silent:
         silent.bind(str(folder / "silent.socket"))

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import structlog
 
-from app.acceptor import Acceptor, Recipient
-from app.shared_metrics import SupervisorMetrics, forget_gauges
-from app.worker import DRAIN, LISTENS, NOT_READY, READY, ClosedConnections, Place
+from app.processes.acceptor import Acceptor, Recipient
+from app.processes.shared_metrics import SupervisorMetrics, forget_gauges
+from app.processes.worker import DRAIN, LISTENS, NOT_READY, READY, ClosedConnections, Place
 
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.worker import READY, ClosedConnections, OpenConnections, Place, Worker
+from app.processes.worker import READY, ClosedConnections, OpenConnections, Place, Worker
 
 
 def test_a_place_is_read_as_it_was_written() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from app import shared_metrics
-from app.supervisor import Plan, Supervisor
+from app.processes import shared_metrics
+from app.processes.supervisor import Plan, Supervisor
 
 # Sends its place to whoever connects; what else it does is said in its environment.
 WORKER = """
 import os, signal, socket, sys, time
-from app.worker import *
+from app.processes.worker import *
 place = Place.parse(sys.argv[2])
 obey_parent_alone(place.parent)
 behaviour = os.environ.get(f"WORKER_{place.index}", "")
@@ -178,7 +178,7 @@ async def test_settings_that_do_not_fit_end_the_server_though_another_worker_ser
 async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.supervisor.RESTART_DELAYS_S", (0.0, 0.1))
+    monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (0.0, 0.1))
     async with supervising(folder, 2) as running:
         await all_are_up(running, 2)
         (folder / "broken_1").touch()
@@ -195,7 +195,7 @@ async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
 async def test_a_second_signal_and_a_budget_that_is_spent_end_what_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.supervisor.CLOSE_S", 0.1)
+    monkeypatch.setattr("app.processes.supervisor.CLOSE_S", 0.1)
     async with supervising(folder, 1, drain_s=0.3, behaviour={"WORKER_0": "stays"}) as running:
         assert await running.connect() == "0"
         assert await running.stop() == 1
@@ -211,7 +211,7 @@ async def test_a_second_signal_and_a_budget_that_is_spent_end_what_stays(
 async def test_connections_wait_while_there_is_nobody_to_take_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.supervisor.RESTART_DELAYS_S", (0.5,))
+    monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (0.5,))
     async with supervising(folder, 1) as running:
         assert await running.connect() == "0"
         os.kill(running.children()[0], signal.SIGKILL)

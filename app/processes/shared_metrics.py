@@ -23,7 +23,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from app.metrics import LABELS, MODEL_INFO, Metrics
-from app.neighbours import Neighbours
+from app.processes.neighbours import Neighbours
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
 SUPERVISOR = "supervisor"

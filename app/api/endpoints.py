@@ -1,0 +1,47 @@
+"""What a prediction's path asks for, read once for each path that clients use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PATH = re.compile(
+    rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
+)
+MOST_PATHS = 256  # that are remembered: they come from clients
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a path asks for.
+
+    Attributes:
+        route: the path as it is documented, for the metrics.
+        many: whether bodies hold many items.
+        name: of the model; None: the default one.
+        version: of the model, as it was written; None: the one that is loaded.
+    """
+
+    route: str
+    many: bool
+    name: str | None = None
+    version: str | None = None
+
+
+class Endpoints:
+    """Which paths take the short way."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Endpoint] = {}
+
+    def at(self, url: bytes) -> Endpoint | None:
+        """What a prediction's path asks for; None: it is another path, or one with a query."""
+        endpoint = self._known.get(url)
+        if endpoint is None and (match := PATH.fullmatch(url)):
+            name, version, call = (each.decode("ascii") for each in match.groups(b""))
+            prefix = "/models/{name}" * bool(name) + "/versions/{version}" * bool(version)
+            many = call == "batch-predict"
+            endpoint = Endpoint(f"{prefix}/{call}", many, name or None, version or None)
+            if len(self._known) < MOST_PATHS:
+                self._known[url] = endpoint
+        return endpoint

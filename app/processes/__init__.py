@@ -1,0 +1,1 @@
+"""One process or several behind one port: connections, signals, restarts, shared metrics."""

@@ -1,0 +1,59 @@
+"""Which paths are predictions, and what they ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.api.endpoints import MOST_PATHS, Endpoints
+
+
+@pytest.mark.parametrize(
+    ("url", "route", "many", "name", "version"),
+    [
+        (b"/predict", "/predict", False, None, None),
+        (b"/batch-predict", "/batch-predict", True, None, None),
+        (b"/models/a-b_9/predict", "/models/{name}/predict", False, "a-b_9", None),
+        (
+            b"/models/x/versions/07/batch-predict",
+            "/models/{name}/versions/{version}/batch-predict",
+            True,
+            "x",
+            "07",
+        ),
+    ],
+)
+def test_predictions(
+    url: bytes, route: str, many: bool, name: str | None, version: str | None
+) -> None:
+    found = Endpoints().at(url)
+    assert found is not None
+    assert (found.route, found.many, found.name, found.version) == (route, many, name, version)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            b"/",
+            b"/predict/",
+            b"/predict?a=1",
+            b"//predict",
+            b"/Predict",
+            b"/predict\xff",
+            b"*",
+        ),
+        *(b"/models//predict", b"/models/a%20b/predict", b"/models/a/versions/x/predict"),
+        *(b"/models/a/versions/1234567890/predict", b"http://host/predict", b"/predict\n"),
+    ],
+)
+def test_everything_else_is_not_ours(url: bytes) -> None:
+    assert Endpoints().at(url) is None
+
+
+def test_what_clients_make_up_is_not_kept_for_ever() -> None:
+    endpoints = Endpoints()
+    first = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MOST_PATHS)]
+    again = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MOST_PATHS)]
+    assert again == first
+    kept = sum(one is other for one, other in zip(first, again, strict=True))
+    assert kept == MOST_PATHS
