@@ -145,8 +145,11 @@ class Acceptor:
         """The worker with the fewest open connections among those that should get one.
 
         Those are the ones whose models are loaded, if there are any. At the first start it is the
-        other way round: nobody is to be told that the server is ready before all of it is.
+        other way round, and connections wait until every worker that lives listens: nobody is to
+        be told that the server is ready before all of it is.
         """
+        if not self.all_loaded_once and not all(e.listens for e in self._recipients.values()):
+            return None
         able = {i: each for i, each in self._recipients.items() if each.listens and not each.full}
         for wanted in (self.all_loaded_once, not self.all_loaded_once):
             found = [i for i, each in able.items() if each.loaded is wanted]

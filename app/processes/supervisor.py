@@ -157,6 +157,7 @@ class Supervisor:
         forget_gauges(index)
         if not self._stopping:
             self._replace(index, life, code)
+            self._acceptor.resume()  # those that live may all listen now
         elif not life.ended_by_us:
             self._exit_code = self._exit_code or code
         if self._stopping and not self._lives:

@@ -29,11 +29,14 @@ if behaviour.startswith("exit"):
     sys.exit(int(behaviour[4:]))
 if (place.folder / f"broken_{place.index}").exists():
     sys.exit(3)
+if behaviour == "late":
+    time.sleep(1)
 worker = Worker(place)
 worker.channel.setblocking(True)
 worker.tell(LISTENS)
-if behaviour != "loads":
+if behaviour not in ("loads", "late"):
     worker.tell(READY)
+    (place.folder / f"ready_{place.index}").touch()
 while True:
     data, descriptors, _, _ = socket.recv_fds(worker.channel, 1, 8)
     for each in descriptors:
@@ -145,6 +148,25 @@ async def test_while_one_loads_for_the_first_time_nobody_is_told_that_all_is_rea
             pass
         for _ in range(3):
             assert await running.connect() == "1"
+        assert await running.stop() == 0
+
+
+async def test_at_first_start_connections_wait_until_every_worker_listens(folder: Path) -> None:
+    async with supervising(folder, 2, behaviour={"WORKER_0": "late"}) as running:
+        for _ in range(3):
+            assert await running.connect() == "0"  # the other one is ready, and would say so
+        assert await running.stop() == 0
+
+
+async def test_a_worker_that_dies_before_it_listens_holds_nobody_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (30.0,))
+    async with supervising(folder, 2, behaviour={"WORKER_0": "late"}) as running:
+        await eventually((folder / "ready_1").exists)
+        await asyncio.sleep(0.1)  # the parent has heard it by now
+        os.kill(running.children()[0], signal.SIGKILL)
+        assert await running.connect() == "1"
         assert await running.stop() == 0
 
 
