@@ -54,7 +54,7 @@ serve-compiled: $(COMPILED) ## serve with it
 
 .PHONY: test-compiled
 test-compiled: $(COMPILED) ## run the tests of the server's parts on it
-	PYTHONSAFEPATH=1 PYTHONPATH=.compiled $(BIN)/python -m pytest --import-mode=append $(PYTEST_ARGS) tests/unit/app tests/integration
+	$(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PYTEST_ARGS) tests/unit/app tests/integration
 
 .PHONY: test
 test: $(READY) ## run the tests
