@@ -91,6 +91,24 @@ COPY app app
 COPY models/*.py models/
 RUN package-into /opt/torchlane
 
+# The request path as machine code, made beside all that it imports.
+FROM serving-environment AS compiled-app-package
+ARG PIP_INDEX_URL
+RUN --mount=type=secret,id=extra_ca \
+    if [ -s /run/secrets/extra_ca ]; then set -- -o Acquire::https::CAInfo=/run/secrets/extra_ca; fi; \
+    headers=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
+    apt-get "$@" update -qq \
+    && apt-get "$@" install -y -qq --no-install-recommends gcc libc6-dev \
+       $([ -e "$headers/Python.h" ] || echo libpython3-dev) \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
+RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    install-into /opt/venv mypy setuptools
+COPY pyproject.toml ./
+COPY deploy/compile.py deploy/
+COPY --from=app-package /opt/torchlane /opt/torchlane
+RUN /opt/venv/bin/python deploy/compile.py /opt/torchlane
+
 FROM packaging AS export-package
 COPY models models
 COPY export export
@@ -159,7 +177,7 @@ LABEL org.opencontainers.image.title="Torchlane load" \
 # The last one is what a build without --target makes.
 FROM runtime AS api
 COPY --from=slim-environment /opt/venv /opt/venv
-COPY --from=app-package /opt/torchlane /opt/torchlane
+COPY --from=compiled-app-package /opt/torchlane /opt/torchlane
 ENV TORCHLANE_HOST=0.0.0.0 TORCHLANE_PORT=8000 TORCHLANE_MODEL_DIR=/artifacts TORCHLANE_LOG_FORMAT=json
 EXPOSE 8000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=120s --retries=3 \

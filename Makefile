@@ -36,6 +36,26 @@ serve: $(READY) ## serve what is in artifacts/; exports digits first if nothing 
 	@ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
 	@exec $(BIN)/python -m app
 
+COMPILED := .compiled/.ready
+$(COMPILED): $(READY) deploy/compile.py $(shell find app models -name '*.py')
+	rm -rf .compiled
+	$(BIN)/python -m hatchling build --target wheel --directory .compiled/wheel >/dev/null
+	$(BIN)/python -m pip install --quiet --no-index --no-deps --target .compiled .compiled/wheel/*.whl
+	$(BIN)/python deploy/compile.py .compiled
+	@touch $@
+
+.PHONY: compiled
+compiled: $(COMPILED) ## the server with its request path as machine code, in .compiled; needs a C compiler, takes a minute
+
+.PHONY: serve-compiled
+serve-compiled: $(COMPILED) ## serve with it
+	@ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
+	@PYTHONSAFEPATH=1 PYTHONPATH=.compiled exec $(BIN)/python -m app
+
+.PHONY: test-compiled
+test-compiled: $(COMPILED) ## run the tests of the server's parts on it
+	$(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PYTEST_ARGS) tests/unit/app tests/integration
+
 .PHONY: test
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose'
@@ -76,7 +96,7 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: $(READY) ## this server beside others on the same work, one core each; BENCH_ARGS=--quick: under two minutes
+bench: $(READY) $(COMPILED) ## this server beside others on the same work, one core each; BENCH_ARGS=--quick: under two minutes
 	$(BIN)/python -m loadtests.bench $(BENCH_ARGS)
 
 .PHONY: bench-peers
@@ -90,7 +110,7 @@ constraints: $(READY) ## pin what is installed now
 
 .PHONY: clean
 clean: ## remove what can be made again, but not artifacts/ and not .venv
-	rm -rf reports .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
+	rm -rf reports .compiled .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 .PHONY: help

@@ -10,6 +10,7 @@ import platform
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
@@ -25,6 +26,7 @@ from app.backends.base import Backend
 from app.backends.devices import find_devices
 from app.backends.factory import TorchBackends
 from app.backends.selection import Preference, Selection
+from app.engine import engine
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
@@ -129,8 +131,13 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
             yield ServedModel(model.id, selection.variant or "plan", selection.precision)
 
     metrics.watch(lambda: lifecycle.readiness().ready, served)
-    python = platform.python_version()
-    metrics.build_info.labels(_version("torchlane"), _version("torch"), python).set(1)
+    python, compiled = platform.python_version(), str(is_compiled()).lower()
+    metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
+
+
+def is_compiled() -> bool:
+    """Whether the request path runs as machine code, see deploy/compile.py."""
+    return Path(engine.__file__).suffix != ".py"
 
 
 def _is_ready(replica: Replica) -> bool:

@@ -186,8 +186,8 @@ class Metrics:
         )
         self.build_info = Gauge(
             "torchlane_build_info",
-            "Always 1; the labels say what runs.",
-            ("version", "torch", "python"),
+            "Always 1; the labels say what runs, `compiled` whether it is made as machine code.",
+            ("version", "torch", "python", "compiled"),
             registry=self.registry,
             multiprocess_mode="livemax",
         )

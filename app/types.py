@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -42,9 +42,8 @@ def signature_of(arrays: Arrays) -> Signature:
 Outcome: TypeAlias = Arrays | ItemFailed
 
 
-@dataclass(frozen=True, slots=True)
-class ModelId:
-    """One version of one model."""
+class ModelId(NamedTuple):
+    """One version of one model; a tuple, because every request is looked up by it."""
 
     name: str
     version: int
@@ -89,8 +88,7 @@ class Serving:
     median_us: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheCounts:
+class CacheCounts(NamedTuple):
     """How the items of one request were answered; the three add up to the number of items."""
 
     hit: int = 0
@@ -98,12 +96,11 @@ class CacheCounts:
     joined: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One outcome per item, in the order of the request; seconds are those of the slowest item."""
 
     outcomes: Sequence[Outcome]
-    cache: CacheCounts = field(default_factory=CacheCounts)
+    cache: CacheCounts = CacheCounts()
     queue_s: float = 0.0
     compute_s: float = 0.0
 

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import app
+from app.main import is_compiled
 from export.cli import main as export_main
 from models.catalog import CATALOG
+
+
+def pytest_report_header() -> str:
+    return f"app: {'compiled, ' if is_compiled() else ''}{Path(app.__file__).parent}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

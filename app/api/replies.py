@@ -42,12 +42,11 @@ def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
     Raises:
         PayloadTooLarge: with both numbers.
     """
-    size = sum(
-        array.nbytes
-        for outcome in outcomes
-        if not isinstance(outcome, ItemFailed)
-        for array in outcome.values()
-    )
+    size = 0
+    for outcome in outcomes:
+        if not isinstance(outcome, ItemFailed):
+            for array in outcome.values():
+                size += array.nbytes
     if size > limit:
         raise PayloadTooLarge(
             f"the answer would have {size} bytes of numbers, at most {limit} are sent; "
@@ -61,14 +60,16 @@ def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) 
     Raises:
         ItemFailed: if the only item, or every one of them, failed.
     """
-    if all(isinstance(outcome, ItemFailed) for outcome in outcomes):
+    predicted = False
+    places: list[object] = []
+    for outcome in outcomes:
+        if isinstance(outcome, ItemFailed):
+            places.append({"error": str(outcome), "code": outcome.code})
+        else:
+            places.append(model.codec.encode(outcome))
+            predicted = True
+    if not predicted:
         raise _failed(outcomes)
-    places = [
-        {"error": str(outcome), "code": outcome.code}
-        if isinstance(outcome, ItemFailed)
-        else model.codec.encode(outcome)
-        for outcome in outcomes
-    ]
     head = {"model": model.id.name, "version": model.id.version}
     last = {"predictions": places} if many else {"prediction": places[0]}
     return orjson.dumps(head | last, option=JSON_OPTIONS)

@@ -17,8 +17,10 @@ ENTRY_OVERHEAD_BYTES = 352
 
 def cost_bytes(key: bytes, value: Arrays) -> int:
     """Real bytes of one entry: key, dictionary, arrays with their headers, and bookkeeping."""
-    arrays = sum(sys.getsizeof(array) for array in value.values())
-    return sys.getsizeof(key) + sys.getsizeof(value) + arrays + ENTRY_OVERHEAD_BYTES
+    cost = sys.getsizeof(key) + sys.getsizeof(value) + ENTRY_OVERHEAD_BYTES
+    for array in value.values():
+        cost += sys.getsizeof(array)
+    return cost
 
 
 class PredictionCache:

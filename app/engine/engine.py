@@ -233,7 +233,7 @@ class Engine:
         served = self._models.get(model)
         if served is None:
             raise ModelNotFound(f"model {model} is not loaded; GET /models lists what is")
-        if self._dispatcher.ready_replicas(model) == 0:
+        if not self._dispatcher.serves(model):
             raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
         return served
 
@@ -304,11 +304,11 @@ def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:
     if waiter.error is not None:
         metrics.outcome(waiter.error.code, len(waiter.keys))
         return
-    failed = [
-        outcome.code
-        for outcome in map(waiter.outcomes.__getitem__, waiter.keys)
-        if isinstance(outcome, ItemFailed)
-    ]
-    for code in failed:
-        metrics.outcome(code)
-    metrics.outcome("ok", len(waiter.keys) - len(failed))
+    predicted = 0
+    for key in waiter.keys:
+        outcome = waiter.outcomes[key]
+        if isinstance(outcome, ItemFailed):
+            metrics.outcome(outcome.code)
+        else:
+            predicted += 1
+    metrics.outcome("ok", predicted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
@@ -25,7 +24,21 @@ class Waiter:
         error: why the wait has ended without all of them.
         queue_s: of the slowest item, like `compute_s`.
         then: what the caller wants done when it is settled.
+        number: among those who wait; 0: it never had to.
     """
+
+    __slots__ = (
+        "_pending",
+        "_settled",
+        "compute_s",
+        "deadline",
+        "error",
+        "keys",
+        "number",
+        "outcomes",
+        "queue_s",
+        "then",
+    )
 
     def __init__(self, deadline: float, settled: Callable[[Waiter], None]) -> None:
         self.deadline = deadline
@@ -35,6 +48,7 @@ class Waiter:
         self.queue_s = 0.0
         self.compute_s = 0.0
         self.then: Callable[[], None] | None = None
+        self.number = 0
         self._pending: set[bytes] = set()
         self._settled = settled
 
@@ -76,12 +90,19 @@ class Waiter:
         self.fail(DeadlineExceeded("the answer was not ready in time; allow more or send less"))
 
 
-@dataclass(eq=False, slots=True)
 class Flight(Generic[T]):
-    """One computation and everybody who waits for it; `work` is what the engine queued for it."""
+    """One computation and everybody who waits for it.
 
-    work: T
-    waiters: set[Waiter] = field(default_factory=set)
+    Args:
+        work: what the engine queued for it.
+        first: whoever asked for it first.
+    """
+
+    __slots__ = ("waiters", "work")
+
+    def __init__(self, work: T, first: Waiter) -> None:
+        self.work = work
+        self.waiters = {first}
 
 
 class SingleFlight(Generic[T]):
@@ -108,7 +129,7 @@ class SingleFlight(Generic[T]):
         """
         if key in self._flights:
             raise RuntimeError("bug: a flight was opened twice")
-        self._flights[key] = Flight(work, {waiter})
+        self._flights[key] = Flight(work, waiter)
 
     def leave(self, key: bytes, waiter: Waiter) -> Flight[T] | None:
         """Leave a flight; returns it when nobody waits for it any more."""

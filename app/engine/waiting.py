@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import weakref
 
 from app.engine.clock import Clock, Timer
 from app.engine.singleflight import Waiter
@@ -25,34 +24,35 @@ class OpenWaiters:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: set[Waiter] = set()
-        # Settled ones leave it later; it must not keep their outcomes until then.
-        self._by_deadline: list[tuple[float, int, weakref.ref[Waiter]]] = []
-        self._order = itertools.count()
+        self._open: dict[int, Waiter] = {}  # by their numbers
+        # Numbers of settled ones leave it later; the waiters themselves, with all that they hold,
+        # must not stay until then.
+        self._by_deadline: list[tuple[float, int]] = []
+        self._numbers = itertools.count(1)
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._emptied: asyncio.Future[None] | None = None
 
     def add(self, waiter: Waiter) -> None:
         """A request waits from now on."""
-        self._open.add(waiter)
+        waiter.number = number = next(self._numbers)
+        self._open[number] = waiter
         if len(self._by_deadline) > 2 * len(self._open) + COMPACT_ABOVE:
-            self._by_deadline = [each for each in self._by_deadline if each[2]() in self._open]
+            self._by_deadline = [each for each in self._by_deadline if each[1] in self._open]
             heapq.heapify(self._by_deadline)
-        entry = (waiter.deadline, next(self._order), weakref.ref(waiter))
-        heapq.heappush(self._by_deadline, entry)
+        heapq.heappush(self._by_deadline, (waiter.deadline, number))
         if self._timer is None or waiter.deadline < self._timer_at:
             self._set_timer(waiter.deadline)
 
     def close(self, waiter: Waiter) -> None:
         """It waits no longer; harmless when it did not."""
-        self._open.discard(waiter)
+        self._open.pop(waiter.number, None)
         if self._emptied is not None and not self._open and not self._emptied.done():
             self._emptied.set_result(None)
 
     def fail_all(self, error: TorchlaneError) -> None:
         """End every wait."""
-        for waiter in tuple(self._open):
+        for waiter in tuple(self._open.values()):
             waiter.fail(error)
 
     async def until_none(self) -> None:
@@ -72,9 +72,9 @@ class OpenWaiters:
         self._timer = None
         now = self._clock.now()
         while self._by_deadline:
-            deadline, _, found = self._by_deadline[0]
-            waiter = found()
-            if waiter is None or waiter not in self._open:
+            deadline, number = self._by_deadline[0]
+            waiter = self._open.get(number)
+            if waiter is None:
                 heapq.heappop(self._by_deadline)
             elif deadline > now:
                 self._set_timer(deadline)

@@ -19,7 +19,7 @@ from rich.console import Console
 from loadtests.bench import machine, plot, report
 from loadtests.bench.answers import CheckError
 from loadtests.bench.bodies import BodiesError
-from loadtests.bench.environments import SetupError, set_up
+from loadtests.bench.environments import SetupError, check_compiled, set_up
 from loadtests.bench.generator import LoadError
 from loadtests.bench.mean_model import ModelError
 from loadtests.bench.options import Setup, parse
@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             set_up(asked.peers, console.print)
             return 0
         folder = newest_artifact(asked.artifacts)
+        if asked.package is not None:
+            check_compiled(asked.package)
         cores = choose_cores()
         found = machine.conditions(f"python -m loadtests.bench {' '.join(given)}", asked, cores)
         console.print(machine.headline(found, str(folder)))

@@ -14,6 +14,7 @@ from loadtests.bench.workloads import LITSERVE, MLSERVER, MOSEC
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).resolve().parent / "peers"
 ENVIRONMENTS = ROOT / ".bench"
+COMPILED = ROOT / ".compiled"  # where `make compiled` puts our server
 WITH_ENVIRONMENT = (MOSEC, LITSERVE, MLSERVER)  # the others run in ours
 REQUIREMENTS = "requirements.txt"
 TORCH = "torch=="
@@ -40,6 +41,21 @@ def why_not(peer: str) -> str | None:
     if made.read_bytes() != (PEERS / peer / REQUIREMENTS).read_bytes():
         return f"its environment {ENVIRONMENTS / peer} is of other versions; {advice} anew"
     return None
+
+
+def check_compiled(package: Path) -> None:
+    """Whether a folder holds our server, compiled from the very sources of this checkout.
+
+    Raises:
+        SetupError: if not, with what to do.
+    """
+    advice = "run `make compiled`, or ask for --pure, which runs the checkout"
+    if not list(package.glob("app/**/*.so")):
+        raise SetupError(f"there is no compiled server in {package}: {advice}")
+    for file in sorted((ROOT / "app").rglob("*.py")):
+        copy = package / file.relative_to(ROOT)
+        if not copy.exists() or copy.read_bytes() != file.read_bytes():
+            raise SetupError(f"{file.relative_to(ROOT)} has changed since {package} was made: {advice}")
 
 
 def pins(peer: str) -> dict[str, str]:

@@ -33,6 +33,7 @@ def conditions(command: str, options: Options, cores: Cores) -> dict[str, Any]:
         "server_core": cores.server,
         "generator_core": cores.generator,
         "generator": generator(),
+        "compiled": options.package is not None,
         "rounds": options.rounds,
         "seconds": options.seconds,
         "versions": {name: version(name) for name in OURS},
@@ -64,6 +65,7 @@ def headline(found: dict[str, Any], folder: str) -> str:
         lines.append(
             f"servers on core {found['server_core']}, load from core {found['generator_core']}"
         )
+    lines.append(f"Torchlane is {'compiled' if found['compiled'] else 'not compiled'}")
     if found["settings_from_environment"]:
         lines.append(f"set for Torchlane: {', '.join(found['settings_from_environment'])}")
     if found["load_average_before"] > BUSY_LOAD:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from loadtests.bench.environments import WITH_ENVIRONMENT
+from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT
 from loadtests.bench.references import ForwardKind
 from loadtests.bench.workloads import NAMES, OURS, QUICK, QUICK_SERVERS, SERVERS
 
@@ -29,6 +29,7 @@ class Options:
         forwards: ways in which they run the model.
         shared_environment: of ours where server and load share all cores.
         raw_forwards: also time forwards without a server.
+        package: the folder from which ours runs; None: the checkout, which is not compiled.
     """
 
     workloads: tuple[str, ...]
@@ -40,6 +41,7 @@ class Options:
     out: Path
     shared_environment: tuple[tuple[str, str], ...]
     raw_forwards: bool
+    package: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ def parse(arguments: Sequence[str]) -> Options | Setup:
         out=given.out,
         shared_environment=tuple(_pair(each) for each in given.shared_environment),
         raw_forwards=not quick and not given.workloads,
+        package=None if given.pure else COMPILED,
     )
 
 
@@ -95,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_at_least_one, help="whole ones, each run; default: 4")
     parser.add_argument(
         "--quick", action="store_true", help="one round, two seconds, fewer workloads and servers"
+    )
+    parser.add_argument(
+        "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
     )
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
     parser.add_argument("--out", type=Path, default=Path("reports"), help="of bench.json and .png")

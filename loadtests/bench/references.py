@@ -62,11 +62,13 @@ class Serving:
     Attributes:
         folder: the artifact of one version.
         shared_environment: ours where server and load share all cores, as NAME=VALUE.
+        package: the folder from which ours runs; None: the checkout.
     """
 
     folder: Path
     cores: Cores
     shared_environment: tuple[tuple[str, str], ...] = ()
+    package: Path | None = None
 
 
 def title_of(key: str) -> str:
@@ -155,7 +157,13 @@ def _own(serving: Serving) -> tuple[tuple[str, str], ...]:
         ("TORCHLANE_MODEL_DIR", str(repository)),
         ("TORCHLANE_DEFAULT_MODEL", model),
         ("TORCHLANE_DEVICES", "cpu"),  # one core is compared with one core, also beside a GPU
+        *_running_from(serving.package),
     )
+
+
+def _running_from(package: Path | None) -> tuple[tuple[str, str], ...]:
+    """Without the second, Python would take the working directory's packages first."""
+    return () if package is None else (("PYTHONPATH", str(package)), ("PYTHONSAFEPATH", "1"))
 
 
 def _command(server: str) -> tuple[str, ...]:

@@ -86,7 +86,9 @@ class Session:
     def _bench(self, model: ModelName) -> Iterator[Bench]:
         folder = self.digits if model == "digits" else mean_model.artifact()
         manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
-        serving = Serving(folder.absolute(), self.cores, self.options.shared_environment)
+        serving = Serving(
+            folder.absolute(), self.cores, self.options.shared_environment, self.options.package
+        )
         with Fleet() as fleet, answers_of(folder) as answers:
             yield Bench(fleet, serving, manifest, answers, self.options.seconds)
 

@@ -60,7 +60,9 @@ def test_the_serving_image_has_no_compiler_and_nothing_that_only_others_need() -
     assert {"torch", "fastapi", "uvicorn", "torchlane"} <= have
     assert not unwanted & have
     packages = run(API, "ls", "/opt/torchlane").split()
-    assert [name for name in packages if "dist-info" not in name] == ["app", "models"]
+    assert [name for name in packages if "." not in name] == ["app", "models"]
+    says = "from app.main import is_compiled; print(is_compiled())"
+    assert run(API, "python", "-c", says).strip() == "True"
     assert "definitions" not in run(API, "ls", "/opt/torchlane/models").split()
 
 

@@ -21,7 +21,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
     repository: Path, tmp_path: Path
 ) -> None:
     asked = ["--servers", "bare_asgi,plain_fastapi", "--workloads", "json-32,zipf"]
-    asked += ["--forward", "script"]
+    asked += ["--forward", "script", "--pure"]
     command = [*COMMAND, *asked, "--artifacts", str(repository), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,7 +53,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
 def test_a_signal_ends_it_and_leaves_no_server_behind(
     repository: Path, tmp_path: Path, number: signal.Signals, during: str
 ) -> None:
-    asked = ["--servers", "bare_asgi", "--workloads", "json-32", "--seconds", "600"]
+    asked = ["--servers", "bare_asgi", "--workloads", "json-32", "--seconds", "600", "--pure"]
     command = [*COMMAND, *asked, "--artifacts", str(repository), "--out", str(tmp_path)]
     mark = f"bench-{os.getpid()}-{number}"  # all that it starts inherits it
     environment = {**os.environ, "BENCH_TEST_MARK": mark}

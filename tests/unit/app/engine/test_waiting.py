@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import tracemalloc
 import weakref
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from app.engine.clock import ManualClock, Timer
 from app.engine.singleflight import Waiter
 from app.engine.waiting import COMPACT_ABOVE, OpenWaiters
 from app.errors import DeadlineExceeded, ShuttingDown
+from app.types import Array
 from tests.unit.app.engine.harness import rig
 
 KEY = b"k"
@@ -72,8 +74,10 @@ class Scene:
         self.open.add(waiter)
         return waiter
 
-    def settle(self, waiter: Waiter) -> None:
-        waiter.settle(KEY, {"y": np.zeros(1)}, 0.0, 0.0)
+    def settle(self, waiter: Waiter) -> weakref.ref[Array]:
+        outcome = np.zeros(1)
+        waiter.settle(KEY, {"y": outcome}, 0.0, 0.0)
+        return weakref.ref(outcome)
 
     def _closed(self, waiter: Waiter) -> None:
         self.open.close(waiter)
@@ -166,29 +170,25 @@ def test_who_expires_may_bring_the_next() -> None:
 
 
 class TestMemory:
-    def test_settled_ones_are_let_go_while_others_come(self) -> None:
+    @pytest.mark.parametrize("waiting", [0, 100])
+    def test_settled_ones_are_let_go_beside_those_that_wait(self, waiting: int) -> None:
         scene = Scene()
-        alive: weakref.WeakSet[Waiter] = weakref.WeakSet()
-        for _ in range(2000):
-            waiter = scene.add(1e6)
-            alive.add(waiter)
-            scene.settle(waiter)
-        del waiter
-        assert len(alive) <= COMPACT_ABOVE + 2
-
-    def test_settled_ones_are_let_go_beside_those_that_wait(self) -> None:
-        scene = Scene()
-        waiting = [scene.add(1e6) for _ in range(100)]
-        alive: weakref.WeakSet[Waiter] = weakref.WeakSet()
-        for _ in range(2000):
-            waiter = scene.add(1e6)
-            alive.add(waiter)
-            scene.settle(waiter)
-        del waiter
-        assert len(alive) <= 2 * len(waiting) + COMPACT_ABOVE + 2
+        waiters = [scene.add(1e6) for _ in range(waiting)]
+        for _ in range(COMPACT_ABOVE):
+            scene.settle(scene.add(1e6))
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            outcomes = [scene.settle(scene.add(1e6)) for _ in range(20_000)]
+            alive = sum(each() is not None for each in outcomes)
+            del outcomes
+            growth = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert alive == 0
+        assert growth < 200 * (COMPACT_ABOVE + 2 * waiting)  # a few words each, not 20,000 of them
         scene.clock.advance(1e6)
-        assert scene.ended == [1e6] * 100
-        assert len(alive) == 0
+        assert scene.ended == [1e6] * len(waiters)
 
     async def test_an_answer_is_not_held_until_its_deadline(self) -> None:
         """One answer may have 64 MiB, and a deadline is half a minute away."""

@@ -40,7 +40,7 @@ def make(folder: Path) -> Callable[[int], SharedMetrics]:
         metrics.watch(lambda: True, lambda: [SERVED])
         metrics.replica(f"cpu#{index}", "cpu", lambda: True)
         metrics.cache_limit.set(100)
-        metrics.build_info.labels("1", "2", "3").set(1)
+        metrics.build_info.labels("1", "2", "3", "false").set(1)
         metrics.open()
         return metrics
 
@@ -167,7 +167,7 @@ async def test_the_series_are_those_of_one_process(
     alone.watch(lambda: True, lambda: [SERVED])
     alone.replica("cpu#0", "cpu", lambda: True)
     alone.cache_limit.set(100)
-    alone.build_info.labels("1", "2", "3").set(1)
+    alone.build_info.labels("1", "2", "3", "false").set(1)
     count(alone)
     assert several.series() == Scraped(await alone.scraped()).series()
 

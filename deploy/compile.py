@@ -1,0 +1,94 @@
+"""Compiles the request path of an installed server to machine code, in place, with mypyc.
+
+python deploy/compile.py FOLDER
+
+FOLDER holds the packages `app` and `models`, as `pip install --target` leaves them. The sources
+stay beside what is made of them: tracebacks show them, and without the machine code they run all
+the same. Needs a C compiler and Python's headers. Why: docs/adr/0011-machine-code.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from mypyc.build import mypycify
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parents[1]
+# What every request runs through, but for the protocol and the metrics, which derive from Python
+# classes or are derived from, and the codecs, whose work is numpy's and simdjson's.
+COMPILED = (
+    "app/api/calls.py",
+    "app/api/endpoints.py",
+    "app/api/exchange.py",
+    "app/api/memo.py",
+    "app/api/payloads.py",
+    "app/api/replies.py",
+    "app/api/request_ids.py",
+    "app/engine/batching.py",
+    "app/engine/cache.py",
+    "app/engine/dispatch.py",
+    "app/engine/engine.py",
+    "app/engine/isolation.py",
+    "app/engine/keys.py",
+    "app/engine/policy.py",
+    "app/engine/singleflight.py",
+    "app/engine/submission.py",
+    "app/engine/waiting.py",
+    "app/loaded.py",
+    "app/types.py",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python deploy/compile.py")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="holds app and models")
+    folder: Path = parser.parse_args(arguments).folder.resolve()
+    missing = [file for file in COMPILED if not (folder / file).is_file()]
+    if missing:
+        sys.stderr.write(f"compile: {folder} lacks {', '.join(missing)}\n")
+        return 2
+    told = io.StringIO()
+    try:
+        # Of C the compiler would say thousands of lines, and nobody reads them.
+        with contextlib.chdir(folder), contextlib.redirect_stdout(told):
+            _build()
+    except SystemExit as error:  # mypyc and setuptools end so, whatever has gone wrong
+        sys.stderr.write(f"{told.getvalue()[-4000:]}\ncompile: it failed: {error}\n")
+        return 1
+    made = sorted(folder.glob("app/**/*.so"))
+    sys.stdout.write(f"compiled {len(made)} modules in {folder}\n")
+    return 0
+
+
+def _build() -> None:
+    """Compile the files, which stand below the working directory."""
+    with tempfile.TemporaryDirectory() as scratch:
+        options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", f"{scratch}/mypy"]
+        made = mypycify(
+            [*options, *COMPILED],
+            group_name="torchlane",
+            target_dir=scratch,
+            opt_level="3",
+            debug_level="0",
+        )
+        setup(
+            name="torchlane-compiled",
+            packages=[],
+            ext_modules=made,
+            script_args=[
+                *("--quiet", "build_ext", "--inplace"),
+                *("--build-temp", f"{scratch}/temp", "--build-lib", f"{scratch}/lib"),
+            ],
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
