@@ -131,7 +131,9 @@ def _supervise(settings: Settings) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchlane-")))
             if len(os.fsencode(folder)) > FOLDER_LIMIT:
                 raise OSError(f"the name of {folder} is longer than {FOLDER_LIMIT} bytes")
-            metrics = Path(os.environ.get(METRICS_FOLDER) or folder)
+            # A folder of this server's own in the one that was named: others may count there too.
+            named = os.environ.get(METRICS_FOLDER)
+            metrics = Path(named) / f"torchlane-{settings.port}" if named else folder
             metrics.mkdir(parents=True, exist_ok=True)
             clear(metrics)  # of an earlier run
         except OSError as error:
@@ -148,7 +150,8 @@ def _command() -> list[str]:
     spec = sys.modules["__main__"].__spec__
     if spec is None:
         raise ValueError("several workers need `python -m`: they are started the same way")
-    return [sys.executable, "-m", spec.name.removesuffix(".__main__")]
+    flags = ["-P"] if sys.flags.safe_path else []  # or the working directory's packages come first
+    return [sys.executable, *flags, "-m", spec.name.removesuffix(".__main__")]
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -71,7 +71,6 @@ class Exchange:
         "_endpoint",
         "_request_id",
         "_scope",
-        "_size",
         "_submission",
         "_timer",
         "keep_alive",
@@ -85,8 +84,7 @@ class Exchange:
         self._connection = connection
         self._endpoint = endpoint
         self._request_id = connection.ids.of(connection.headers)
-        self._body: list[bytes] = []
-        self._size = 0
+        self._body: bytes | bytearray = b""
         self._call: Call | None = None
         self._submission: Submission | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -105,10 +103,14 @@ class Exchange:
         """A piece of the body."""
         if self.response_complete:
             return
-        self._body.append(piece)
-        self._size += len(piece)
+        if not self._body:
+            self._body = piece  # most bodies come in one: it is not copied
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += piece  # not a list: pieces may have a byte each
         try:
-            check_length(self._size, self._connection.service.limits.max_body_bytes)
+            check_length(len(self._body), self._connection.service.limits.max_body_bytes)
         except TorchlaneError as error:
             self._fail(error)
 
@@ -118,8 +120,7 @@ class Exchange:
             return
         if self._timer is not None:
             self._timer.cancel()
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
+        body, self._body = bytes(self._body), b""  # of bytes it makes no copy
         try:
             submission = self._call.begin(body)
         except Exception as error:
@@ -166,11 +167,11 @@ class Exchange:
 
     def _error_answer(self, error: Exception) -> RawAnswer:
         self._scope[REQUEST_ID] = self._request_id.decode("ascii")
-        try:
-            if isinstance(error, TorchlaneError):
+        if isinstance(error, TorchlaneError):
+            try:
                 return error_answer(self._scope, error)
-        except TorchlaneError:  # it has no place in the table: a bug
-            pass
+            except Exception as bug:  # it has no place in the table, or its details are no JSON
+                error = bug
         LOG.error("unhandled_error", exc_info=error, request_id=self._scope[REQUEST_ID])
         content = error_body(self._scope, "internal", INTERNAL_MESSAGE)
         length = (b"content-length", b"%d" % len(content))

@@ -13,7 +13,7 @@ from app.backends.base import Backend
 from app.engine.batching import Batcher, LaneView, Ticket
 from app.engine.clock import Clock, Timer
 from app.engine.isolation import Contract, Report, run_batch
-from app.engine.policy import Arrivals, BatchLimits, Decision, decide
+from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits, Decision, decide
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import ModelMetrics
@@ -30,8 +30,9 @@ class Line:
 
     Attributes:
         seconds_per_item: running estimate over the batches so far; 0 before the first.
-        seen: tickets that had been submitted when this line was looked at last.
         gathering_since: when the batch that is growing was looked at first.
+        seen: tickets that had been submitted one turn ago.
+        arrivals: what has come since.
     """
 
     model: ModelId
@@ -40,16 +41,15 @@ class Line:
     contract: Contract
     metrics: ModelMetrics
     seconds_per_item: float = 0.0
-    seen: int = 0
     gathering_since: float | None = None
+    seen: int = 0
+    arrivals: Arrivals = NO_ARRIVALS
 
-    def arrivals(self, now: float) -> Arrivals:
-        """What has come since this was asked last, and how long it has been asked for one batch."""
+    def turn(self, now: float) -> None:
+        """The event loop has taken a turn: take note of what it has read."""
         items = self.batcher.submitted - self.seen
         self.seen = self.batcher.submitted
-        if self.gathering_since is None:
-            self.gathering_since = now
-        return Arrivals(items, now - self.gathering_since)
+        self.arrivals = Arrivals(items, now - (self.gathering_since or now))
 
     def took(self, seconds: float, items: int) -> None:
         """A batch of so many items took so long."""
@@ -123,36 +123,40 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        now = self._clock.now()
+        for line in self._lines.values():
+            line.turn(now)
         wake_s: float | None = None
         served = True
         while served:  # models take turns, a batch each, until no batch can start
             served = False
             for line in tuple(self._lines.values()):
-                decision = self._serve(line)
+                decision = self._serve(line, now)
                 served = served or decision.size > 0
                 wake_s = _sooner(wake_s, decision.again_in_s)
         if wake_s == 0.0:
             self.poke()
         elif wake_s is not None:
-            self._timer = self._clock.call_at(self._clock.now() + wake_s, self.poke)
+            self._timer = self._clock.call_at(now + wake_s, self.poke)
 
-    def _serve(self, line: Line) -> Decision:
+    def _serve(self, line: Line, now: float) -> Decision:
         """Start one batch of a line if the policy says so; it is then the last in turn."""
         free = [replica for replica in self._replicas if replica.is_free(line.model)]
         again: float | None = None
         if not free or line.batcher.waiting == 0:
             line.gathering_since = None
             return Decision(0)
-        now = self._clock.now()
-        arrivals = line.arrivals(now)
         for lane in sorted(line.batcher.lanes(), key=_age):
-            decision = decide(lane.waiting, now - lane.oldest_at, len(free), line.limits, arrivals)
+            waited_s = now - lane.oldest_at
+            decision = decide(lane.waiting, waited_s, len(free), line.limits, line.arrivals)
             if decision.size > 0:
                 line.gathering_since = None
                 self._start(line, lane, decision.size, free[0])
                 self._lines[line.model] = self._lines.pop(line.model)
                 return decision
             again = _sooner(again, decision.again_in_s)
+        if line.gathering_since is None:
+            line.gathering_since = now
         return Decision(0, again)
 
     def _start(self, line: Line, lane: LaneView, size: int, replica: Replica) -> None:

@@ -42,14 +42,14 @@ class Source:
         await asyncio.gather(*self._opening, return_exceptions=True)
 
     def _take(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._open(connection))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
     async def _open(self, connection: socket.socket) -> None:
         try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except Exception:  # of one connection: the others go on
             LOG.exception("connection_not_opened")
@@ -84,25 +84,28 @@ class Listener(Source):
         """Take what waits already, so that it gets an answer, and listen no more."""
         if self._closed:
             return
-        self._accept()
+        while self._accept():
+            pass
         self._closed = True
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Take what waits, as much as one turn of the loop may hold; whether more may wait."""
         for _ in range(BURST):
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except ConnectionAbortedError:
                 continue  # it went away while it waited
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
                 self._pause(error)
-                return
+                return False
             self._take(connection)
+        return True
 
     def _pause(self, error: OSError) -> None:
         """The socket stays readable: without a pause the loop would turn for nothing else."""

@@ -45,7 +45,7 @@ def forget_gauges(index: int) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what processes wrote down that are no more; others' files stay."""
+    """Remove what processes of an earlier run wrote down; the folder is one server's own."""
     for kind in ("counter", "gauge", "histogram"):
         for path in folder.glob(f"{kind}_*.db"):
             path.unlink()

@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.width = max(console.width, TABLE_WIDTH)
     given = list(sys.argv[1:] if arguments is None else arguments)
     asked = parse(given)
-    signal.signal(signal.SIGTERM, _leave)  # or servers that sleep would be left behind
+    for number in (signal.SIGTERM, signal.SIGHUP):  # or servers that sleep would be left behind
+        signal.signal(number, _leave)
     try:
         if isinstance(asked, Setup):
             set_up(asked.peers, console.print)
@@ -50,27 +51,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = machine.conditions(f"python -m loadtests.bench {' '.join(given)}", asked, cores)
         console.print(machine.headline(found, str(folder)))
         forwards = raw_forwards(console, folder, cores) if asked.raw_forwards else None
+        found |= {"forward": forwards, "shared_environment": dict(asked.shared_environment)}
         session = Session(asked, cores, folder, console.print)
-        session.run()
+        ended, code = _run(session)
     except FAILURES as error:
         sys.stderr.write(f"bench: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("bench: interrupted\n")
         return 130
-    if forwards is not None:
-        report.print_forwards(console, forwards)
-    found["shared_environment"] = dict(asked.shared_environment)
-    judged = report.judged(session.results)
+    if session.results:  # what there is, also if the rest is missing
+        _report(console, session, found | {"incomplete": ended})
+    if ended is not None:
+        sys.stderr.write(f"bench: {ended}\n")
+    return code
+
+
+def _run(session: Session) -> tuple[str | None, int]:
+    """Measure; why it ended before its end, if it did, and the exit code."""
+    try:
+        session.run()
+    except FAILURES as error:
+        return str(error), 1
+    except KeyboardInterrupt:
+        return "interrupted", 130
+    return None, 0
+
+
+def _report(console: Console, session: Session, found: report.Json) -> None:
+    """Print and write what was measured."""
+    if found["forward"] is not None:
+        report.print_forwards(console, found["forward"])
+    judged = report.judged(session.results, found)
     report.print_figures(console, session.results)
     report.print_acceptance(console, judged)
     made = report.as_json(session.results, judged, found)
-    made |= {"forward": forwards, "left_out": session.left_out, "retried": session.retried}
-    file = report.write_json(made, asked.out)
-    picture = asked.out / plot.FILE
+    made |= {"left_out": session.left_out, "retried": session.retried}
+    out = session.options.out
+    file = report.write_json(made, out)
+    picture = out / plot.FILE
     picture.write_bytes(plot.png_of(session.results, found))
     console.print(f"written to {file} and {picture}")
-    return 0
 
 
 def newest_artifact(artifacts: Path) -> Path:

@@ -13,7 +13,8 @@ from typing import Literal
 from loadtests.bench.references import title_of
 from loadtests.bench.workloads import BARE, LIMIT, LITSERVE, MOSEC, OURS, PLAIN
 
-Verdict = Literal["aim met", "met", "missed", "not measured"]
+Verdict = Literal["aim met", "met", "missed", "not judged", "not measured"]
+LEAST_ROUNDS = 3
 HALF_LOAD = "open-loop at 0.5"
 # Triton's response cache answered 8,000/s on a machine whose bare answer was 32,000/s.
 TRITON_CACHE_OF_BARE = 8.0 / 32.0
@@ -40,10 +41,16 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A demand and what was measured; the numbers of each round, none if it was not measured."""
+    """A demand and what was measured.
+
+    Attributes:
+        rounds: a number each; none if it was not measured.
+        doubt: why these numbers prove nothing, though there are some.
+    """
 
     demand: Demand
     rounds: tuple[float, ...]
+    doubt: str | None = None
 
     @property
     def median(self) -> float | None:
@@ -56,6 +63,8 @@ class Judged:
         value, demand = self.median, self.demand
         if value is None:
             return "not measured"
+        if self.doubt is not None:
+            return "not judged"
         if demand.aim is not None and _reaches(value, demand.aim, lower=demand.lower):
             return "aim met"
         return "met" if _reaches(value, demand.least, lower=demand.lower) else "missed"
@@ -104,14 +113,22 @@ def _lines() -> tuple[Line, ...]:
     )
 
 
-def judge(ratios: Mapping[str, Ratio]) -> list[Judged]:
+def judge(
+    ratios: Mapping[str, Ratio], doubts: Callable[[Demand], str | None] = lambda _: None
+) -> list[Judged]:
     """Every demand, in the order of the table.
 
     Args:
+        doubts: why the numbers of a demand prove nothing; None: they do.
         ratios: `requests_per_s` and `p50_ms`, ours over another's by workload and key, and
             `p99_over_p50` of one server; each gives one number per round, none if not measured.
     """
-    return [Judged(demand, tuple(figure(ratios))) for demand, figure in _lines()]
+    found = [(demand, tuple(figure(ratios))) for demand, figure in _lines()]
+    return [Judged(demand, rounds, _too_few(rounds) or doubts(demand)) for demand, rounds in found]
+
+
+def _too_few(rounds: Sequence[float]) -> str | None:
+    return f"{len(rounds)} of {LEAST_ROUNDS} rounds" if len(rounds) < LEAST_ROUNDS else None
 
 
 def is_met(judged: Judged, among: Sequence[Judged]) -> bool:

@@ -52,10 +52,12 @@ def check_compiled(package: Path) -> None:
     advice = "run `make compiled`, or ask for --pure, which runs the checkout"
     if not list(package.glob("app/**/*.so")):
         raise SetupError(f"there is no compiled server in {package}: {advice}")
-    for file in sorted((ROOT / "app").rglob("*.py")):
+    for file in sorted((*(ROOT / "app").rglob("*.py"), *(ROOT / "models").rglob("*.py"))):
         copy = package / file.relative_to(ROOT)
         if not copy.exists() or copy.read_bytes() != file.read_bytes():
-            raise SetupError(f"{file.relative_to(ROOT)} has changed since {package} was made: {advice}")
+            raise SetupError(
+                f"{file.relative_to(ROOT)} has changed since {package} was made: {advice}"
+            )
 
 
 def pins(peer: str) -> dict[str, str]:

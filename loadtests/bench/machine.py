@@ -32,7 +32,8 @@ def conditions(command: str, options: Options, cores: Cores) -> dict[str, Any]:
         "load_average_before": round(os.getloadavg()[0], 2),
         "server_core": cores.server,
         "generator_core": cores.generator,
-        "generator": generator(),
+        "generator": "wrk" if wrk.find() else "asyncio",
+        "generator_version": generator(),
         "compiled": options.package is not None,
         "rounds": options.rounds,
         "seconds": options.seconds,
@@ -56,7 +57,7 @@ def headline(found: dict[str, Any], folder: str) -> str:
     """What a reader of the table has to know first."""
     lines = [
         f"{folder} on {found['processor']}, {found['cores']} cores, {found['date']}",
-        f"torch {found['versions']['torch']}; load by {found['generator']}",
+        f"torch {found['versions']['torch']}; load by {found['generator_version']}",
         f"{found['rounds']} round(s) of {found['seconds']} s a run",
     ]
     if found["server_core"] is None:

@@ -19,9 +19,9 @@ from loadtests.bench.generator import LoadPlan, Run
 from loadtests.bench.references import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
 from loadtests.bench.workloads import OURS, Workload
-from loadtests.openloop.address import Address
+from loadtests.openloop.address import Address, Unreachable
 from loadtests.openloop.arrivals import schedule
-from loadtests.openloop.generator import Fired, Limits, fire
+from loadtests.openloop.generator import Fired, Limits, TrialTooLarge, fire
 from models.manifest import Manifest
 from models.tensors import Array
 
@@ -198,6 +198,11 @@ class _Load:
                 f"{self.server.name}: {run.not_200} of {run.answered} answers were not 200"
                 f"{first_one}; its log ends with:\n{self.server.log_tail()}"
             )
+        if run.sent > run.answered + plan.connections + 1:  # at the end each may be owed one
+            raise CheckError(
+                f"{self.server.name}: {run.sent} requests were sent over {plan.connections} "
+                f"connections, and {run.answered} answered"
+            )
         if not run.answered or math.isnan(run.p50_ms):
             raise CheckError(f"{self.server.name} gave no answer in {run.seconds:g} s")
         if first + run.sent > self.bodies.known_from:
@@ -253,7 +258,10 @@ class _Load:
 
     async def _open(self, due_s: Array, requests: list[bytes]) -> Fired:
         address = Address("127.0.0.1", self.server.port, "127.0.0.1")
-        return await fire(address, due_s, requests, Limits(patience_s=PATIENCE_S))
+        try:
+            return await fire(address, due_s, requests, Limits(patience_s=PATIENCE_S))
+        except (Unreachable, TrialTooLarge) as error:
+            raise CheckError(f"{self.server.name} could not be asked: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

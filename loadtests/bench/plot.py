@@ -69,7 +69,8 @@ def png_of(results: Results, conditions: Mapping[str, Any]) -> bytes:
         for axes in figure.axes[len(results) :]:
             axes.set_visible(False)
         figure.suptitle(
-            f"Torchlane beside other servers\n{conditions['processor']}, {conditions['cores']} "
+            f"Torchlane{' (compiled)' if conditions['compiled'] else ''} beside other servers\n"
+            f"{conditions['processor']}, {conditions['cores']} "
             f"cores; {conditions['rounds']} round(s) of {conditions['seconds']} s; "
             f"{conditions['date']}",
             x=0.01,

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.bench.acceptance import Judged, is_met, judge
+from loadtests.bench.acceptance import Demand, Judged, is_met, judge
 from loadtests.bench.references import title_of
 from loadtests.bench.results import Entry, Figure, Results, Round, Spread, keys, ratios, values
 from loadtests.bench.workloads import WORKLOADS
@@ -23,8 +23,20 @@ FIGURES: tuple[Figure, ...] = ("requests_per_s", "p50_ms", "p99_ms", "cpu_us", "
 Json = dict[str, Any]
 
 
-def judged(results: Results) -> list[Judged]:
-    """The acceptance, line by line."""
+def judged(results: Results, conditions: Mapping[str, Any]) -> list[Judged]:
+    """The acceptance, line by line.
+
+    Args:
+        results: of the workloads.
+        conditions: under which they were measured.
+    """
+
+    def doubts(demand: Demand) -> str | None:
+        if conditions["server_core"] is None:
+            return "cores not pinned"
+        if "bare" in demand.what and conditions["generator"] != "wrk":
+            return "needs wrk"
+        return None
 
     def ours_over(figure: Figure) -> Callable[[str, str], list[float]]:
         return lambda workload, key: ratios(results.get(workload, []), key, figure)
@@ -39,7 +51,8 @@ def judged(results: Results) -> list[Judged]:
             "requests_per_s": ours_over("requests_per_s"),
             "p50_ms": ours_over("p50_ms"),
             "p99_over_p50": p99_over_p50,
-        }
+        },
+        doubts,
     )
 
 
@@ -97,7 +110,11 @@ def print_acceptance(console: Console, lines: Sequence[Judged]) -> None:
             f"{spread.low:.2f}..{spread.high:.2f}" if spread else "",
             f"{sign}{demand.least:g}",
             f"{sign}{demand.aim:g}" if demand.aim is not None else "",
-            "missed, the other is met" if instead else line.verdict,
+            "missed, the other is met"
+            if instead
+            else f"not judged: {line.doubt}"
+            if line.verdict == "not judged"
+            else line.verdict,
         )
     console.print(table)
 
@@ -126,6 +143,7 @@ def as_json(results: Results, lines: Sequence[Judged], conditions: Mapping[str, 
                 "median": line.median,
                 "rounds": list(line.rounds),
                 "verdict": line.verdict,
+                "doubt": line.doubt,
                 "met": is_met(line, lines),
             }
             for line in lines

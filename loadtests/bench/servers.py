@@ -121,8 +121,9 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for spec in list(self._servers):
-            self.stop(spec)
+        with contextlib.ExitStack() as stack:  # each, also if another one cannot be stopped
+            for spec in list(self._servers):
+                stack.callback(self.stop, spec)
 
     @property
     def specs(self) -> tuple[ServerSpec, ...]:

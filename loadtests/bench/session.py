@@ -28,7 +28,6 @@ from loadtests.bench.references import (
 from loadtests.bench.results import Entry, Round, interleaved, values
 from loadtests.bench.servers import Cores, Fleet, ServerError, ServerSpec, pinned
 from loadtests.bench.workloads import (
-    BARE,
     LIMIT,
     OPEN_LOOP,
     OURS,
@@ -99,6 +98,7 @@ class Session:
             self.say(f"{workload.name}: {TITLES[server]} is left out: {reason}")
         self.left_out[workload.name] = left_out
         self._start(bench, workload, later)
+        gone = self.left_out[workload.name]
         others = {contestant.key: contestant for contestant in beside}
         order = interleaved([*others, *([LIMIT] if workload.limit else [])])
         rounds: list[Round] = []
@@ -106,29 +106,39 @@ class Session:
             entries: list[Entry] = []
             for key in order:
                 if key == LIMIT:
-                    entries.append(Entry(LIMIT, self._limit(bench, workload, entries)))
-                    continue
-                contestant = others.get(key, Contestant(OURS))
-                subject = Subject(contestant, workload, next(self._seeds))
-                entries.append(Entry(key, self._closed(bench, subject)))
+                    entries.append(Entry(LIMIT, self._limit(bench, workload)))
+                elif key not in gone:
+                    contestant = others.get(key, Contestant(OURS))
+                    measured = self._closed(bench, workload, contestant)
+                    entries += [Entry(key, measured)] if measured is not None else []
             rounds.append(entries)
+            self.results[workload.name] = rounds  # also if the next one is not finished
             self.say(f"{workload.name}, round {number + 1}: {_told(entries)}")
-        self.results[workload.name] = rounds
 
     def _start(self, bench: Bench, workload: Workload, later: Sequence[Workload]) -> None:
         """Start who is needed now, end who is needed no more."""
         specs = self._specs(bench, workload)
-        needed = {*specs, *(spec for each in later for spec in self._specs(bench, each))}
+        needed = {spec for each in (workload, *later) for spec in self._specs(bench, each).values()}
         for spec in bench.fleet.specs:
             if spec not in needed:
                 bench.fleet.stop(spec)
-        for spec in specs:
-            bench.fleet.start(spec)
+        for key, spec in specs.items():
+            try:
+                bench.fleet.start(spec)
+            except ServerError as error:
+                self._leave_out(workload.name, key, error)
 
-    def _specs(self, bench: Bench, workload: Workload) -> list[ServerSpec]:
+    def _leave_out(self, workload: str, key: str, error: Exception) -> None:
+        """Go on without a reference that does not work; without ours there is no figure."""
+        if key == OURS:
+            raise error
+        self.say(f"{workload}: {title_of(key)} is left out: {error}")
+        self.left_out.setdefault(workload, {})[key] = str(error)
+
+    def _specs(self, bench: Bench, workload: Workload) -> dict[str, ServerSpec]:
         beside, _ = contestants(workload, self.options.servers, self.options.forwards)
         who = [Contestant(OURS), *beside]
-        return [spec_of(contestant, workload, bench.serving) for contestant in who]
+        return {each.key: spec_of(each, workload, bench.serving) for each in who}
 
     def _open_loop(self, bench: Bench) -> None:
         """At shares of what each server reached in the closed loop, of its own figure."""
@@ -136,49 +146,67 @@ class Session:
         beside, _ = contestants(closed, self.options.servers, ("script",))
         who = [Contestant(OURS), *(each for each in beside if each.server in OPEN_LOOP.beside)]
         self._start(bench, closed, [])
+        gone = self.left_out.setdefault(OPEN_LOOP.name, {}) | self.left_out.get(closed.name, {})
+        who = [each for each in who if each.key not in gone]
         for number in range(self.options.rounds):
             for contestant in who:
-                whole = self._closed_figure(bench, contestant)
-                for share in OPEN_LOOP.shares:
-                    subject = Subject(contestant, closed, next(self._seeds))
-                    measured = bench.open(subject, share * whole)
-                    rounds = self.results.setdefault(f"{OPEN_LOOP.name} at {share:g}", [])
-                    if len(rounds) <= number:
-                        rounds.append([])
-                    rounds[number] = [*rounds[number], Entry(contestant.key, measured)]
-                    told = _told_open(contestant.key, share * whole, measured)
-                    self.say(f"{OPEN_LOOP.name}, round {number + 1}, {told}")
+                if contestant.key in self.left_out[OPEN_LOOP.name]:
+                    continue
+                try:
+                    self._at_shares(bench, contestant, number)
+                except (CheckError, LoadError, ServerError) as error:
+                    self._leave_out(OPEN_LOOP.name, contestant.key, error)
 
-    def _closed_figure(self, bench: Bench, contestant: Contestant) -> float:
+    def _at_shares(self, bench: Bench, contestant: Contestant, number: int) -> None:
+        """One round of one server's open loops."""
+        whole = self._closed_figure(bench, contestant)
+        if whole is None:
+            return
+        for share in OPEN_LOOP.shares:
+            subject = Subject(contestant, OPEN_LOOP.closed, next(self._seeds))
+            measured = bench.open(subject, share * whole)
+            rounds = self.results.setdefault(f"{OPEN_LOOP.name} at {share:g}", [])
+            if len(rounds) <= number:
+                rounds.append([])
+            rounds[number] = [*rounds[number], Entry(contestant.key, measured)]
+            told = _told_open(contestant.key, share * whole, measured)
+            self.say(f"{OPEN_LOOP.name}, round {number + 1}, {told}")
+
+    def _closed_figure(self, bench: Bench, contestant: Contestant) -> float | None:
         """The median of the closed loop; measured now where that was not asked for."""
         measured = values(
             self.results.get(OPEN_LOOP.closed.name, []), contestant.key, "requests_per_s"
         )
         if measured:
             return statistics.median(measured)
-        subject = Subject(contestant, OPEN_LOOP.closed, next(self._seeds))
-        return self._closed(bench, subject).requests_per_s
+        found = self._closed(bench, OPEN_LOOP.closed, contestant)
+        return found.requests_per_s if found is not None else None
 
-    def _closed(self, bench: Bench, subject: Subject) -> Measured:
+    def _closed(self, bench: Bench, workload: Workload, contestant: Contestant) -> Measured | None:
         """Measure; a reference that fails is started anew and gets one more chance, and it is said.
 
-        Ours gets none: what it does under load is what this is about.
+        Ours gets none: what it does under load is what this is about. None: it is left out.
         """
+        subject = Subject(contestant, workload, next(self._seeds))
         try:
             return bench.closed(subject)
         except (CheckError, LoadError, ServerError) as error:
-            if subject.contestant.server == OURS:
+            if contestant.server == OURS:
                 raise
-            title = title_of(subject.contestant.key)
-            self.say(f"{subject.workload.name}: {title} is started anew: {error}")
-            self.retried.append(f"{subject.workload.name}: {title}: {error}")
-        spec = spec_of(subject.contestant, subject.workload, bench.serving)
-        bench.fleet.stop(spec)
-        bench.fleet.start(spec)
-        return bench.closed(replace(subject, seed=next(self._seeds)))
+            title = title_of(contestant.key)
+            self.say(f"{workload.name}: {title} is started anew: {error}")
+            self.retried.append(f"{workload.name}: {title}: {error}")
+        spec = spec_of(contestant, workload, bench.serving)
+        try:
+            bench.fleet.stop(spec)
+            bench.fleet.start(spec)
+            return bench.closed(replace(subject, seed=next(self._seeds)))
+        except (CheckError, LoadError, ServerError) as error:
+            self._leave_out(workload.name, contestant.key, error)
+        return None
 
-    def _limit(self, bench: Bench, workload: Workload, entries: Sequence[Entry]) -> Measured:
-        """What HTTP, parsing and the forward alone would allow, as far as it is known."""
+    def _limit(self, bench: Bench, workload: Workload) -> Measured:
+        """What parsing and the forward alone would allow."""
         with pinned(self.cores.server):
             command = [sys.executable, "-m", "loadtests.bench.limits", str(workload.limit)]
             done = subprocess.run(
@@ -187,10 +215,6 @@ class Session:
         if done.returncode != 0:
             raise ServerError(f"`{' '.join(command)}` failed: {done.stderr[-1000:]}")
         per_s: float = max(json.loads(done.stdout).values())
-        if workload.limit == "image":
-            bare = values([entries], BARE, "requests_per_s")
-            # without the bare server the forward alone: a limit too, only further away
-            per_s = 1 / (1 / per_s + (1 / bare[0] if bare else 0))
         return Measured(per_s, NAN, NAN, 1e6 / per_s, 0)
 
 

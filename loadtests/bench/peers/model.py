@@ -39,6 +39,7 @@ class Model:
 
     def __init__(self, folder: Path, forward: str) -> None:
         warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         torch.set_num_threads(1)
         manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         self.shape = manifest.inputs[0].item_shape
@@ -60,8 +61,7 @@ class Model:
 
     def array(self, content: bytes) -> Array:
         """Little-endian float32 of one or more items -> [n, *shape]."""
-        # a copy, because torch warns of memory that it must not write to
-        return np.frombuffer(content, "<f4").reshape(-1, *self.shape).copy()
+        return np.frombuffer(content, "<f4").reshape(-1, *self.shape)
 
     def predictions(self, scores: Array) -> list[dict[str, Any]]:
         """What is answered for each item, from scores [n, k]."""

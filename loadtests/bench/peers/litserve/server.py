@@ -70,7 +70,7 @@ if __name__ == "__main__":
     server.run(
         host="127.0.0.1",
         port=int(os.environ[PORT]),
-        num_api_servers=1,
+        num_api_servers=WORKERS,
         log_level="error",
         generate_client_file=False,
     )

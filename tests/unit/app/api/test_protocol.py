@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,23 @@ class TestOrder:
                     assert (await wire.ask(others[n // 3 % 3])).status == wanted
             assert len(server.connections) == 1
             assert await server.metric(COUNTED) == 200
+
+
+async def test_a_body_takes_its_own_bytes_in_however_small_pieces_it_comes(models: Path) -> None:
+    """As objects of their own, pieces of two bytes would take twenty times as much."""
+    size = 1 << 18
+    async with listening(models, max_body_bytes=2 * size) as server:
+        wire = await server.connect()
+        data = request(body=b'{"input": [1, 2]}'.ljust(size), chunk_bytes=2)
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            wire.send(data)
+            await answered(wire, 1)
+            most = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+        assert most < 8 * size
 
 
 class TestTooLarge:

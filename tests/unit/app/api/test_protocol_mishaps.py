@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from app.api.exchange import Exchange
+from app.errors import InvalidInput
 from app.metrics import RequestMetrics
 from app.types import Arrays
 from tests.artifacts import write_artifact
@@ -60,6 +62,24 @@ class TestBugsInside:
             await answered(wire, 4)
             assert await server.metric(COUNTED, status="500", code="internal") == 1
             assert await server.metric(OPEN) == 0
+
+    async def test_an_error_that_cannot_be_written(self, models: Path) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            details: Any = [{"index": object()}]
+            raise InvalidInput("no", details)
+
+        async with listening(models) as server:
+            codec: Any = server.service.loaded.resolve(None, None).codec
+            wire = await server.connect()
+            right = codec.decode_numbers
+            with capture_logs() as logs:
+                codec.decode_numbers = refuse
+                answer = await wire.ask(ask_for(3))
+                codec.decode_numbers = right
+            assert (answer.status, answer.code) == (500, "internal")
+            assert [each["event"] for each in logs].count("unhandled_error") == 1
+            wire.send(ask_for(4))
+            await answered(wire, 4)
 
     async def test_one_answer_that_cannot_be_written_leaves_its_mates_theirs(
         self, models: Path, monkeypatch: pytest.MonkeyPatch

@@ -159,6 +159,21 @@ async def test_a_wave_goes_on_growing_when_the_replica_gets_free() -> None:
         assert r.backend.batches == [[1], [2, 3, 4, 5]]
 
 
+async def test_what_came_during_a_batch_waits_for_no_more_when_it_ends() -> None:
+    async with gathering() as r:
+        r.backend.gate.clear()
+        busy = submit(r, 1)
+        await until(lambda: r.backend.batches == [[1]])
+        waiting = await wave(r, 2, 3)
+        await turns()
+        r.backend.gate.set()
+        await busy.settled()
+        await asyncio.sleep(0)  # the very next turn, in which nothing was read
+        assert r.replicas[0].busy
+        await check(waiting, 2, 3)
+        assert r.backend.batches == [[1], [2, 3]]
+
+
 async def test_idle_replicas_share_a_wave() -> None:
     async with gathering(replicas=2) as r:
         for backend in r.backends:

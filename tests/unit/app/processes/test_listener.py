@@ -90,7 +90,12 @@ def test_all_that_wait_are_taken_within_a_few_turns(runner: asyncio.Runner) -> N
     runner.run(scenario())
 
 
-def test_what_waits_at_the_close_is_taken_before_it(runner: asyncio.Runner) -> None:
+@pytest.mark.parametrize("burst", [2 * WAITING, WAITING // 8])
+def test_what_waits_at_the_close_is_taken_before_it(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, burst: int
+) -> None:
+    monkeypatch.setattr("app.processes.listener.BURST", burst)
+
     async def scenario() -> None:
         here = bound()
         async with listening(here) as listener:

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from loadtests.bench import environments
-from loadtests.bench.environments import PEERS, REQUIREMENTS, SetupError, pins, set_up, why_not
+from loadtests.bench.environments import (
+    PEERS,
+    REQUIREMENTS,
+    ROOT,
+    SetupError,
+    check_compiled,
+    pins,
+    set_up,
+    why_not,
+)
 from loadtests.bench.workloads import BARE, LITSERVE, MLSERVER, MOSEC, PLAIN
 
 NEEDING = (MOSEC, LITSERVE, MLSERVER)
@@ -52,3 +61,17 @@ def test_what_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_unknown_peer_is_refused() -> None:
     with pytest.raises(SetupError, match="there is no peer 'nobody': mosec, litserve, mlserver"):
         set_up(["nobody"], print)
+
+
+def test_a_compiled_server_must_be_of_these_very_sources(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"no compiled server in .* run `make compiled`"):
+        check_compiled(tmp_path)
+    shutil.copytree(ROOT / "app", tmp_path / "app")
+    with pytest.raises(SetupError, match="no compiled server"):
+        check_compiled(tmp_path)  # only sources
+    (tmp_path / "app/types.cpython-311-x86_64-linux-gnu.so").touch()
+    check_compiled(tmp_path)
+    with (tmp_path / "app/types.py").open("a") as file:
+        file.write("# of yesterday\n")
+    with pytest.raises(SetupError, match=r"app/types\.py has changed since .* or ask for --pure"):
+        check_compiled(tmp_path)

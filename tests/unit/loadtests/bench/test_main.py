@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.bench.__main__ import main, newest_artifact
+from loadtests.bench.environments import COMPILED
 from loadtests.bench.options import Options, Setup, parse
 from loadtests.bench.workloads import NAMES, QUICK, QUICK_SERVERS, SERVERS
 from models.manifest import MANIFEST_FILE
@@ -27,6 +28,7 @@ def test_defaults_are_those_that_are_documented() -> None:
     assert (asked.artifacts, asked.out) == (Path("artifacts"), Path("reports"))
     assert asked.shared_environment == (("TORCHLANE_WORKERS", "2"),)
     assert asked.raw_forwards
+    assert (asked.package, options("--pure").package) == (COMPILED, None)
 
 
 def test_quick_is_one_short_round_of_less() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,14 @@ def test_ours_is_started_on_one_core_and_with_what_we_advise_on_all() -> None:
     shared = spec_of(Contestant(OURS), BY_NAME["json-64-shared"], SERVING)
     assert shared.core is None
     assert ("TORCHLANE_WORKERS", "2") in shared.environment
+
+
+def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:
+    pure = dict(spec_of(Contestant(OURS), JSON_32, SERVING).environment)
+    assert not {"PYTHONPATH", "PYTHONSAFEPATH"} & set(pure)
+    compiled = replace(SERVING, package=Path("/compiled"))
+    told = dict(spec_of(Contestant(OURS), JSON_32, compiled).environment)
+    assert (told["PYTHONPATH"], told["PYTHONSAFEPATH"]) == ("/compiled", "1")
 
 
 def test_a_peer_is_told_model_forward_body_and_workers() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from rich.console import Console
 
 from loadtests.bench.__main__ import TABLE_WIDTH
@@ -46,8 +47,9 @@ RESULTS: dict[str, list[Round]] = {
             Entry("limit", Measured(500, NAN, NAN, 2000, 0)),
             Entry("torchlane", Measured(300, 5, 9, 100, 80)),
         ]
-    ],
-    "open-loop at 0.5": [[Entry("torchlane", Measured(3000, 2, 5, 100, 80, lag_p99_ms=0.4))]],
+    ]
+    * 3,
+    "open-loop at 0.5": [[Entry("torchlane", Measured(3000, 2, 5, 100, 80, lag_p99_ms=0.4))]] * 3,
 }
 CONDITIONS = {
     "processor": "a $quick$ one",  # not to be taken for mathematics
@@ -55,11 +57,14 @@ CONDITIONS = {
     "rounds": 3,
     "seconds": 4,
     "date": "2026-01-01",
+    "server_core": 1,
+    "generator": "wrk",
+    "compiled": True,
 }
 
 
 def test_the_acceptance_is_judged_by_the_medians() -> None:
-    lines = {(line.demand.workload, line.demand.what): line for line in judged(RESULTS)}
+    lines = {(line.demand.workload, line.demand.what): line for line in judged(RESULTS, CONDITIONS)}
     json_32 = lines["json-32", "over mosec"]
     assert (json_32.median, json_32.verdict) == (2.0, "aim met")
     assert lines["json-32", "over plain FastAPI"].verdict == "missed"
@@ -70,8 +75,32 @@ def test_the_acceptance_is_judged_by_the_medians() -> None:
     assert (half.median, half.verdict) == (2.5, "met")
 
 
+@pytest.mark.parametrize(
+    ("otherwise", "doubt", "undoubted"),
+    [
+        ({"server_core": None}, "cores not pinned", 0),
+        ({"generator": "asyncio"}, "needs wrk", 2),
+    ],
+)
+def test_figures_that_prove_nothing_are_not_judged(
+    otherwise: dict[str, Any], doubt: str, undoubted: int
+) -> None:
+    results = {
+        "json-32": RESULTS["json-32"],
+        "zipf": [round_of(ours=20_000, bare_asgi=30_000)] * 3,
+    }
+    lines = [line for line in judged(results, CONDITIONS | otherwise) if line.rounds]
+    doubted = [line for line in lines if line.doubt is not None]
+    assert {line.doubt for line in doubted} == {doubt}
+    assert {line.verdict for line in doubted} == {"not judged"}
+    assert len(lines) - len(doubted) == undoubted
+    few = judged({"json-32": RESULTS["json-32"][:2]}, CONDITIONS)
+    assert few[0].verdict == "not judged"
+    assert few[0].doubt == "2 of 3 rounds"
+
+
 def test_the_file_holds_rounds_summary_verdicts_and_conditions(tmp_path: Path) -> None:
-    report = as_json(RESULTS, judged(RESULTS), {"command": "bench", **CONDITIONS})
+    report = as_json(RESULTS, judged(RESULTS, CONDITIONS), {"command": "bench", **CONDITIONS})
     file = write_json(report, tmp_path / "made" / "here")
     assert file == tmp_path / "made" / "here" / REPORT_FILE
     read: dict[str, Any] = orjson.loads(file.read_bytes())
@@ -91,7 +120,7 @@ def test_tables_have_names_and_figures_whole() -> None:
     out = io.StringIO()
     console = Console(file=out, width=TABLE_WIDTH)
     print_figures(console, RESULTS)
-    print_acceptance(console, judged(RESULTS))
+    print_acceptance(console, judged(RESULTS, CONDITIONS))
     text = out.getvalue()
     for figure in ("6,000..6,600", "mosec, our forward", "2.00x", "parsing and forward alone"):
         assert figure in text

@@ -1,0 +1,141 @@
+"""A session goes on without a reference that fails, keeps what it has, and never without ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from loadtests.bench import references
+from loadtests.bench.answers import CheckError
+from loadtests.bench.measuring import Bench, Measured, Subject
+from loadtests.bench.options import Options, parse
+from loadtests.bench.references import Serving
+from loadtests.bench.servers import Cores, ServerError, ServerSpec
+from loadtests.bench.session import Session
+from loadtests.bench.workloads import JSON_32, ModelName
+
+CORES = Cores(1, 0)
+FINE = Measured(1000, 2, 5, 100, 80)
+
+
+class FakeFleet:
+    """Starts nothing; those of the titles in `broken` do not start."""
+
+    def __init__(self) -> None:
+        self.broken: set[str] = set()
+        self.started: list[str] = []
+        self.specs: tuple[ServerSpec, ...] = ()
+
+    def start(self, spec: ServerSpec) -> None:
+        if spec.name in self.broken:
+            raise ServerError(f"{spec.name} ended with exit code 1")
+        self.started.append(spec.name)
+
+    def stop(self, spec: ServerSpec) -> None:
+        self.started.remove(spec.name)
+
+
+class FakeBench:
+    """Measures nothing: says what the test wants, by contestant."""
+
+    def __init__(self, fails: Callable[[str], bool]) -> None:
+        self.fleet = FakeFleet()
+        self.serving = Serving(Path("/repository/digits/1"), CORES)
+        self._fails = fails
+
+    def closed(self, subject: Subject) -> Measured:
+        if self._fails(subject.contestant.key):
+            raise CheckError(f"{subject.contestant.key} answers wrongly")
+        return FINE
+
+    def open(self, subject: Subject, rate_per_s: float) -> Measured:
+        return self.closed(subject)
+
+
+class Scripted(Session):
+    """With a bench of the test's."""
+
+    bench: FakeBench
+
+    @contextlib.contextmanager
+    def _bench(self, model: ModelName) -> Iterator[Bench]:
+        yield cast(Bench, self.bench)
+
+
+def session(bench: FakeBench, *arguments: str) -> tuple[Scripted, list[str]]:
+    given = ["--servers", "plain_fastapi,bare_asgi", "--forward", "script", *arguments]
+    asked = parse(given)
+    assert isinstance(asked, Options)
+    said: list[str] = []
+    made = Scripted(asked, CORES, Path("/repository/digits/1"), said.append)
+    made.bench = bench
+    return made, said
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "why_not", lambda _: None)
+
+
+def servers(made: Session, workload: str) -> list[list[str]]:
+    return [[entry.key for entry in each] for each in made.results[workload]]
+
+
+def test_ours_and_the_others_take_turns_in_each_round() -> None:
+    made, _ = session(FakeBench(lambda _: False), "--workloads", "json-32", "--rounds", "2")
+    made.run()
+    assert (
+        servers(made, "json-32") == [["torchlane", "plain_fastapi", "bare_asgi", "torchlane"]] * 2
+    )
+    assert made.retried == []
+
+
+def test_a_reference_that_fails_once_is_started_anew_and_that_is_said() -> None:
+    failures = iter([True])
+    fails = FakeBench(lambda key: key == "plain_fastapi" and next(failures, False))
+    made, said = session(fails, "--workloads", "json-32", "--rounds", "1")
+    made.run()
+    assert servers(made, "json-32") == [["torchlane", "plain_fastapi", "bare_asgi", "torchlane"]]
+    assert made.retried == ["json-32: plain FastAPI: plain_fastapi answers wrongly"]
+    assert any("is started anew" in text for text in said)
+
+
+def test_one_that_fails_again_is_left_out_and_the_others_are_measured() -> None:
+    made, said = session(
+        FakeBench(lambda key: key == "plain_fastapi"),
+        *("--workloads", "json-32,open-loop", "--rounds", "2"),
+    )
+    made.run()
+    assert servers(made, "json-32") == [["torchlane", "bare_asgi", "torchlane"]] * 2
+    assert made.left_out["json-32"] == {"plain_fastapi": "plain_fastapi answers wrongly"}
+    assert sum("plain FastAPI is left out" in text for text in said) == 1
+    assert servers(made, "open-loop at 0.5") == [["torchlane"]] * 2
+
+
+def test_one_that_does_not_start_is_left_out() -> None:
+    bench = FakeBench(lambda _: False)
+    bench.fleet.broken = {"plain FastAPI"}
+    made, _ = session(bench, "--workloads", "json-32", "--rounds", "1")
+    made.run()
+    assert servers(made, "json-32") == [["torchlane", "bare_asgi", "torchlane"]]
+    assert "exit code 1" in made.left_out["json-32"]["plain_fastapi"]
+
+
+def test_without_ours_it_ends_and_keeps_what_it_has() -> None:
+    calls = iter(range(100))
+    made, _ = session(
+        FakeBench(lambda key: key == "torchlane" and next(calls) >= 3),
+        *("--workloads", "json-32", "--rounds", "5"),
+    )
+    with pytest.raises(CheckError, match="torchlane answers wrongly"):
+        made.run()
+    assert len(made.results["json-32"]) == 1
+    broken = FakeBench(lambda _: False)
+    broken.fleet.broken = {"Torchlane"}
+    made, _ = session(broken, "--workloads", JSON_32.name)
+    with pytest.raises(ServerError):
+        made.run()
