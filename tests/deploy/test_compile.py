@@ -22,6 +22,7 @@ def test_a_folder_without_the_server_is_named_with_what_it_lacks(tmp_path: Path)
 def test_a_mistake_in_the_source_fails_with_what_was_said(tmp_path: Path) -> None:
     for file in compiled_files():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).with_name("__init__.py").touch()
         (tmp_path / file).write_text("x: int = 1\n")
     (tmp_path / "app/types.py").write_text("x: int = 'no number'\n")
     done = subprocess.run(

@@ -234,6 +234,7 @@ async def test_items_of_another_shape_have_batches_of_their_own() -> None:
 async def test_nothing_turns_while_nobody_asks() -> None:
     async with gathering() as r:
         await check(await wave(r, 1, 2), 1, 2)
+        await turns()  # the last one, in which the end of the batch is noticed
         looks = 0
         look = r.clock.now
 

@@ -66,7 +66,8 @@ def test_an_unknown_peer_is_refused() -> None:
 def test_a_compiled_server_must_be_of_these_very_sources(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no compiled server in .* run `make compiled`"):
         check_compiled(tmp_path)
-    shutil.copytree(ROOT / "app", tmp_path / "app")
+    for name in ("app", "models"):
+        shutil.copytree(ROOT / name, tmp_path / name)
     with pytest.raises(SetupError, match="no compiled server"):
         check_compiled(tmp_path)  # only sources
     (tmp_path / "app/types.cpython-311-x86_64-linux-gnu.so").touch()
