@@ -110,13 +110,11 @@ def print_acceptance(console: Console, lines: Sequence[Judged]) -> None:
             f"{spread.low:.2f}..{spread.high:.2f}" if spread else "",
             f"{sign}{demand.least:g}",
             f"{sign}{demand.aim:g}" if demand.aim is not None else "",
-            "missed, the other is met"
-            if instead
-            else f"not judged: {line.doubt}"
-            if line.verdict == "not judged"
-            else line.verdict,
+            "missed, the other is met" if instead else line.verdict,
         )
     console.print(table)
+    for doubt in sorted({line.doubt for line in lines if line.doubt and line.rounds}):
+        console.print(f"not judged: {doubt}")
 
 
 def print_forwards(console: Console, found: Json) -> None:
