@@ -27,6 +27,7 @@ WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and 
 SCRIPTS = ("script", "trace")
 Forward = Callable[[torch.Tensor], torch.Tensor]
 BodyKind = Literal["json", "binary"]
+Asked = tuple[bool, Array]  # whether a request is a batch, and its items [n, *shape]
 
 
 class Model:
@@ -73,6 +74,26 @@ class Model:
             {"label": self.labels[at], "score": row[at], "scores": row}
             for at, row in zip(best, rows, strict=True)
         ]
+
+    def answers(self, requests: list[Asked]) -> list[Any]:
+        """What is answered to each request, by one forward for the items of all of them."""
+        items = [array for _, array in requests]
+        scores = self.scores(items[0] if len(items) == 1 else np.concatenate(items))
+        predictions = self.predictions(scores)
+        answers: list[Any] = []
+        at = 0
+        for many, array in requests:
+            rows = predictions[at : at + len(array)]
+            answers.append({"predictions": rows} if many else rows[0])
+            at += len(array)
+        return answers
+
+
+def asked_for(body: dict[str, Any]) -> Asked:
+    """What {"input": X} or {"inputs": [X, ...]} asks for."""
+    if "input" in body:
+        return False, np.array([body["input"]], np.float32)
+    return True, np.array(body["inputs"], np.float32)
 
 
 def model_here() -> Model:

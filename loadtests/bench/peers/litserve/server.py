@@ -6,10 +6,16 @@ import os
 from typing import Any
 
 import litserve
-import numpy as np
 
-from loadtests.bench.peers.model import MAX_BATCH, PORT, WORKERS, Model, model_here
-from models.tensors import Array
+from loadtests.bench.peers.model import (
+    MAX_BATCH,
+    PORT,
+    WORKERS,
+    Asked,
+    Model,
+    asked_for,
+    model_here,
+)
 
 BATCH_TIMEOUT_S = 0.001
 TIMEOUT_S = 30.0
@@ -28,26 +34,15 @@ class Predict(litserve.LitAPI):  # type: ignore[misc]
     # one it hands over the parsed JSON.
     def decode_request(self, request):  # type: ignore[no-untyped-def]
         """Whether it is a batch, and its items [n, *shape]."""
-        if "input" in request:
-            return False, np.array([request["input"]], np.float32)
-        return True, np.array(request["inputs"], np.float32)
+        return asked_for(request)
 
-    def batch(self, inputs: list[tuple[bool, Array]]) -> list[tuple[bool, Array]]:
+    def batch(self, inputs: list[Asked]) -> list[Asked]:
         """Requests stay apart: they may hold different numbers of items."""
         return inputs
 
-    def predict(self, x: list[tuple[bool, Array]]) -> list[Any]:
+    def predict(self, x: list[Asked]) -> list[Any]:
         """One forward for the items of all requests."""
-        items = [array for _, array in x]
-        scores = self._model.scores(items[0] if len(items) == 1 else np.concatenate(items))
-        predictions = self._model.predictions(scores)
-        answers: list[Any] = []
-        at = 0
-        for many, array in x:
-            rows = predictions[at : at + len(array)]
-            answers.append({"predictions": rows} if many else rows[0])
-            at += len(array)
-        return answers
+        return self._model.answers(x)
 
     def unbatch(self, output: list[Any]) -> list[Any]:
         """They are apart already."""

@@ -6,12 +6,10 @@ import os
 import sys
 from typing import Any
 
-import numpy as np
 import orjson
 from mosec import Server, Worker
 
-from loadtests.bench.peers.model import BODY, MAX_BATCH, PORT, WORKERS, model_here
-from models.tensors import Array
+from loadtests.bench.peers.model import BODY, MAX_BATCH, PORT, WORKERS, Asked, asked_for, model_here
 
 # 0 is its best here, and `max_wait_time=0` would mean 10: only this option, which is deprecated,
 # says 0. A request that is alone does not wait, and the queue fills while the worker computes.
@@ -27,28 +25,16 @@ class Predict(Worker):  # type: ignore[misc]
         self._model = model_here()
         self._is_json = os.environ[BODY] == "json"
 
-    def deserialize(self, data: bytes) -> tuple[bool, Array]:
+    def deserialize(self, data: bytes) -> Asked:
         """Whether it is a batch, and its items [n, *shape]."""
         if not self._is_json:
             items = self._model.array(data)
             return len(items) > 1, items
-        body = orjson.loads(data)
-        if "input" in body:
-            return False, np.array([body["input"]], np.float32)
-        return True, np.array(body["inputs"], np.float32)
+        return asked_for(orjson.loads(data))
 
-    def forward(self, data: list[tuple[bool, Array]]) -> list[Any]:
+    def forward(self, data: list[Asked]) -> list[Any]:
         """One forward for the items of all requests."""
-        items = [array for _, array in data]
-        scores = self._model.scores(items[0] if len(items) == 1 else np.concatenate(items))
-        predictions = self._model.predictions(scores)
-        answers: list[Any] = []
-        at = 0
-        for many, array in data:
-            rows = predictions[at : at + len(array)]
-            answers.append({"predictions": rows} if many else rows[0])
-            at += len(array)
-        return answers
+        return self._model.answers(data)
 
     def serialize(self, data: Any) -> bytes:
         """JSON."""
