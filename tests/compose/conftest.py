@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.compose.engine import why_no_engine
-from tests.compose.stack import Stack, stacks
+from tests.compose.stack import UP_LIMIT_S, Stack, stacks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,7 +28,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def stack(built: Stack) -> Stack:
+def rising(built: Stack) -> Iterator[subprocess.Popen[str]]:
+    """The command that brings it up: it takes a minute, which the tests of the images fill."""
+    with built.begin_up() as command:
+        yield command
+
+
+@pytest.fixture(scope="session")
+def stack(built: Stack, rising: subprocess.Popen[str]) -> Stack:
     """Everything that can run here is up and healthy."""
-    built.up()
+    told, _ = rising.communicate(timeout=UP_LIMIT_S + 60)
+    assert rising.returncode == 0, told
     return built

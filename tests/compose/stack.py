@@ -47,10 +47,10 @@ class Stack:
         start = ["compose", "--project-directory", str(ROOT), "--project-name", self.project]
         return [*start, *chosen, "--profile", "load", "--progress", "quiet"]
 
-    def up(self) -> None:
-        """Bring everything up and wait until it is healthy."""
+    def begin_up(self) -> subprocess.Popen[str]:
+        """Begin to bring everything up; the command ends when all is healthy, or has failed."""
         limit = ("--wait-timeout", str(UP_LIMIT_S))
-        self.compose("up", "--detach", "--wait", *limit, limit_s=UP_LIMIT_S + 60)
+        return self._begin("up", "--detach", "--wait", *limit)
 
     def down(self) -> None:
         """Remove containers, networks and volumes."""
@@ -58,8 +58,11 @@ class Stack:
 
     def start(self, service: str, *command: str) -> subprocess.Popen[str]:
         """Start a command in a running container; its stdin and stdout are pipes."""
+        return self._begin("exec", "--no-TTY", service, *command)
+
+    def _begin(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["docker", *self._options(), "exec", "--no-TTY", service, *command],
+            ["docker", *self._options(), *arguments],
             env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -135,7 +135,7 @@ def test_forked_workers_follow_a_shape_and_each_of_their_inputs_is_sent_once(
     forked = ["--processes", "2", "--master-bind-host", "127.0.0.1"]
     forked += ["--master-bind-port", port, "--master-port", port]
     with listening(fake) as url:
-        shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "2"]
+        shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "1"]
         done = load(url, *forked, *shape, "--csv", str(tmp_path / "a"), "UniqueSingles")
     assert done.returncode == 0, done.stderr
     assert "Shape test updating to 2 users" in done.stderr
