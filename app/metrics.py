@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -24,6 +24,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from app.tallies import HistogramTally, Tally
 from app.types import CacheCounts, ModelId
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -54,13 +55,15 @@ class Metrics:
         # A _created series beside every series would double what is scraped.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._tallies = _Tallies()
+        self.registry.register(self._tallies)  # the first: what it hands over is then collected
         self.requests = Counter(
             "torchlane_requests",
             "Finished requests for predictions, by route, status and code ('ok', or the error's).",
             ("route", "status", "code"),
             registry=self.registry,
         )
-        self.request_seconds = Histogram(
+        self.request_seconds = _BulkHistogram(
             "torchlane_request_seconds",
             "Seconds from a request's head to the last byte of its answer, by route and outcome "
             "('ok', 'client_error' below status 500, 'server_error' from there).",
@@ -87,21 +90,21 @@ class Metrics:
             LABELS,
             registry=self.registry,
         )
-        self.batch_size = Histogram(
+        self.batch_size = _BulkHistogram(
             "torchlane_batch_size",
             "Items per batch.",
             LABELS,
             buckets=BATCH_SIZES,
             registry=self.registry,
         )
-        self.queue_seconds = Histogram(
+        self.queue_seconds = _BulkHistogram(
             "torchlane_queue_seconds",
             "Seconds from acceptance to the start of the batch, per computed item.",
             LABELS,
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.compute_seconds = Histogram(
+        self.compute_seconds = _BulkHistogram(
             "torchlane_compute_seconds",
             "Seconds in the backend, per batch.",
             LABELS,
@@ -198,7 +201,7 @@ class Metrics:
     @functools.cache  # noqa: B019  # one Metrics per process, few models
     def model(self, model: ModelId) -> ModelMetrics:
         """The metrics of one model, looked up once."""
-        return ModelMetrics(self, model)
+        return ModelMetrics(self, self._tallies, model)
 
     def replica(self, name: str, device: str, is_ready: Callable[[], bool]) -> None:
         """Show whether a replica takes work; asked when it is scraped."""
@@ -214,7 +217,7 @@ class Metrics:
     @functools.cache  # noqa: B019  # one Metrics per process, few combinations
     def request(self, route: str, status: int, code: str) -> RequestMetrics:
         """The metrics of requests that ended so, looked up once."""
-        return RequestMetrics(self, route, status, code)
+        return RequestMetrics(self, self._tallies, route, status, code)
 
     async def scraped(self) -> bytes:
         """What GET /metrics answers, in the Prometheus text format; called on the event loop."""
@@ -226,15 +229,58 @@ class Metrics:
 
     def close(self) -> None:
         """The event loop is about to end."""
+        self._tallies.flush()
+
+
+class _BulkHistogram(Histogram):
+    """A histogram that takes many observations at once."""
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Add so many observations to each bucket, which come to `total`."""
+        self._sum.inc(total)
+        for bucket, count in zip(self._buckets, counts, strict=True):
+            if count:
+                bucket.inc(count)
+
+
+class _Tallies(Collector):
+    """All tallies of a process; whenever metrics are collected, it brings these up to date."""
+
+    def __init__(self) -> None:
+        self._all: list[Tally | HistogramTally] = []
+
+    def counter(self, counter: Counter) -> Tally:
+        """What counts for a counter."""
+        tally = Tally(counter.inc)
+        self._all.append(tally)
+        return tally
+
+    def histogram(self, histogram: _BulkHistogram, bounds: Sequence[float]) -> HistogramTally:
+        """What observes for a histogram."""
+        tally = HistogramTally(bounds, histogram.add)
+        self._all.append(tally)
+        return tally
+
+    def flush(self) -> None:
+        """Bring the metrics up to date."""
+        for tally in self._all:
+            tally.flush()
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing of its own."""
+        self.flush()
+        return iter(())
 
 
 class RequestMetrics:
     """The metrics of requests that ended in one way, bound once."""
 
-    def __init__(self, metrics: Metrics, route: str, status: int, code: str) -> None:
+    def __init__(
+        self, metrics: Metrics, tallies: _Tallies, route: str, status: int, code: str
+    ) -> None:
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "server_error"
-        self._finished = metrics.requests.labels(route, str(status), code)
-        self._seconds = metrics.request_seconds.labels(route, outcome)
+        self._finished = tallies.counter(metrics.requests.labels(route, str(status), code))
+        self._seconds = tallies.histogram(metrics.request_seconds.labels(route, outcome), SECONDS)
 
     def ended(self, seconds: float) -> None:
         """One more, after so many seconds."""
@@ -245,31 +291,30 @@ class RequestMetrics:
 class ModelMetrics:
     """One model's metrics, bound once: a label look-up costs a microsecond on the hot path."""
 
-    def __init__(self, metrics: Metrics, model: ModelId) -> None:
+    def __init__(self, metrics: Metrics, tallies: _Tallies, model: ModelId) -> None:
         labels = (model.name, str(model.version))
-        self._items = functools.cache(lambda outcome: metrics.items.labels(*labels, outcome))
-        self.computed = metrics.items_computed.labels(*labels)
-        self.batch_size = metrics.batch_size.labels(*labels)
-        self.queue_seconds = metrics.queue_seconds.labels(*labels)
-        self.compute_seconds = metrics.compute_seconds.labels(*labels)
+        self._items = functools.cache(
+            lambda outcome: tallies.counter(metrics.items.labels(*labels, outcome))
+        )
+        self.computed = tallies.counter(metrics.items_computed.labels(*labels))
+        self.batch_size = tallies.histogram(metrics.batch_size.labels(*labels), BATCH_SIZES)
+        self.queue_seconds = tallies.histogram(metrics.queue_seconds.labels(*labels), SECONDS)
+        self.compute_seconds = tallies.histogram(metrics.compute_seconds.labels(*labels), SECONDS)
         self.queue_depth = metrics.queue_depth.labels(*labels)
         self.queue_limit = metrics.queue_limit.labels(*labels)
         self.replicas = metrics.model_replicas.labels(*labels)
-        self.splits = metrics.batch_splits.labels(*labels)
-        self.moved = metrics.items_moved.labels(*labels)
-        self._hit = metrics.cache_lookups.labels(*labels, "hit")
-        self._miss = metrics.cache_lookups.labels(*labels, "miss")
-        self._joined = metrics.cache_lookups.labels(*labels, "joined")
+        self.splits = tallies.counter(metrics.batch_splits.labels(*labels))
+        self.moved = tallies.counter(metrics.items_moved.labels(*labels))
+        self._hit, self._miss, self._joined = (
+            tallies.counter(metrics.cache_lookups.labels(*labels, result))
+            for result in ("hit", "miss", "joined")
+        )
 
     def looked_up(self, counts: CacheCounts) -> None:
         """A request's items were looked up in the cache and among the flights."""
-        for counter, amount in (
-            (self._hit, counts.hit),
-            (self._miss, counts.miss),
-            (self._joined, counts.joined),
-        ):
-            if amount:
-                counter.inc(amount)
+        self._hit.inc(counts.hit)
+        self._miss.inc(counts.miss)
+        self._joined.inc(counts.joined)
 
     def outcome(self, outcome: str, amount: int = 1) -> None:
         """Items of a request have ended: 'ok', an error code, or 'abandoned'."""

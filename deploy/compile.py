@@ -42,6 +42,7 @@ COMPILED = (
     "app/engine/submission.py",
     "app/engine/waiting.py",
     "app/loaded.py",
+    "app/tallies.py",
     "app/types.py",
 )
 

@@ -127,6 +127,7 @@ class SharedMetrics(Metrics):
 
     def close(self) -> None:
         """Answer them no more."""
+        super().close()
         self._neighbours.close()
 
     async def scraped(self) -> bytes:

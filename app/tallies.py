@@ -1,0 +1,66 @@
+"""Counts of this process, kept plainly until somebody asks for them.
+
+A counter of prometheus_client takes a lock for each count, and a histogram looks through its
+buckets for each observation. A request has six of them, which were 9 % of its time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+
+class Tally:
+    """A counter.
+
+    Args:
+        hand_over: takes what was counted since it was called last.
+    """
+
+    __slots__ = ("_amount", "_hand_over")
+
+    def __init__(self, hand_over: Callable[[float], None]) -> None:
+        self._hand_over = hand_over
+        self._amount = 0
+
+    def inc(self, amount: int = 1) -> None:
+        """Count so many more."""
+        self._amount += amount
+
+    def flush(self) -> None:
+        """Hand over what has been counted."""
+        amount, self._amount = self._amount, 0
+        if amount:
+            self._hand_over(amount)
+
+
+class HistogramTally:
+    """A histogram.
+
+    Args:
+        bounds: of the buckets, ascending; each holds what is not larger. The last bucket has none.
+        hand_over: takes how many observations fell into each bucket since it was called last, and
+            what they come to.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_hand_over", "_total")
+
+    def __init__(
+        self, bounds: Sequence[float], hand_over: Callable[[Sequence[int], float], None]
+    ) -> None:
+        self._bounds = [float(bound) for bound in bounds]
+        self._hand_over = hand_over
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, amount: float) -> None:
+        """Count one more, of this size."""
+        self._counts[bisect_left(self._bounds, amount)] += 1
+        self._total += amount
+
+    def flush(self) -> None:
+        """Hand over what has been observed."""
+        counts, total = self._counts, self._total
+        if any(counts):
+            self._counts, self._total = [0] * len(counts), 0.0
+            self._hand_over(counts, total)
