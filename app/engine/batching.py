@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from app.types import Item, Signature
 
@@ -21,26 +22,44 @@ class TicketState(enum.Enum):
     DONE = enum.auto()
 
 
-@dataclass(eq=False, slots=True)
 class Ticket:
     """One item's place in the queue; moments are the engine clock's seconds.
 
-    Attributes:
+    Args:
         key: of the flight that it computes.
+        item: what is computed.
+        enqueued_at: since when it waits.
         due_at: the earliest deadline of those who wait: decides its place in the queue.
         expires_at: the latest: after it nobody wants the answer.
+
+    Attributes:
         moved: it has failed with one replica already and moves no second time.
         abandoned: its last waiter left while it ran; nobody wants it run again.
     """
 
-    key: bytes
-    item: Item
-    enqueued_at: float
-    due_at: float
-    expires_at: float
-    state: TicketState = TicketState.WAITING
-    moved: bool = False
-    abandoned: bool = False
+    # Not a dataclass: compiled, its generated constructor would stay Python.
+    __slots__ = (
+        "abandoned",
+        "due_at",
+        "enqueued_at",
+        "expires_at",
+        "item",
+        "key",
+        "moved",
+        "state",
+    )
+
+    def __init__(
+        self, key: bytes, item: Item, enqueued_at: float, due_at: float, expires_at: float
+    ) -> None:
+        self.key = key
+        self.item = item
+        self.enqueued_at = enqueued_at
+        self.due_at = due_at
+        self.expires_at = expires_at
+        self.state = TicketState.WAITING
+        self.moved = False
+        self.abandoned = False
 
 
 @dataclass(slots=True)
@@ -72,8 +91,7 @@ class _Lane:
         self.by_due, self.by_age = True, False
 
 
-@dataclass(frozen=True, slots=True)
-class LaneView:
+class LaneView(NamedTuple):
     """What the policy may know of a lane."""
 
     signature: Signature

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from app.engine.cache import PredictionCache, cost_bytes
+from app.engine.cache import MOST_LAYOUTS, PredictionCache, cost_bytes
 from app.types import Arrays
 
 
@@ -59,6 +59,49 @@ def test_no_capacity_means_no_cache() -> None:
     cache.put(key(1), value(1))
     assert cache.get(key(1)) is None
     assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"v": np.arange(6, dtype=np.float32).reshape(2, 3)},
+        {"v": np.array(3, np.int64)},
+        {"v": np.zeros((0, 3), np.float16)},
+        {"v": np.array([[1, 2], [3, 4]], ">i2").T, "w": np.array([True, False])},
+        {"v": np.array([1 + 2j], np.complex64), "w": np.zeros(0), "x": np.array([7], np.uint8)},
+    ],
+)
+def test_what_comes_back_is_what_was_kept(kept: Arrays) -> None:
+    cache = PredictionCache(1_000_000, None, timer=lambda: 0.0)
+    for number in range(2):
+        cache.put(key(number), kept)
+    got = cache.get(key(1))
+    assert got is not None
+    assert list(got) == list(kept)
+    for name, array in got.items():
+        assert (array.dtype, array.shape) == (kept[name].dtype, kept[name].shape)
+        np.testing.assert_array_equal(array, kept[name])
+        assert not array.flags.writeable
+        assert array.flags.c_contiguous
+
+
+def test_what_is_changed_afterwards_is_not_what_was_kept() -> None:
+    cache, array = PredictionCache(1_000_000, None, timer=lambda: 0.0), np.zeros(3)
+    cache.put(key(1), {"v": array})
+    array[:] = 7
+    got = cache.get(key(1))
+    assert got is not None
+    assert got["v"].tolist() == [0, 0, 0]
+
+
+def test_shapes_without_end_are_not_kept_once_each_for_ever() -> None:
+    cache = PredictionCache(10_000, None, timer=lambda: 0.0)
+    for number in range(2 * MOST_LAYOUTS):
+        cache.put(key(number), {"v": np.full(number % 500, number % 256, np.uint8)})
+        got = cache.get(key(number))
+        assert got is not None
+        assert got["v"].tolist() == [number % 256] * (number % 500)
+    assert len(cache._layouts) == MOST_LAYOUTS
 
 
 def test_a_value_that_comes_again_is_counted_once() -> None:

@@ -1,0 +1,52 @@
+"""What a batch's outputs become: an answer for each item, whatever the outputs look like in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.backends.fake import FakeBackend
+from app.engine.isolation import SHARED_ROW_BYTES, Contract, run_batch
+from app.types import Array, Item, Outcome
+from tests.unit.app.engine.harness import item, replay
+
+
+def answers(output: Array) -> list[Outcome | None]:
+    """Of a model that answers this to a batch of as many items."""
+    backend = FakeBackend(lambda inputs: {"value": output})
+    backend.load()
+    items: list[Item] = [item(n) for n in range(len(output))]
+    contract = Contract(("value",), replay, finish=lambda outputs: outputs)
+    return list(run_batch(backend, items, contract).outcomes)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        np.arange(12, dtype=np.float32).reshape(3, 4),
+        np.arange(12, dtype=np.float32).reshape(4, 3).T,
+        np.arange(24, dtype=np.float32).reshape(3, 2, 2, 2).transpose(0, 2, 3, 1),
+        np.arange(3, dtype=np.int64),
+        np.arange(3 * 2000, dtype=np.float32).reshape(3, 2000),
+    ],
+    ids=["rows", "columns", "channels last", "numbers", "large rows"],
+)
+def test_each_item_gets_its_row_read_only_and_contiguous(output: Array) -> None:
+    for number, outcome in enumerate(answers(output)):
+        assert isinstance(outcome, dict)
+        row = outcome["value"]
+        assert isinstance(row, np.ndarray)
+        np.testing.assert_array_equal(row, output[number])
+        assert row.flags.c_contiguous
+        assert not row.flags.writeable
+    assert output.flags.writeable  # it is the backend's
+
+
+def test_a_large_row_does_not_keep_its_batch_alive() -> None:
+    count = SHARED_ROW_BYTES // 4
+    for floats, shared in ((count, True), (count + 1, False)):
+        first, second = answers(np.zeros((2, floats), np.float32))
+        assert isinstance(first, dict)
+        assert isinstance(second, dict)
+        bases = first["value"].base, second["value"].base
+        assert (bases[0] is not None and bases[0] is bases[1]) is shared
