@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
-from loadtests.bench.workloads import BARE, LITSERVE, MLSERVER, MOSEC, OURS, PLAIN
+from loadtests.bench.workloads import BARE, CACHED, LITSERVE, MLSERVER, MOSEC, OURS, PLAIN
 from models.tensors import Array
 
 JSON, OCTET_STREAM = "application/json", "application/octet-stream"
@@ -110,6 +110,7 @@ class Nothing(Plain):
 
 DIALECTS: Mapping[str, Dialect] = {
     OURS: Torchlane("/batch-predict"),
+    CACHED: Torchlane("/batch-predict"),
     PLAIN: Plain("/batch-predict"),
     MOSEC: Plain("/predict"),
     LITSERVE: Plain("/predict"),

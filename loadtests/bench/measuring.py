@@ -18,7 +18,7 @@ from loadtests.bench.dialects import DIALECTS, Dialect
 from loadtests.bench.generator import LoadPlan, Run
 from loadtests.bench.references import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
-from loadtests.bench.workloads import OURS, Workload
+from loadtests.bench.workloads import OUR_OWN, Workload
 from loadtests.openloop.address import Address, Unreachable
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Fired, Limits, TrialTooLarge, fire
@@ -277,7 +277,7 @@ class _Tally:
     @classmethod
     def begin(cls, server: Server, subject: Subject, model: str) -> _Tally:
         """Look now."""
-        ours = subject.contestant.server == OURS
+        ours = subject.contestant.server in OUR_OWN
         before = counters.settled_counters(server, model) if ours else None
         return cls(server, subject, model, server.cpu_s(), before)
 

@@ -16,7 +16,7 @@ from loadtests.bench.references import title_of
 from loadtests.bench.report import title_of_workload
 from loadtests.bench.results import Figure as FigureName
 from loadtests.bench.results import Results, Spread, keys, values
-from loadtests.bench.workloads import BARE, LIMIT, OURS
+from loadtests.bench.workloads import BARE, LIMIT, OUR_OWN
 
 FILE = "bench.png"
 INK, SOFT, OUR_COLOUR, THEIR_COLOUR, LIMIT_COLOUR = (
@@ -121,6 +121,6 @@ def _panel(axes: Axes, name: str, results: Results) -> None:
 
 
 def _colour(key: str) -> str:
-    if key == OURS:
+    if key in OUR_OWN:
         return OUR_COLOUR
     return LIMIT_COLOUR if key in (BARE, LIMIT) else THEIR_COLOUR

@@ -9,12 +9,24 @@ from typing import Literal
 
 from loadtests.bench.environments import PEERS, ROOT, WITH_ENVIRONMENT, python_of, why_not
 from loadtests.bench.servers import Cores, ServerSpec
-from loadtests.bench.workloads import BARE, LIMIT, LITSERVE, MLSERVER, MOSEC, OURS, PLAIN, Workload
+from loadtests.bench.workloads import (
+    BARE,
+    CACHED,
+    LIMIT,
+    LITSERVE,
+    MLSERVER,
+    MOSEC,
+    OUR_OWN,
+    OURS,
+    PLAIN,
+    Workload,
+)
 
 ForwardKind = Literal["script", "plan"]
 SHARED_WORKERS = 2
 TITLES = {
     OURS: "Torchlane",
+    CACHED: "Torchlane, with its cache",
     MOSEC: "mosec",
     PLAIN: "plain FastAPI",
     LITSERVE: "LitServe",
@@ -24,6 +36,7 @@ TITLES = {
 }
 READY_PATHS = {
     OURS: "/health/ready",
+    CACHED: "/health/ready",
     PLAIN: "/openapi.json",
     LITSERVE: "/health",
     MLSERVER: "/v2/health/ready",
@@ -102,8 +115,8 @@ def contestants(
             reason = NO_BINARY.get(server)
         if reason is not None:
             left_out[server] = reason
-        elif server == BARE:
-            beside.append(Contestant(BARE))
+        elif server in (BARE, CACHED):
+            beside.append(Contestant(server))
         elif workload.shared:  # with one worker and with two: nobody can know which is better
             beside += [Contestant(server, "script", workers) for workers in (1, SHARED_WORKERS)]
         else:
@@ -122,9 +135,11 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     """How to start a contestant for a workload."""
     core = None if workload.shared else serving.cores.server
     server = contestant.server
-    if server == OURS:
+    if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
         environment = _own(serving) + (serving.shared_environment if workload.shared else ())
+        if server == OURS and not workload.repeated:
+            environment += (("TORCHLANE_CACHE_BYTES", "0"),)
     else:
         command = _command(server)
         environment = (

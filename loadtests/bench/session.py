@@ -30,6 +30,7 @@ from loadtests.bench.servers import Cores, Fleet, ServerError, ServerSpec, pinne
 from loadtests.bench.workloads import (
     LIMIT,
     OPEN_LOOP,
+    OUR_OWN,
     OURS,
     ModelName,
     Workload,
@@ -191,7 +192,7 @@ class Session:
         try:
             return bench.closed(subject)
         except (CheckError, LoadError, ServerError) as error:
-            if contestant.server == OURS:
+            if contestant.server in OUR_OWN:
                 raise
             title = title_of(contestant.key)
             self.say(f"{workload.name}: {title} is started anew: {error}")

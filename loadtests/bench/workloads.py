@@ -11,9 +11,13 @@ ModelName = Literal["digits", "mean"]
 BATCH_ITEMS = 64
 ZIPF_BODIES = 100
 OURS, BARE = "torchlane", "bare_asgi"
+# The others have no cache of predictions, and what never repeats needs none: where nothing does,
+# `torchlane` runs without its cache, and this with it, as it does by default.
+CACHED = "torchlane_cached"
+OUR_OWN = (OURS, CACHED)
 LIMIT = "limit"  # no server: what parsing and the forward alone allow
 MOSEC, PLAIN, LITSERVE, MLSERVER = "mosec", "plain_fastapi", "litserve", "mlserver"
-SERVERS = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE)
+SERVERS = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ WORKLOADS: tuple[Workload, ...] = (
         f"one request of {BATCH_ITEMS} items, JSON, 4 connections",
         "json",
         4,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, CACHED),
         items=BATCH_ITEMS,
         checks_per_s=4.0,
         limit="batch",

@@ -1,4 +1,4 @@
-"""What a batch's outputs become: an answer for each item, whatever the outputs look like in memory."""
+"""A batch's outputs become an answer for each item, whatever they look like in memory."""
 
 from __future__ import annotations
 

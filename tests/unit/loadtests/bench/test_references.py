@@ -12,6 +12,7 @@ from loadtests.bench.references import Contestant, Serving, contestants, spec_of
 from loadtests.bench.servers import Cores
 from loadtests.bench.workloads import (
     BARE,
+    CACHED,
     JSON_32,
     LITSERVE,
     MLSERVER,
@@ -37,7 +38,7 @@ def test_each_runs_the_model_in_both_ways_and_the_floor_in_none() -> None:
     beside, left_out = contestants(JSON_32, SERVERS, BOTH)
     assert [each.key for each in beside] == [
         *("mosec", "mosec+plan", "plain_fastapi", "plain_fastapi+plan"),
-        *("mlserver", "mlserver+plan", "bare_asgi"),
+        *("mlserver", "mlserver+plan", "bare_asgi", "torchlane_cached"),
     ]
     assert left_out == {LITSERVE: "not there"}
 
@@ -75,6 +76,15 @@ def test_ours_is_started_on_one_core_and_with_what_we_advise_on_all() -> None:
     shared = spec_of(Contestant(OURS), BY_NAME["json-64-shared"], SERVING)
     assert shared.core is None
     assert ("TORCHLANE_WORKERS", "2") in shared.environment
+
+
+def test_ours_has_a_cache_where_inputs_repeat_and_once_where_they_do_not() -> None:
+    off = ("TORCHLANE_CACHE_BYTES", "0")
+    assert off in spec_of(Contestant(OURS), JSON_32, SERVING).environment
+    assert off not in spec_of(Contestant(OURS), BY_NAME["zipf"], SERVING).environment
+    cached = spec_of(Contestant(CACHED), JSON_32, SERVING)
+    assert cached.command == spec_of(Contestant(OURS), JSON_32, SERVING).command
+    assert off not in cached.environment
 
 
 def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:
