@@ -163,7 +163,7 @@ def test_the_capacity_is_found_through_the_network_of_the_stack(
         line.removeprefix("docker compose --profile load ").split()
         for line in block.strip().splitlines()
     )
-    printed = stack.compose(*search, "--budget-s", "12", limit_s=120)
+    printed = stack.compose(*search, "--budget-s", "8", limit_s=120)
     print(printed)  # noqa: T201
     assert "requests/s" in printed
     stack.compose(*copy[:-1], str(tmp_path / copy[-1]))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from loadtests.traffic.anchors import ANCHORS
@@ -127,6 +128,7 @@ def test_nothing_to_load_fails_at_once() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 def test_forked_workers_follow_a_shape_and_each_of_their_inputs_is_sent_once(
     tmp_path: Path,
 ) -> None:
@@ -163,6 +165,7 @@ def test_workers_judge_answers_and_their_master_decides(tmp_path: Path) -> None:
     assert "differs by about" in (tmp_path / "a_failures.csv").read_text()
 
 
+@pytest.mark.soak
 def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
     stranger = tmp_path / "stranger.py"  # as a worker of another release would be
     stranger.write_text(
@@ -176,6 +179,7 @@ def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 def test_a_worker_that_drops_out_fails_the_run(tmp_path: Path) -> None:
     fake = FakeServer()
     with listening(fake) as url, workers(tmp_path, LOCUSTFILE) as port:

@@ -71,6 +71,7 @@ def test_each_form_has_one_time_per_round() -> None:
     assert {name: len(times) for name, times in taken.items()} == {LOOP: 2, BATCHED: 2}
 
 
+@pytest.mark.soak  # `compare` itself is tested with the same form
 def test_the_compiled_form_agrees_and_can_be_profiled(
     package: tuple[Callable[..., Any], Path], tmp_path: Path
 ) -> None:
