@@ -7,7 +7,7 @@ import contextlib
 import gc
 import os
 import platform
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -83,7 +83,9 @@ def create_app(
         loaded,
         make_backend
         or _torch_backends(devices, settings.max_batch_size, worker.of if worker else 1),
-        LifecycleConfig(settings.max_batch_size, preference, _end_process, loading_ended),
+        LifecycleConfig(
+            settings.max_batch_size, preference, partial(_end_process, metrics), loading_ended
+        ),
     )
     _watch(metrics, replicas, lifecycle)
     limits = RequestLimits(
@@ -164,11 +166,15 @@ def _torch_backends(
     return make
 
 
-def _end_process(fault: DeviceLost) -> None:
+def _end_process(metrics: Metrics, fault: DeviceLost) -> None:
     """A sticky CUDA error poisons the process: end it; whoever supervises it starts it anew."""
     LOG.critical("device_lost", fault=str(fault), exit_code=DEVICE_LOST_EXIT_CODE)
-    end: Callable[[int], object] = os._exit
-    asyncio.get_running_loop().call_later(DEVICE_LOST_GRACE_S, end, DEVICE_LOST_EXIT_CODE)
+
+    def end() -> None:
+        metrics.close()  # else what ended it would not be in the counts of its worker
+        os._exit(DEVICE_LOST_EXIT_CODE)
+
+    asyncio.get_running_loop().call_later(DEVICE_LOST_GRACE_S, end)
 
 
 def _calm_gc() -> None:

@@ -106,7 +106,7 @@ class Answer(NamedTuple):
 
 
 def frozen_copy(array: Array) -> Array:
-    """A read-only copy that owns its bytes: a view would keep the whole batch alive."""
-    copy = np.array(array)
+    """A read-only copy, C-contiguous, that owns its bytes."""
+    copy = np.array(array, order="C")
     copy.setflags(write=False)
     return copy

@@ -17,7 +17,12 @@ from app.types import Arrays
 # process over 200,000 entries; the test of the cache's honesty holds it.
 ENTRY_OVERHEAD_BYTES = 352
 EMPTY_BYTES = sys.getsizeof(b"")
-MOST_LAYOUTS = 256  # that are kept once for all values; answers of free dimensions have many
+# What a value is made of is kept once for all that are alike, in a table that is begun anew when it
+# is full: answers of free dimensions come in many shapes. From then on whoever brings one pays for
+# it: four tuples, and the boxed numbers of a shape.
+MOST_LAYOUTS = 256
+LAYOUT_BYTES = 256  # of an array
+ALIGNMENT = 8  # of each array within a value's bytes: who reads them takes that for granted
 
 # Name, dtype and shape of each array of a value.
 _Layout: TypeAlias = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
@@ -27,7 +32,7 @@ _Entry: TypeAlias = tuple[bytes, _Layout, int]
 
 def cost_bytes(key: bytes, value: Arrays) -> int:
     """Real bytes of one entry: key, the arrays' bytes, and bookkeeping."""
-    size = sum(array.nbytes for array in value.values())
+    size = sum(_padded(array.nbytes) for array in value.values())
     return sys.getsizeof(key) + EMPTY_BYTES + size + ENTRY_OVERHEAD_BYTES
 
 
@@ -49,6 +54,7 @@ class PredictionCache:
         self._capacity = capacity_bytes
         self._entries: Cache[bytes, _Entry]
         self._layouts: dict[_Layout, _Layout] = {}
+        self._layouts_are_paid = False
         if ttl_s is None:
             self._entries = LRUCache(capacity_bytes, getsizeof=_size)
         else:
@@ -70,16 +76,22 @@ class PredictionCache:
     def put(self, key: bytes, value: Arrays) -> None:
         """Keep a copy of a value; one that is larger than the whole cache is simply not kept."""
         cost = cost_bytes(key, value)
-        if cost > self._capacity:
+        if cost + LAYOUT_BYTES * len(value) > self._capacity:
             return
         layout: _Layout = tuple([(name, a.dtype, a.shape) for name, a in value.items()])
         known = self._layouts.get(layout)
-        if known is not None:
-            layout = known
-        elif len(self._layouts) < MOST_LAYOUTS:
-            self._layouts[layout] = layout
+        if known is None:
+            if len(self._layouts) >= MOST_LAYOUTS:
+                self._layouts.clear()
+                self._layouts_are_paid = True
+            known = self._layouts[layout] = layout
+            if self._layouts_are_paid:
+                cost += LAYOUT_BYTES * len(layout)
         pieces = [array.tobytes() for array in value.values()]
-        self._entries[key] = (pieces[0] if len(pieces) == 1 else b"".join(pieces), layout, cost)
+        data = pieces[0]
+        if len(pieces) > 1:
+            data = b"".join([piece.ljust(_padded(len(piece)), b"\0") for piece in pieces])
+        self._entries[key] = (data, known, cost)
 
 
 def _arrays(entry: _Entry) -> Arrays:
@@ -88,8 +100,12 @@ def _arrays(entry: _Entry) -> Arrays:
     for name, dtype, shape in layout:
         count = math.prod(shape)
         arrays[name] = np.frombuffer(data, dtype, count, start).reshape(shape)
-        start += count * dtype.itemsize
+        start += _padded(count * dtype.itemsize)
     return arrays
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _size(entry: _Entry) -> int:

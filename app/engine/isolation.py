@@ -13,8 +13,8 @@ from app.backends.base import Backend
 from app.errors import BackendFailed, ModelError, NonFiniteOutput, ReplicaError
 from app.types import Array, Arrays, Item, Outcome, frozen_copy
 
-# Rows up to here are views of their batch, and keep it alive as long as they wait to be answered:
-# a copy takes 0.6 us. What is kept for longer, in the cache, is copied there.
+# Rows up to here are views of one copy of their batch, and keep it alive as long as they wait to be
+# answered: a copy of each takes 0.6 us. What is kept for longer, in the cache, is copied there.
 SHARED_ROW_BYTES = 1024
 
 Probe: TypeAlias = Callable[[Backend], None]
@@ -166,7 +166,7 @@ def _rows(outputs: Arrays, count: int, finish: Finish) -> list[Outcome]:
         if array.dtype.kind in "fc" and not np.isfinite(array).all():
             finite &= np.isfinite(array.reshape(count, -1)).all(axis=1)
     with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite get no answer
-        finished = {name: _read_only(array) for name, array in finish(outputs).items()}
+        finished = {name: _owned(array, count) for name, array in finish(outputs).items()}
     return [
         {name: _row(array, row) for name, array in finished.items()}
         if finite[row]
@@ -175,10 +175,11 @@ def _rows(outputs: Arrays, count: int, finish: Finish) -> list[Outcome]:
     ]
 
 
-def _read_only(array: Array) -> Array:
-    made = np.ascontiguousarray(array).view()
-    made.setflags(write=False)
-    return made
+def _owned(array: Array, count: int) -> Array:
+    """An array whose rows may be answers: the backend's next run may overwrite its own."""
+    if array.nbytes > count * SHARED_ROW_BYTES:
+        return array  # each row is copied
+    return frozen_copy(array)
 
 
 def _row(array: Array, row: int) -> Array:

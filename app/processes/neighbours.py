@@ -1,7 +1,8 @@
-"""The processes of one server ask each other to bring their gauges up to date.
+"""The processes of one server ask each other to write down what they have counted.
 
-A gauge that is asked when it is scraped can be asked only in its own process. So whoever is scraped
-sends every other one a datagram, and each writes its gauges down and says so. Nothing happens
+What a process has counted, and a gauge that is asked when it is scraped, can be had only in that
+process. So whoever is scraped sends every other one a datagram, and each writes down and says so.
+Nothing happens
 between two scrapes, and nothing during a request.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 
 ASK = b"?"
 DONE = b"!"
-PATIENCE_S = 0.5  # with a neighbour that is busy; its gauges are then those of the last scrape
+PATIENCE_S = 0.5  # with a neighbour that is busy; it then counts with what it wrote down last
 BYTES = 64  # of one datagram at most
 BURST = 64
 
@@ -59,7 +60,7 @@ class Neighbours:
         self._path.unlink(missing_ok=True)
 
     async def refreshed(self) -> None:
-        """Return when everybody who lives has written its gauges down, or after PATIENCE_S."""
+        """Return when everybody who lives has written down what it has, or after PATIENCE_S."""
         number = b"%d" % next(self._numbers)
         others = [str(path) for path in self._folder.glob("*.socket") if path != self._path]
         this = self._rounds[number] = _Round({path for path in others if self._ask(path, number)})

@@ -40,7 +40,7 @@ PROCESS_GAUGES: dict[str, Literal["livesum", "livemax", "livemin"]] = {
 
 
 def forget_gauges(index: int) -> None:
-    """A worker has died: what it counted stays, what it held is gone."""
+    """A worker has died: what it has written down of its counts stays, what it held is gone."""
     multiprocess.mark_process_dead(str(index))  # type: ignore[no-untyped-call]
 
 

@@ -24,6 +24,7 @@ from loadtests.bench.workloads import (
 
 ForwardKind = Literal["script", "plan"]
 SHARED_WORKERS = 2
+CACHE_BYTES = "256MiB"  # the default
 TITLES = {
     OURS: "Torchlane",
     CACHED: "Torchlane, with its cache",
@@ -138,8 +139,8 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
         environment = _own(serving) + (serving.shared_environment if workload.shared else ())
-        if server == OURS and not workload.repeated:
-            environment += (("TORCHLANE_CACHE_BYTES", "0"),)
+        cache = CACHE_BYTES if server == CACHED or workload.repeated else "0"
+        environment += (("TORCHLANE_CACHE_BYTES", cache),)
     else:
         command = _command(server)
         environment = (

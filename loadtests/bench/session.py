@@ -131,7 +131,7 @@ class Session:
 
     def _leave_out(self, workload: str, key: str, error: Exception) -> None:
         """Go on without a reference that does not work; without ours there is no figure."""
-        if key == OURS:
+        if key in OUR_OWN:
             raise error
         self.say(f"{workload}: {title_of(key)} is left out: {error}")
         self.left_out.setdefault(workload, {})[key] = str(error)

@@ -12,7 +12,7 @@ BATCH_ITEMS = 64
 ZIPF_BODIES = 100
 OURS, BARE = "torchlane", "bare_asgi"
 # The others have no cache of predictions, and what never repeats needs none: where nothing does,
-# `torchlane` runs without its cache, and this with it, as it does by default.
+# `torchlane` runs without its cache and its memo of bodies, and this with both, as by default.
 CACHED = "torchlane_cached"
 OUR_OWN = (OURS, CACHED)
 LIMIT = "limit"  # no server: what parsing and the forward alone allow
@@ -81,7 +81,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "single JSON, 64 connections, cores shared with the load",
         "json",
         64,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, CACHED),
         shared=True,
     ),
     Workload(
@@ -99,7 +99,7 @@ WORKLOADS: tuple[Workload, ...] = (
         f"one request of {BATCH_ITEMS} items, binary, 4 connections",
         "binary",
         4,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, CACHED),
         items=BATCH_ITEMS,
         checks_per_s=4.0,
     ),
@@ -116,7 +116,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "one connection, JSON",
         "json",
         1,
-        (PLAIN, MOSEC, LITSERVE, MLSERVER),
+        (PLAIN, MOSEC, LITSERVE, MLSERVER, CACHED),
         checks_per_s=2.0,  # each of them delays the one connection
     ),
     Workload(
@@ -124,7 +124,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "3x224x224 binary bodies (602 KB), 32 connections",
         "binary",
         32,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED),
         model="mean",
         large=True,
         checks_per_s=4.0,

@@ -30,8 +30,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def rising(built: Stack) -> Iterator[subprocess.Popen[str]]:
     """The command that brings it up: it takes a minute, which the tests of the images fill."""
-    with built.begin_up() as command:
+    command = built.begin_up()
+    try:
         yield command
+    finally:
+        if command.poll() is None:
+            command.kill()
+        command.communicate()
 
 
 @pytest.fixture(scope="session")

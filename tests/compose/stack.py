@@ -50,7 +50,7 @@ class Stack:
     def begin_up(self) -> subprocess.Popen[str]:
         """Begin to bring everything up; the command ends when all is healthy, or has failed."""
         limit = ("--wait-timeout", str(UP_LIMIT_S))
-        return self._begin("up", "--detach", "--wait", *limit)
+        return self._begin("up", "--detach", "--wait", *limit, stderr=subprocess.STDOUT)
 
     def down(self) -> None:
         """Remove containers, networks and volumes."""
@@ -60,12 +60,13 @@ class Stack:
         """Start a command in a running container; its stdin and stdout are pipes."""
         return self._begin("exec", "--no-TTY", service, *command)
 
-    def _begin(self, *arguments: str) -> subprocess.Popen[str]:
+    def _begin(self, *arguments: str, stderr: int | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["docker", *self._options(), *arguments],
             env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 

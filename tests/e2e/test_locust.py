@@ -179,7 +179,6 @@ def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.soak
 def test_a_worker_that_drops_out_fails_the_run(tmp_path: Path) -> None:
     fake = FakeServer()
     with listening(fake) as url, workers(tmp_path, LOCUSTFILE) as port:

@@ -67,10 +67,3 @@ def test_whatever_is_observed_is_collected_as_the_library_would(amounts: list[fl
         labels = {"model": "m", "version": "1", **sample.labels}
         got = metrics.registry.get_sample_value(sample.name, labels)
         assert got == pytest.approx(sample.value), sample
-
-
-def test_at_the_end_everything_has_been_handed_over() -> None:
-    metrics = Metrics()
-    metrics.request("/predict", 200, "ok").ended(0.1)
-    metrics.close()
-    assert metrics.requests.labels("/predict", "200", "ok")._value.get() == 1

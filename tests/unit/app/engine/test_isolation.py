@@ -7,8 +7,9 @@ import pytest
 
 from app.backends.fake import FakeBackend
 from app.engine.isolation import SHARED_ROW_BYTES, Contract, run_batch
-from app.types import Array, Item, Outcome
-from tests.unit.app.engine.harness import item, replay
+from app.errors import ModelError
+from app.types import Array, Arrays, Item, Outcome
+from tests.unit.app.engine.harness import item, replay, value_of
 
 
 def answers(output: Array) -> list[Outcome | None]:
@@ -50,3 +51,26 @@ def test_a_large_row_does_not_keep_its_batch_alive() -> None:
         assert isinstance(second, dict)
         bases = first["value"].base, second["value"].base
         assert (bases[0] is not None and bases[0] is bases[1]) is shared
+
+
+class Reusing:
+    """A model that answers 2 x, always in the same memory; it fails on a batch with a 3 in it."""
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros((8, 1), np.float32)
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        x = inputs["x"]
+        if (x == 3).any():
+            raise ModelError("three")
+        np.multiply(x, 2, out=self.buffer[: len(x)])
+        return {"value": self.buffer[: len(x)]}
+
+
+def test_a_backend_may_overwrite_what_it_has_answered() -> None:
+    backend = FakeBackend(Reusing())
+    contract = Contract(("value",), replay, finish=lambda outputs: outputs)
+    first = run_batch(backend, [item(n) for n in (0, 1, 2, 3)], contract)  # is split
+    second = run_batch(backend, [item(n) for n in (7, 8)], contract)
+    answered = [value_of(outcome) for outcome in (*first.outcomes, *second.outcomes) if outcome]
+    assert answered == [0, 2, 4, "backend_failed", 14, 16]

@@ -129,6 +129,23 @@ async def test_a_model_that_nobody_serves_any_more_leaves_no_series(
     other.close()
 
 
+async def test_what_a_worker_counted_before_it_stopped_is_not_lost_unless_it_was_killed(
+    make: Callable[[int], SharedMetrics],
+) -> None:
+    one = make(0)
+    stopped = make(1)
+    count(stopped)
+    stopped.close()
+    assert Scraped(await one.scraped())("torchlane_items_total") == 6
+    killed = make(2)
+    count(killed)
+    await one.scraped()
+    count(killed)
+    killed._neighbours.close()  # nothing else of it runs
+    assert Scraped(await one.scraped())("torchlane_items_total") == 12
+    one.close()
+
+
 async def test_of_a_dead_worker_the_counters_stay_and_its_place_goes_on_counting(
     make: Callable[[int], SharedMetrics],
 ) -> None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ByteSize, TypeAdapter
 
+from app.settings import Settings
 from loadtests.bench import references
 from loadtests.bench.references import Contestant, Serving, contestants, spec_of, title_of
 from loadtests.bench.servers import Cores
@@ -83,6 +85,8 @@ def test_ours_has_a_cache_where_inputs_repeat_and_once_where_they_do_not() -> No
     assert off in spec_of(Contestant(OURS), JSON_32, SERVING).environment
     assert off not in spec_of(Contestant(OURS), BY_NAME["zipf"], SERVING).environment
     cached = spec_of(Contestant(CACHED), JSON_32, SERVING)
+    on = dict(cached.environment)["TORCHLANE_CACHE_BYTES"]
+    assert TypeAdapter(ByteSize).validate_python(on) == Settings.model_fields["cache_bytes"].default
     assert cached.command == spec_of(Contestant(OURS), JSON_32, SERVING).command
     assert off not in cached.environment
 
