@@ -32,5 +32,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("artifacts")
     assert export_main(["digits", "--out", str(out)], CATALOG) == 0
     # What its compiled form costs, seconds, buys nothing here.
-    assert export_main(["pairwise", "--variants", "script,bf16", "--out", str(out)], CATALOG) == 0
+    assert (
+        export_main(["pairwise", "--variants", "script,bf16,int8", "--out", str(out)], CATALOG) == 0
+    )
     return out

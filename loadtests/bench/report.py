@@ -87,8 +87,8 @@ def print_figures(console: Console, results: Results) -> None:
         console.print(table)
     console.print(
         "medians of the rounds; CPU: of all processes of a server per request; busy: cores they "
-        "kept busy; ours is: our requests/s over theirs, by neighbours in each round; where no input "
-        "repeats, Torchlane runs without its cache, as the others do; with it in its own row"
+        "kept busy; ours is: our requests/s over theirs, by neighbours in each round; where no "
+        "input repeats, Torchlane runs without its cache, as the others do; with it in its own row"
     )
 
 
