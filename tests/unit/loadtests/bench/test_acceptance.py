@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from loadtests.bench.acceptance import HALF_LOAD, Demand, Judged, is_met, judge
-from loadtests.bench.workloads import WORKLOADS
+from loadtests.bench.workloads import BARE, LIMIT, WORKLOADS
 
 FASTER = Demand("json-32", "over mosec", least=1.6, aim=2.0)
 SOONER = Demand("one-connection", "p50", least=0.7, aim=0.5, lower=True)
@@ -41,6 +41,19 @@ def test_one_of_two_alternatives_is_enough() -> None:
     assert not is_met(alone, [alone, met])
 
 
+def test_who_only_reads_bodies_and_runs_forwards_takes_as_long_as_both_together() -> None:
+    # The bare answer takes 4 ms, a forward 1 ms, ours 8 ms: 5 / 8 of what could be.
+    over = {BARE: [4 / 8], LIMIT: [1 / 8]}
+    lines = judge(
+        {
+            "requests_per_s": lambda workload, other: over.get(other, []),
+            "p50_ms": lambda workload, other: [],
+            "p99_over_p50": lambda workload, other: [],
+        }
+    )
+    assert lines[-1].rounds == (5 / 8,)
+
+
 def test_every_line_asks_for_the_figure_that_it_names() -> None:
     asked: list[tuple[str, str, str]] = []
 
@@ -53,6 +66,8 @@ def test_every_line_asks_for_the_figure_that_it_names() -> None:
 
     names = ("requests_per_s", "p50_ms", "p99_over_p50")
     lines = judge({name: figure(name) for name in names})
+    *asked, second = asked
+    assert second == ("requests_per_s", "image-binary", LIMIT)  # the last line takes two figures
     assert len(lines) == len(asked)
     workloads = {workload.name for workload in WORKLOADS}
     assert {line.demand.workload for line in lines} == workloads - {"batch-binary"}
