@@ -40,7 +40,7 @@ class PredictionCache:
     """Key -> output name -> read-only array. Owned by the event loop: no lock, no other thread.
 
     What is kept is the bytes of a value's arrays in one piece: a dictionary and an array of its own
-    for each would take 300 bytes more, and what is kept costs its time in the processor's caches.
+    for each would take 260 bytes more, and what is kept costs its time in the processor's caches.
 
     Args:
         capacity_bytes: 0 turns the cache off.

@@ -2,8 +2,7 @@
 
 What a process has counted, and a gauge that is asked when it is scraped, can be had only in that
 process. So whoever is scraped sends every other one a datagram, and each writes down and says so.
-Nothing happens
-between two scrapes, and nothing during a request.
+Nothing happens between two scrapes, and nothing during a request.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_locust_loads_it_from_two_workers_and_every_answer_is_right(stack: Stack
     assert len(stats["workers"]) == 2
     assert stats["errors"] == []
     assert stats["fail_ratio"] == 0
-    assert {s["name"]: s["num_requests"] for s in stats["stats"]}["Aggregated"] > 300
+    assert {s["name"]: s["num_requests"] for s in stats["stats"]}["Aggregated"] > 350
 
 
 def test_the_capacity_is_found_through_the_network_of_the_stack(

@@ -20,7 +20,8 @@ COMMAND = (sys.executable, "-m", "loadtests.bench", "--rounds", "1", "--seconds"
 def test_a_short_bench_checks_answers_and_writes_its_report(
     repository: Path, tmp_path: Path
 ) -> None:
-    asked = ["--servers", "bare_asgi,torchlane_cached", "--workloads", "json-32,zipf"]
+    asked = ["--servers", "bare_asgi,plain_fastapi,torchlane_cached"]
+    asked += ["--workloads", "json-32,zipf"]
     asked += ["--forward", "script", "--pure"]
     command = [*COMMAND, *asked, "--artifacts", str(repository), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -28,7 +29,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
     report = json.loads((tmp_path / "bench.json").read_text())
     assert list(report["workloads"]) == ["json-32", "zipf"]
     for name, keys in (
-        ("json-32", {"torchlane", "torchlane_cached", "bare_asgi"}),
+        ("json-32", {"torchlane", "torchlane_cached", "plain_fastapi", "bare_asgi"}),
         ("zipf", {"torchlane", "bare_asgi"}),
     ):
         servers = report["workloads"][name]["servers"]
@@ -37,6 +38,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
     checked = [run["checked"] for run in report["workloads"]["json-32"]["rounds"][0]]
     assert min(checked) > 8  # before the load, and during it
     judged = {(line["workload"], line["what"]): line["verdict"] for line in report["acceptance"]}
+    assert judged["json-32", "over plain FastAPI"] != "not measured"
     assert judged["zipf", "over bare ASGI"] != "not measured"
     assert judged["json-32", "over mosec"] == "not measured"
     with Image.open(tmp_path / "bench.png") as picture:
