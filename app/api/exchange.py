@@ -32,6 +32,8 @@ from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
 
+SMALL_PIECE_BYTES = 4096
+
 
 class Connection(Protocol):
     """What an exchange needs of the connection it is on.
@@ -66,6 +68,7 @@ class Exchange:
     __slots__ = (
         "_began",
         "_body",
+        "_body_bytes",
         "_call",
         "_connection",
         "_endpoint",
@@ -84,7 +87,8 @@ class Exchange:
         self._connection = connection
         self._endpoint = endpoint
         self._request_id = connection.ids.of(connection.headers)
-        self._body: bytes | bytearray = b""
+        self._body: list[bytes | bytearray] = []
+        self._body_bytes = 0
         self._call: Call | None = None
         self._submission: Submission | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -103,14 +107,16 @@ class Exchange:
         """A piece of the body."""
         if self.response_complete:
             return
-        if not self._body:
-            self._body = piece  # most bodies come in one: it is not copied
+        body = self._body
+        self._body_bytes += len(piece)
+        if not body or len(piece) >= SMALL_PIECE_BYTES:
+            body.append(piece)
+        elif isinstance(body[-1], bytearray):  # a client may send a byte at a time
+            body[-1] += piece
         else:
-            if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            self._body += piece  # not a list: pieces may have a byte each
+            body.append(bytearray(piece))
         try:
-            check_length(len(self._body), self._connection.service.limits.max_body_bytes)
+            check_length(self._body_bytes, self._connection.service.limits.max_body_bytes)
         except TorchlaneError as error:
             self._fail(error)
 
@@ -120,7 +126,8 @@ class Exchange:
             return
         if self._timer is not None:
             self._timer.cancel()
-        body, self._body = bytes(self._body), b""  # of bytes it makes no copy
+        body = b"".join(self._body)  # most come in one piece: it is not copied
+        self._body.clear()
         try:
             submission = self._call.begin(body)
         except Exception as error:

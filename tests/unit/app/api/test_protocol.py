@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import random
 import tracemalloc
 from pathlib import Path
@@ -53,6 +55,26 @@ async def test_a_body_may_come_byte_by_byte(models: Path, chunk_bytes: int | Non
                 wire.send(data[at : at + 1])
                 await asyncio.sleep(0)
             await answered(wire, number)
+        assert server.asgi == []
+
+
+async def test_pieces_of_all_sizes_keep_their_order(models: Path) -> None:
+    inputs = [[number / 64, 0.5] for number in range(4000)]
+    body = json.dumps({"inputs": inputs}).encode()
+    chunks, at = [], 0
+    for size in itertools.cycle((1, 2, 5000, 4096, 3, 1, 1, 6000, 4095, 7)):
+        if at >= len(body):
+            break
+        chunks.append(b"%x\r\n%s\r\n" % (len(body[at : at + size]), body[at : at + size]))
+        at += size
+    head = request("/batch-predict", chunk_bytes=1, connection="keep-alive").partition(b"\r\n\r\n")[
+        0
+    ]
+    async with listening(models, max_items=4000, queue_limit_items=4000) as server:
+        answer = await server.ask(head + b"\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n")
+        assert answer.status == 200, answer.body
+        got = [each["outputs"]["y"] for each in answer.json()["predictions"]]
+        assert got == [[2 * a, 2 * b] for a, b in inputs]
         assert server.asgi == []
 
 
