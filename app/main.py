@@ -23,7 +23,7 @@ from app.api.protocol import protocol_for
 from app.api.routes import add_routes
 from app.api.service import RequestLimits, Service
 from app.backends.base import Backend
-from app.backends.devices import find_devices
+from app.backends.devices import find_devices, share_one_core
 from app.backends.factory import TorchBackends
 from app.backends.selection import Preference, Selection
 from app.engine import engine
@@ -45,6 +45,8 @@ LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
 # A wave of 32 requests is read within it; what trickles in all the time is not held for longer.
 GATHER_S = 0.002
+# On one core: half to two thirds of the p99 at half load (ADR 12).
+BLOCK_S = 0.005
 MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes, beside them
 GC_THRESHOLD = 10_000  # allocations between two looks at the youngest objects; default 700
 DEVICE_LOST_GRACE_S = 1.0  # for the errors to reach their callers
@@ -67,7 +69,8 @@ def create_app(
     metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
     first = worker.index * len(devices) if worker else 0  # no two replicas of a server share a name
     replicas = [Replica(f"{device}#{n}", device) for n, device in enumerate(devices, first)]
-    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings))
+    block_s = BLOCK_S if share_one_core(devices, worker.of if worker else 1) else 0.0
+    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
     loaded = LoadedModels(settings.default_model)
     preference = Preference(settings.variant, settings.plan_precision)
 
@@ -146,12 +149,13 @@ def _is_ready(replica: Replica) -> bool:
     return replica.state is ReplicaState.READY
 
 
-def _engine_config(settings: Settings) -> EngineConfig:
+def _engine_config(settings: Settings, block_s: float) -> EngineConfig:
     return EngineConfig(
         batches=BatchLimits(settings.max_batch_size, settings.batch_wait_ms / 1000, GATHER_S),
         queue_limit_items=settings.queue_limit_items,
         cache_bytes=settings.cache_bytes,
         cache_ttl_s=settings.cache_ttl_s,
+        block_s=block_s,
     )
 
 

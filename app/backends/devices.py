@@ -50,3 +50,8 @@ def cpu_threads(devices: tuple[Device, ...], processes: int = 1) -> int:
     """
     replicas = sum(device.kind == "cpu" for device in devices)
     return max(1, (usable_cores() // processes - 1) // max(1, replicas))
+
+
+def share_one_core(devices: tuple[Device, ...], processes: int = 1) -> bool:
+    """Whether the replicas compute on the only core that the event loop of their process has."""
+    return all(device.kind == "cpu" for device in devices) and usable_cores() // processes <= 1

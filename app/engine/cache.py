@@ -75,6 +75,8 @@ class PredictionCache:
 
     def put(self, key: bytes, value: Arrays) -> None:
         """Keep a copy of a value; one that is larger than the whole cache is simply not kept."""
+        if self._capacity == 0:
+            return
         cost = cost_bytes(key, value)
         if cost + LAYOUT_BYTES * len(value) > self._capacity:
             return

@@ -72,6 +72,8 @@ class Dispatcher:
         replicas: all there are.
         clock: the engine's.
         settle: takes every outcome, exactly once per ticket.
+        block_s: for a batch that is expected to take less, the event loop stands still until it is
+            there; see `EngineConfig`.
     """
 
     def __init__(
@@ -79,10 +81,13 @@ class Dispatcher:
         replicas: list[Replica],
         clock: Clock,
         settle: Settle,
+        block_s: float = 0.0,
     ) -> None:
         self._replicas = replicas
         self._clock = clock
         self._settle = settle
+        self._block_s = block_s
+        self._blocked = False  # has the event loop stood still in this turn?
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
         self._lines: dict[ModelId, Line] = {}
         self._poked = False
@@ -120,6 +125,7 @@ class Dispatcher:
 
     def _step(self) -> None:
         self._poked = False
+        self._blocked = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,6 +137,9 @@ class Dispatcher:
         while served:  # models take turns, a batch each, until no batch can start
             served = False
             for line in tuple(self._lines.values()):
+                if self._blocked:  # the sockets first
+                    self.poke()
+                    return
                 decision = self._serve(line, now)
                 served = served or decision.size > 0
                 wake_s = _sooner(wake_s, decision.again_in_s)
@@ -179,7 +188,15 @@ class Dispatcher:
             fault = ReplicaError(f"bug: {type(error).__name__}: {error}")
             return Report([None] * len(items), fault, (), 0.0, 0)
 
-        replica.start(line.model, work, done, failed)
+        replica.start(line.model, work, done, failed, self._blocks_for(line, len(tickets)))
+
+    def _blocks_for(self, line: Line, items: int) -> float:
+        """For how many seconds at most the event loop stands still: for one batch in a turn."""
+        expected_s = line.seconds_per_item * items
+        if not 0.0 < expected_s < self._block_s:
+            return 0.0
+        self._blocked = True
+        return self._block_s
 
     def _record(
         self, line: Line, replica: Replica, tickets: list[Ticket], report: Report, started: float

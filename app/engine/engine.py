@@ -47,12 +47,15 @@ class EngineConfig:
         queue_limit_items: how many items of one model may wait.
         cache_bytes: bound of the prediction cache; 0 turns it off.
         cache_ttl_s: how long a prediction is kept at most; None for ever.
+        block_s: the event loop stands still for batches that take less: for replicas that compute
+            on the only core that it has; 0 where they have cores of their own (docs/adr/0012).
     """
 
     batches: BatchLimits
     queue_limit_items: int
     cache_bytes: int
     cache_ttl_s: float | None
+    block_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class Engine:
         metrics.cache_limit.set(config.cache_bytes)
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
-        self._dispatcher = Dispatcher(replicas, clock, self._settle)
+        self._dispatcher = Dispatcher(replicas, clock, self._settle, config.block_s)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
         self._draining = False

@@ -7,8 +7,8 @@ import contextlib
 import enum
 import queue
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 from app.backends.base import Backend, close_safely
 from app.types import Device, ModelId, Serving
@@ -65,27 +65,42 @@ class Replica:
         work: Callable[[Backend], T],
         done: Callable[[T], None],
         failed: Callable[[BaseException], T],
+        block_s: float = 0.0,
     ) -> None:
         """Run `work` on the model's backend in the thread; `done` gets its result on the loop.
 
         Where `work` raises, `failed` makes the result of what it raised: the thread lives on, and
-        `done` is always called.
+        `done` is always called, once: before this returns, if the loop blocks and the result comes
+        in that time, else later.
+
+        Args:
+            model: what to run.
+            work: runs it.
+            done: takes what came of it.
+            failed: makes the same of an exception.
+            block_s: for how many seconds at most the event loop stands still and waits.
         """
         self.busy = True
-        loop = asyncio.get_running_loop()
+
+        def finish(result: T) -> None:
+            self.busy = False
+            done(result)
+
+        handover = _Handover(asyncio.get_running_loop(), finish)
 
         def job() -> None:
             try:
                 result = work(self._backends[model])
             except BaseException as error:  # becomes a result: a dead thread would hang its callers
                 result = failed(error)
-            _tell(loop, finish, result)
+            handover.give(result)
 
-        def finish(result: T) -> None:
-            self.busy = False
-            done(result)
-
-        self._jobs.put(job)
+        if block_s <= 0:
+            self._jobs.put(job)
+            return
+        with handover.awaited():
+            self._jobs.put(job)
+            handover.take(block_s)
 
     async def install(self, model: ModelId, make: Callable[[], Backend]) -> None:
         """Make a model's backend in the thread and keep it; it replaces an older one.
@@ -152,6 +167,43 @@ class Replica:
         while (job := self._jobs.get()) is not None:
             job()
             del job  # an idle thread must not keep the last batch alive
+
+
+class _Handover(Generic[T]):
+    """One result, from the thread that gives it to the event loop, which finishes it exactly once.
+
+    Args:
+        loop: is told that there is a result, unless it awaits it.
+        finish: gets it, on the loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, finish: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._finish = finish
+        self._results: queue.SimpleQueue[T] = queue.SimpleQueue()
+        self._awaited = False
+
+    def give(self, result: T) -> None:
+        """In the thread."""
+        self._results.put(result)
+        if not self._awaited:
+            _tell(self._loop, self.take)
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """On the loop, which takes the result itself meanwhile and need not be told."""
+        self._awaited = True
+        yield
+        self._awaited = False  # whoever gives from now on tells, and what is there now is taken
+        self.take()
+
+    def take(self, block_s: float = 0.0) -> None:
+        """On the loop: finish the result if it is there, or comes in time, and was not taken."""
+        try:
+            result = self._results.get(block_s > 0, block_s or None)
+        except queue.Empty:
+            return
+        self._finish(result)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:

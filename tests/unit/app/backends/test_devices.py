@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from app.backends.devices import cpu_threads, find_devices
+from app.backends.devices import cpu_threads, find_devices, share_one_core
 from app.types import Device
 from models.processor import usable_cores
 
@@ -72,6 +72,15 @@ def test_processes_share_the_cores_evenly_and_each_leaves_one_to_its_loop(
     monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 8)
     assert [cpu_threads((CPU,), processes) for processes in (1, 2, 4, 8, 100)] == [7, 3, 1, 1, 1]
     assert cpu_threads((CPU, CPU, CPU), 2) == 1
+
+
+def test_the_loop_shares_its_core_where_a_process_has_one_and_computes_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 4)
+    shared = [share_one_core((CPU,), processes) for processes in (1, 2, 3, 4, 8)]
+    assert shared == [False, False, True, True, True]
+    assert not share_one_core((Device("cuda", 0),), 4)
 
 
 def test_replicas_on_cuda_take_no_share_of_the_cores() -> None:

@@ -96,12 +96,13 @@ async def rig(
     queue_limit: int = 100,
     cache_bytes: int = 0,
     cache_ttl_s: float | None = None,
+    block_s: float = 0.0,
 ) -> AsyncIterator[Rig]:
     """An engine with one replica per script, and the model `double` on each."""
     clock, metrics = ManualClock(), Metrics()
     replicas = [Replica(f"fake#{index}", Device("cpu")) for index in range(len(scripts))]
     config = EngineConfig(
-        BatchLimits(max_batch_size, batch_wait_s), queue_limit, cache_bytes, cache_ttl_s
+        BatchLimits(max_batch_size, batch_wait_s), queue_limit, cache_bytes, cache_ttl_s, block_s
     )
     engine = Engine(replicas, clock, metrics, config)
     backends = [FakeBackend(script) for script in scripts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -87,6 +88,68 @@ async def test_work_that_raises_becomes_a_result_and_the_thread_lives_on() -> No
     assert await replica.close(1.0)
 
 
+async def test_a_result_that_comes_while_the_loop_blocks_is_there_at_once() -> None:
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    await replica.install(MODEL, FakeBackend)
+    results: list[str] = []
+
+    def fails(_: object) -> str:
+        raise MemoryError("no room")
+
+    replica.start(MODEL, lambda _: "fine", results.append, repr, block_s=30.0)
+    assert results == ["fine"]
+    assert replica.is_free(MODEL)
+    replica.start(MODEL, fails, results.append, repr, block_s=30.0)
+    assert results == ["fine", "MemoryError('no room')"]
+    await asyncio.sleep(0.01)
+    assert len(results) == 2
+    assert await replica.close(1.0)
+
+
+async def test_a_result_that_comes_too_late_for_a_loop_that_blocks_comes_once_all_the_same() -> (
+    None
+):
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    await replica.install(MODEL, FakeBackend)
+    go_on = threading.Event()
+    done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    replica.start(MODEL, lambda _: go_on.wait(30.0), done.set_result, _raises, block_s=0.001)
+    assert not done.done()
+    assert not replica.is_free(MODEL)
+    go_on.set()
+    assert await done
+    assert replica.is_free(MODEL)
+    assert await replica.close(1.0)
+
+
+async def test_a_result_that_comes_as_the_patience_ends_comes_once() -> None:
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    await replica.install(MODEL, FakeBackend)
+    at_once = 0
+    for number in range(500):
+        results: list[int] = []
+        took_s = (number % 10) * 0.00002
+
+        def work(_: object, number: int = number, took_s: float = took_s) -> int:
+            end = time.perf_counter() + took_s
+            while time.perf_counter() < end:
+                pass
+            return number
+
+        replica.start(MODEL, work, results.append, _unexpected, block_s=0.0001)
+        at_once += len(results)
+        async with asyncio.timeout(30.0):
+            while not results:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert results == [number]
+    assert at_once > 0
+    assert await replica.close(1.0)
+
+
 async def test_closing_while_a_backend_is_made_closes_that_too() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
@@ -108,4 +171,8 @@ async def test_closing_while_a_backend_is_made_closes_that_too() -> None:
 
 
 def _unexpected(error: BaseException) -> int:
+    raise error
+
+
+def _raises(error: BaseException) -> bool:
     raise error

@@ -1,0 +1,103 @@
+"""On one core the event loop stands still for a batch that is soon there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from app.engine.submission import Submission
+from app.types import Arrays
+from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
+
+LONG_S = 60.0  # the loop stands still for whatever this machine takes for a batch of a fake
+
+
+def submit(r: Rig, *numbers: float) -> Submission:
+    """As the reader of a socket does: at once, without a task."""
+    deadline = r.clock.now() + FAR
+    return r.engine.submit(MODEL, [item(number) for number in numbers], deadline)
+
+
+async def measured(r: Rig) -> None:
+    """The engine has seen how long a batch takes."""
+    assert await r.ask(0.5) == [1]
+
+
+async def test_a_batch_is_answered_in_the_turn_in_which_it_starts() -> None:
+    async with rig(block_s=LONG_S) as r:
+        await measured(r)
+        submission = submit(r, 1, 2, 3)
+        await asyncio.sleep(0)
+        assert submission.is_settled
+        assert values(submission.result()) == [2, 4, 6]
+
+
+async def test_without_blocking_it_is_answered_when_it_is_there() -> None:
+    async with rig() as r:
+        await measured(r)
+        r.backend.gate.clear()
+        submission = submit(r, 1)
+        await turns()
+        assert not submission.is_settled
+        r.backend.gate.set()
+        assert values(await submission.answer()) == [2]
+
+
+async def test_the_loop_does_not_stand_still_for_what_it_has_never_measured() -> None:
+    async with rig(block_s=LONG_S) as r:
+        r.backend.gate.clear()
+        submission = submit(r, 1)
+        await turns()  # would hang
+        assert not submission.is_settled
+        r.backend.gate.set()
+        assert values(await submission.answer()) == [2]
+
+
+async def test_the_loop_does_not_stand_still_for_a_batch_that_takes_longer() -> None:
+    def takes_10_ms(_: Arrays) -> None:
+        time.sleep(0.01)
+
+    async with rig(scripts=(takes_10_ms,), block_s=0.005) as r:
+        await measured(r)
+        r.backend.gate.clear()
+        submission = submit(r, 1)
+        await turns()
+        assert not submission.is_settled
+        assert r.replicas[0].busy
+        r.backend.gate.set()
+        assert values(await submission.answer()) == [2]
+
+
+async def test_a_model_that_hangs_holds_the_loop_no_longer_than_it_may() -> None:
+    async with rig(block_s=0.02) as r:
+        r.engine._dispatcher._lines[MODEL].took(1e-6, 1)  # whatever the machine does
+        r.backend.gate.clear()
+        submission = submit(r, 1)
+        await turns()
+        assert r.replicas[0].busy
+        assert not submission.is_settled
+        r.backend.gate.set()
+        assert values(await submission.answer()) == [2]
+
+
+async def test_the_loop_stands_still_for_one_batch_in_a_turn_and_reads_between() -> None:
+    async with rig(max_batch_size=2, block_s=LONG_S) as r:
+        await measured(r)
+        submission = submit(r, 1, 2, 3, 4, 5)
+        seen: list[int] = []
+        while not submission.is_settled:
+            await asyncio.sleep(0)
+            seen.append(len(r.backend.batches) - 1)
+        assert seen == [1, 2, 3]
+        assert values(submission.result()) == [2, 4, 6, 8, 10]
+
+
+async def test_another_replica_starts_in_the_next_turn_though_the_first_one_hangs() -> None:
+    async with rig(scripts=(None, None), max_batch_size=1, block_s=0.02) as r:
+        r.engine._dispatcher._lines[MODEL].took(1e-6, 1)  # whatever the machine does
+        r.backends[0].gate.clear()
+        submission = submit(r, 1, 2)
+        await until(lambda: r.backends[1].batches == [[2]])
+        assert r.replicas[0].busy
+        r.backends[0].gate.set()
+        assert values(await submission.answer()) == [2, 4]
