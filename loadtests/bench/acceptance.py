@@ -122,8 +122,10 @@ def _reading_and_forward(ratios: Mapping[str, Ratio]) -> Sequence[float]:
     It would take as long as the bare answer, which reads the body, and the forward together.
     """
     speed = ratios["requests_per_s"]
-    rounds = zip(speed("image-binary", BARE), speed("image-binary", LIMIT), strict=False)
-    return [over_bare + over_forward for over_bare, over_forward in rounds]
+    over_bare, over_forward = speed("image-binary", BARE), speed("image-binary", LIMIT)
+    if len(over_bare) != len(over_forward):  # one was left out on the way: no round has both
+        return []
+    return [bare + forward for bare, forward in zip(over_bare, over_forward, strict=True)]
 
 
 def judge(

@@ -7,6 +7,7 @@ import contextlib
 import json
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -41,6 +42,26 @@ def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
         assert server.exit_code() == 0
         events = [json.loads(line)["event"] for line in server.log.splitlines()]
         assert events.index("draining") < events.index("stopped")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts wake-ups by Linux's /proc")
+def test_an_idle_server_sleeps_but_for_its_date(models: Path, log: Path) -> None:
+    def woken(pid: int) -> int:
+        """How often any thread of a process has gone to sleep."""
+        lines = [
+            line
+            for status in Path(f"/proc/{pid}/task").glob("*/status")
+            for line in status.read_text().splitlines()
+        ]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+    with running(models, log) as server:
+        assert httpx.post(f"{server.url}/predict", json={"input": [1, 2]}).status_code == 200
+        time.sleep(1)  # what the start and the request have begun
+        before, began = woken(server.process.pid), time.monotonic()
+        time.sleep(4)
+        wakes = woken(server.process.pid) - before
+        assert 0 < wakes <= 2 * (time.monotonic() - began) + 2
 
 
 @pytest.mark.parametrize(
