@@ -18,6 +18,7 @@ from loadtests.bench.dialects import DIALECTS, Dialect
 from loadtests.bench.generator import LoadPlan, Run
 from loadtests.bench.references import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
+from loadtests.bench.stalls import share_stalled
 from loadtests.bench.workloads import OUR_OWN, Workload
 from loadtests.openloop.address import Address, Unreachable
 from loadtests.openloop.arrivals import schedule
@@ -26,6 +27,7 @@ from models.manifest import Manifest
 from models.tensors import Array
 
 WARM_UP_S = 1
+LEAD_S = 0.5  # of an open loop: connections are made meanwhile, and nothing counts
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
 MAX_OPEN_BYTES = 256 * 1024 * 1024  # of the requests of an open loop: they are made beforehand
@@ -40,6 +42,8 @@ class Measured:
         cpu_us: of all its processes, user and system, per request.
         checked: answers under load that were compared with known ones.
         lag_p99_ms: of the open loop's own generator; 0 in closed ones.
+        stalled: before an open loop, the share of time in which the server's core, without a load
+            but beside a busy one, did not run what wanted it; 0 for closed ones.
     """
 
     requests_per_s: float
@@ -48,6 +52,7 @@ class Measured:
     cpu_us: float
     checked: int
     lag_p99_ms: float = 0.0
+    stalled: float = 0.0
 
     @property
     def busy(self) -> float:
@@ -126,12 +131,14 @@ class Bench:
         workload, contestant = subject.workload, subject.contestant
         dialect = DIALECTS[contestant.server]
         bodies = bodies_of(workload, self.manifest, dialect, subject.seed)
-        seconds = min(float(self.seconds), MAX_OPEN_BYTES / (rate_per_s * bodies.request_bytes))
+        room_s = MAX_OPEN_BYTES / (rate_per_s * bodies.request_bytes)
+        seconds = min(LEAD_S + self.seconds, room_s)
         due_s = schedule("poisson", rate_per_s, seconds, subject.seed)
         requests = [bodies.request(number) for number in range(len(due_s))]
         judged = range(0, len(due_s), max(1, len(due_s) // JUDGED))
         right = known(bodies, judged, self.answers)
         spec = spec_of(contestant, workload, self.serving)
+        stalled = share_stalled(self.serving.cores)
         with self.fleet.awake(spec) as server, pinned(self.serving.cores.generator):
             load = _Load(server, bodies, dialect, None)
             warm = range(bodies.known_from, bodies.known_from + BEFORE)
@@ -140,8 +147,9 @@ class Bench:
             fired = load.fire(due_s, requests)
             cpu_us = tally.end(len(due_s), len(due_s), 0)
             load.judge_some(fired, judged, right)
-        latencies_ms = (fired.done_s - fired.due_s) * 1000
-        lag_ms = (fired.noticed_s - fired.due_s) * 1000
+        led_in = due_s >= min(LEAD_S, seconds / 2)
+        latencies_ms = (fired.done_s - fired.due_s)[led_in] * 1000
+        lag_ms = (fired.noticed_s - fired.due_s)[led_in] * 1000
         return Measured(
             requests_per_s=len(due_s) / seconds,
             p50_ms=float(np.percentile(latencies_ms, 50)),
@@ -149,6 +157,7 @@ class Bench:
             cpu_us=cpu_us,
             checked=len(judged),
             lag_p99_ms=float(np.percentile(lag_ms, 99)),
+            stalled=stalled,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.bench.acceptance import Demand, Judged, is_met, judge
+from loadtests.bench.acceptance import HALF_LOAD, Demand, Judged, is_met, judge
 from loadtests.bench.references import title_of
 from loadtests.bench.results import Entry, Figure, Results, Round, Spread, keys, ratios, values
-from loadtests.bench.workloads import WORKLOADS
+from loadtests.bench.workloads import OURS, WORKLOADS
 
 REPORT_FILE = "bench.json"
-FIGURES: tuple[Figure, ...] = ("requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy", "lag_p99_ms")
+FIGURES: tuple[Figure, ...] = (
+    *("requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy"),
+    *("lag_p99_ms", "stalled"),
+)
+MOST_STALLED = 0.005  # to catch up takes as long again: together the slowest 1 %
 Json = dict[str, Any]
 
 
@@ -36,6 +41,8 @@ def judged(results: Results, conditions: Mapping[str, Any]) -> list[Judged]:
             return "cores not pinned"
         if "bare" in demand.what and conditions["generator"] != "wrk":
             return "needs wrk"
+        if demand.workload == "one-connection" and "p99" in demand.what:
+            return _stood_still(values(results.get(HALF_LOAD, []), OURS, "stalled"))
         return None
 
     def ours_over(figure: Figure) -> Callable[[str, str], list[float]]:
@@ -54,6 +61,13 @@ def judged(results: Results, conditions: Mapping[str, Any]) -> list[Judged]:
         },
         doubts,
     )
+
+
+def _stood_still(stalled: Sequence[float]) -> str | None:
+    share = statistics.median(stalled) if stalled else 0.0
+    if share <= MOST_STALLED:
+        return None
+    return f"the server's core stood still for {share:.1%} of the time without any load"
 
 
 def title_of_workload(name: str) -> str:

@@ -1,0 +1,57 @@
+"""How long a core does nothing for whoever wants it all: taken by the hypervisor, or by neighbours.
+
+A latency's tail is no better than that, whatever the server does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from loadtests.bench.servers import Cores, pinned
+
+SECONDS = 1.0
+GAP_S = 0.001  # less is an interrupt
+SPIN = "print(flush=True)\nwhile True: pass"
+
+
+def share_stalled(cores: Cores, seconds: float = SECONDS) -> float:
+    """The share of the time in which a loop that does nothing else did not run.
+
+    The generator's core is kept busy meanwhile: virtual machines may have less time for two busy
+    cores than for one.
+
+    Args:
+        cores: it runs on the server's, or wherever the kernel puts it.
+        seconds: for how long to look.
+    """
+    lost_s = 0.0
+    with _busy(cores.generator), pinned(cores.server):
+        began = last = time.perf_counter()
+        while last < began + seconds:
+            now = time.perf_counter()
+            if now - last > GAP_S:
+                lost_s += now - last
+            last = now
+    return lost_s / (last - began)
+
+
+@contextlib.contextmanager
+def _busy(core: int | None) -> Iterator[None]:
+    """Another process wants all of a core; without one to name, there is none."""
+    if core is None:
+        yield
+        return
+    with (
+        pinned(core),
+        subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as other,
+    ):
+        try:
+            if other.stdout is not None:
+                other.stdout.readline()
+            yield
+        finally:
+            other.kill()
