@@ -198,7 +198,8 @@ class Lifecycle:
             artifact = await asyncio.to_thread(self._repository.open, model)
             selection = self._select(artifact)
             golden = Golden(artifact.manifest, selection.tolerance)
-            maker = self._maker(artifact, selection, golden)
+            batch_s: dict[int, float] = {}
+            maker = self._maker(artifact, selection, golden, batch_s)
             await self._upkeep.install_everywhere(model, maker)
         except Exception as error:
             # Only ArtifactInvalid is written for clients; torch's own words hold paths and code.
@@ -213,7 +214,7 @@ class Lifecycle:
         codec = codec_for(manifest)
         outputs = tuple(spec.name for spec in manifest.outputs)
         contract = Contract(outputs, golden.probe, codec.finish)
-        self._engine.publish(model, f"{artifact.digest}:{selection.label}", contract)
+        self._engine.publish(model, f"{artifact.digest}:{selection.label}", contract, batch_s)
         self.loaded.publish(LoadedModel(model, manifest, codec, selection))
         count = sum(replica.serves(model) for replica in self._replicas)
         LOG.info("model_loaded", model=str(model), serves=selection.label, replicas=count)
@@ -233,8 +234,17 @@ class Lifecycle:
             )
         return selection
 
-    def _maker(self, artifact: Artifact, selection: Selection, golden: Golden) -> Maker:
-        """What a replica's thread runs to get a backend that has proved itself."""
+    def _maker(
+        self, artifact: Artifact, selection: Selection, golden: Golden, batch_s: dict[int, float]
+    ) -> Maker:
+        """What a replica's thread runs to get a backend that has proved itself.
+
+        Args:
+            artifact: what is loaded.
+            selection: in which form.
+            golden: its examples.
+            batch_s: batch size -> seconds, filled with what the replay took.
+        """
 
         def make(device: Device) -> Backend:
             backend = self._make_backend(artifact, selection, device)
@@ -242,7 +252,8 @@ class Lifecycle:
                 backend.load()
                 golden.replay(backend, sizes=())
                 backend.warm_up(golden.batches(self._buckets))
-                golden.replay(backend, self._buckets)  # warming may have chosen other kernels
+                took_s = golden.replay(backend, self._buckets)  # warming may have chosen others
+                batch_s.update(took_s)
             except BaseException:
                 close_safely(backend)
                 raise

@@ -32,7 +32,7 @@ from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
 
-SMALL_PIECE_BYTES = 4096
+SMALL_PIECE_BYTES = 4096  # larger pieces of a body are kept as they come, and copied once
 
 
 class Connection(Protocol):

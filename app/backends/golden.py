@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from app.backends.base import Backend
@@ -51,10 +52,13 @@ class Golden:
         """
         self._check(backend, [0])
 
-    def replay(self, backend: Backend, sizes: Sequence[int]) -> None:
+    def replay(self, backend: Backend, sizes: Sequence[int]) -> dict[int, float]:
         """Replay every example alone, then those of one shape together in batches of every size.
 
         Different examples stand side by side: none may find its way into another's answer.
+
+        Returns:
+            batch size -> seconds of its run; where shapes differ, of the slowest.
 
         Raises:
             ArtifactInvalid: if an answer is wrong, naming example, output and difference.
@@ -62,17 +66,23 @@ class Golden:
         """
         for index in range(len(self._examples)):
             self._check(backend, [index])
+        took_s: dict[int, float] = {}
         for group in self._groups:
             for size in sizes:
-                self._check(backend, [group[row % len(group)] for row in range(size)])
+                seconds = self._check(backend, [group[row % len(group)] for row in range(size)])
+                took_s[size] = max(seconds, took_s.get(size, 0.0))
+        return took_s
 
     def _batch(self, indices: Sequence[int]) -> Arrays:
         return stack([self._examples[index][0] for index in indices])
 
-    def _check(self, backend: Backend, indices: Sequence[int]) -> None:
-        """Run these examples, which have one shape, as one batch."""
+    def _check(self, backend: Backend, indices: Sequence[int]) -> float:
+        """Run these examples, which have one shape, as one batch; returns the run's seconds."""
         size = len(indices)
-        outputs = backend.run(self._batch(indices))
+        batch = self._batch(indices)
+        began = time.perf_counter()
+        outputs = backend.run(batch)
+        took_s = time.perf_counter() - began
         for name in self._examples[indices[0]][1]:
             rows = _rows(outputs, name, size)
             for index, row in zip(indices, rows, strict=True):
@@ -82,6 +92,7 @@ class Golden:
                         f"{self._model}: golden example {index} in a batch of {size}: "
                         f"output {name!r} {excess}"
                     )
+        return took_s
 
 
 def _shapes(arrays: Arrays) -> tuple[tuple[int, ...], ...]:

@@ -83,6 +83,18 @@ class _Lane:
             return self.tickets[0].enqueued_at
         return min(t.enqueued_at for t in self.tickets if t.state is TicketState.WAITING)
 
+    def ahead(self, deadline: float) -> int:
+        """How many wait and are due no later."""
+        if not self.by_due:
+            waiting = [t for t in self.tickets if t.state is TicketState.WAITING]
+            return sum([ticket.due_at <= deadline for ticket in waiting])
+        later = 0
+        for ticket in reversed(self.tickets):
+            if ticket.due_at <= deadline:
+                break
+            later += ticket.state is TicketState.WAITING
+        return self.waiting - later
+
     def sort(self) -> None:
         live = [ticket for ticket in self.tickets if ticket.state is TicketState.WAITING]
         self.tickets = deque(
@@ -92,11 +104,16 @@ class _Lane:
 
 
 class LaneView(NamedTuple):
-    """What the policy may know of a lane."""
+    """What the policy may know of a lane.
+
+    Attributes:
+        allowed_s: how much time the caller of its first ticket gave it from the start.
+    """
 
     signature: Signature
     waiting: int
     oldest_at: float
+    allowed_s: float
 
 
 class Batcher:
@@ -170,10 +187,17 @@ class Batcher:
 
     def lanes(self) -> list[LaneView]:
         """What waits, per signature."""
-        return [
-            LaneView(signature, lane.waiting, lane.oldest_at())
-            for signature, lane in self._lanes.items()
-        ]
+        views = []
+        for signature, lane in self._lanes.items():
+            oldest_at = lane.oldest_at()
+            first = lane.tickets[0]
+            allowed_s = first.due_at - first.enqueued_at
+            views.append(LaneView(signature, lane.waiting, oldest_at, allowed_s))
+        return views
+
+    def ahead(self, deadline: float) -> int:
+        """Tickets that wait and are due no later: done before one of that deadline."""
+        return sum([lane.ahead(deadline) for lane in self._lanes.values()])
 
     def cut(self, signature: Signature, size: int, now: float) -> tuple[list[Ticket], list[Ticket]]:
         """Take up to `size` tickets for a batch, the earliest due first.

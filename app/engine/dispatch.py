@@ -4,59 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import structlog
 
 from app.backends.base import Backend
-from app.engine.batching import Batcher, LaneView, Ticket
+from app.engine.batching import LaneView, Ticket
 from app.engine.clock import Clock, Timer
-from app.engine.isolation import Contract, Report, run_batch
-from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits, Decision, decide
+from app.engine.isolation import Report, run_batch
+from app.engine.line import Line
+from app.engine.policy import Decision, decide
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import BackendFailed, DeviceLost, ReplicaError
-from app.metrics import ModelMetrics
 from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
-
-SMOOTHING = 0.2  # weight of the newest batch in the running estimate of seconds per item
-
-
-@dataclass(eq=False, slots=True)
-class Line:
-    """One model's queue and how it is served.
-
-    Attributes:
-        seconds_per_item: running estimate over the batches so far; 0 before the first.
-        gathering_since: when the batch that is growing was looked at first.
-        seen: tickets that had been submitted one turn ago.
-        arrivals: what has come since.
-    """
-
-    model: ModelId
-    batcher: Batcher
-    limits: BatchLimits
-    contract: Contract
-    metrics: ModelMetrics
-    seconds_per_item: float = 0.0
-    gathering_since: float | None = None
-    seen: int = 0
-    arrivals: Arrivals = NO_ARRIVALS
-
-    def turn(self, now: float) -> None:
-        """The event loop has taken a turn: take note of what it has read."""
-        items = self.batcher.submitted - self.seen
-        self.seen = self.batcher.submitted
-        self.arrivals = Arrivals(items, now - (self.gathering_since or now))
-
-    def took(self, seconds: float, items: int) -> None:
-        """A batch of so many items took so long."""
-        measured = seconds / items
-        old = self.seconds_per_item
-        self.seconds_per_item = measured if old == 0.0 else old + SMOOTHING * (measured - old)
-
 
 # Takes what became of a ticket: its outcome (None: nobody wants one any more), and the seconds that
 # it waited and computed.
@@ -66,7 +28,8 @@ Settle: TypeAlias = Callable[[Line, Ticket, Outcome | None, float, float], None]
 class Dispatcher:
     """Owns which replica does what. Lives on the event loop.
 
-    `on_fault` is told when a replica has broken; it is marked sick by then.
+    `on_fault` is told when a replica has broken; it is marked sick by then. `lines` has the models
+    that it serves.
 
     Args:
         replicas: all there are.
@@ -89,13 +52,14 @@ class Dispatcher:
         self._block_s = block_s
         self._blocked = False  # has the event loop stood still in this turn?
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
-        self._lines: dict[ModelId, Line] = {}
+        self.lines: dict[ModelId, Line] = {}
+        self._fair_s = 0.0  # what the model had had that was served last
         self._poked = False
         self._timer: Timer | None = None
 
     def add(self, line: Line) -> None:
         """Serve a line from now on."""
-        self._lines[line.model] = line
+        self.lines[line.model] = line
 
     def serves(self, model: ModelId) -> bool:
         """Whether any replica serves the model."""
@@ -107,11 +71,6 @@ class Dispatcher:
     def ready_replicas(self, model: ModelId) -> int:
         """How many replicas serve the model."""
         return sum(replica.serves(model) for replica in self._replicas)
-
-    def predicted_wait_s(self, line: Line) -> float:
-        """Seconds until what waits now is done, by the running estimate."""
-        replicas = max(1, self.ready_replicas(line.model))
-        return line.batcher.waiting * line.seconds_per_item / replicas
 
     def poke(self) -> None:
         """Something changed.
@@ -130,26 +89,33 @@ class Dispatcher:
             self._timer.cancel()
             self._timer = None
         now = self._clock.now()
-        for line in self._lines.values():
-            line.turn(now)
+        for line in self.lines.values():
+            line.turn(now, self._fair_s)
         wake_s: float | None = None
         served = True
-        while served:  # models take turns, a batch each, until no batch can start
+        while served:  # a batch at a time, of the model that has had least, until none can start
             served = False
-            for line in tuple(self._lines.values()):
-                if self._blocked:  # the sockets first
-                    self.poke()
-                    return
+            if self._blocked:  # the sockets first
+                self.poke()
+                return
+            for line in self._in_turn():
                 decision = self._serve(line, now)
-                served = served or decision.size > 0
+                if decision.size > 0:
+                    served = True
+                    break
                 wake_s = _sooner(wake_s, decision.again_in_s)
         if wake_s == 0.0:
             self.poke()
         elif wake_s is not None:
             self._timer = self._clock.call_at(now + wake_s, self.poke)
 
+    def _in_turn(self) -> list[Line]:
+        """The models in the order of the device time that they have had."""
+        lines = list(self.lines.values())
+        return lines if len(lines) == 1 else sorted(lines, key=_used)
+
     def _serve(self, line: Line, now: float) -> Decision:
-        """Start one batch of a line if the policy says so; it is then the last in turn."""
+        """Start one batch of a line if the policy says so."""
         free = [replica for replica in self._replicas if replica.is_free(line.model)]
         again: float | None = None
         if not free or line.batcher.waiting == 0:
@@ -157,11 +123,11 @@ class Dispatcher:
             return Decision(0)
         for lane in sorted(line.batcher.lanes(), key=_age):
             waited_s = now - lane.oldest_at
-            decision = decide(lane.waiting, waited_s, len(free), line.limits, line.arrivals)
+            limits = line.limits_for(lane.allowed_s)
+            decision = decide(lane.waiting, waited_s, len(free), limits, line.arrivals)
             if decision.size > 0:
                 line.gathering_since = None
                 self._start(line, lane, decision.size, free[0])
-                self._lines[line.model] = self._lines.pop(line.model)
                 return decision
             again = _sooner(again, decision.again_in_s)
         if line.gathering_since is None:
@@ -177,32 +143,33 @@ class Dispatcher:
             return
         line.metrics.batch_size.observe(len(tickets))
         items = [ticket.item for ticket in tickets]
+        expected_s = line.times.expected_s(len(items))
 
         def work(backend: Backend) -> Report:
             return run_batch(backend, items, line.contract)
 
         def done(report: Report) -> None:
+            # The longer of both: the backend's own time, and as the loop sees it.
+            took_s = max(report.compute_s, self._clock.now() - now)
+            line.used_s += took_s - expected_s
+            if report.forwards == 1:
+                line.times.took(len(tickets), took_s)
             self._record(line, replica, tickets, report, now)
 
         def failed(error: BaseException) -> Report:
             fault = ReplicaError(f"bug: {type(error).__name__}: {error}")
             return Report([None] * len(items), fault, (), 0.0, 0)
 
-        replica.start(line.model, work, done, failed, self._blocks_for(line, len(tickets)))
-
-    def _blocks_for(self, line: Line, items: int) -> float:
-        """For how many seconds at most the event loop stands still: for one batch in a turn."""
-        expected_s = line.seconds_per_item * items
-        if not 0.0 < expected_s < self._block_s:
-            return 0.0
-        self._blocked = True
-        return self._block_s
+        self._fair_s = line.used_s
+        line.used_s += expected_s  # so that other replicas go to others meanwhile; put right later
+        replica.busy_until = now + expected_s
+        self._blocked = 0.0 < expected_s < self._block_s  # never for what was not measured
+        replica.start(line.model, work, done, failed, self._block_s if self._blocked else 0.0)
 
     def _record(
         self, line: Line, replica: Replica, tickets: list[Ticket], report: Report, started: float
     ) -> None:
         if report.forwards:
-            line.took(report.compute_s, len(tickets))
             line.metrics.compute_seconds.observe(report.compute_s)
         if report.forwards > 1:
             line.metrics.splits.inc()
@@ -243,6 +210,10 @@ def _sooner(one_s: float | None, other_s: float | None) -> float | None:
     if one_s is None or other_s is None:
         return other_s if one_s is None else one_s
     return min(one_s, other_s)
+
+
+def _used(line: Line) -> float:
+    return line.used_s
 
 
 def _age(lane: LaneView) -> float:

@@ -6,18 +6,22 @@ The laws that it keeps stand in ARCHITECTURE.md, each with the test that holds i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import structlog
 
+from app.engine.batch_times import BatchTimes
 from app.engine.batching import Batcher, Ticket, TicketState
 from app.engine.cache import PredictionCache
 from app.engine.clock import Clock
-from app.engine.dispatch import Dispatcher, Line
+from app.engine.dispatch import Dispatcher
+from app.engine.forecast import Forecast
 from app.engine.isolation import Contract
 from app.engine.keys import KeyMaker
+from app.engine.line import Line
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.engine.singleflight import Flight, SingleFlight, Waiter
@@ -37,6 +41,7 @@ from app.metrics import Metrics, ModelMetrics
 from app.types import Answer, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
+NOT_MEASURED: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Engine:
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
         self._dispatcher = Dispatcher(replicas, clock, self._settle, config.block_s)
+        self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
         self._draining = False
@@ -164,7 +170,13 @@ class Engine:
         served = self._models.get(model)
         return served.keys.identity if served is not None else ""
 
-    def publish(self, model: ModelId, identity: str, contract: Contract) -> None:
+    def publish(
+        self,
+        model: ModelId,
+        identity: str,
+        contract: Contract,
+        batch_s: Mapping[int, float] = NOT_MEASURED,
+    ) -> None:
         """Serve a model that the replicas have installed.
 
         Args:
@@ -172,13 +184,16 @@ class Engine:
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
             contract: what its batches must come to.
+            batch_s: items of a batch -> seconds, as measured before it serves.
         """
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items)
         metrics.queue_depth.set_function(lambda: batcher.waiting)  # asked when it is scraped
         metrics.queue_limit.set(self._config.queue_limit_items)
         metrics.replicas.set_function(lambda: self._dispatcher.ready_replicas(model))
-        line = Line(model, batcher, self._config.batches, contract, metrics)
+        batches = self._config.batches
+        times = BatchTimes(batches.max_batch_size, batch_s)
+        line = Line(model, batcher, batches, contract, metrics, times)
         self._models[model] = _Served(line, KeyMaker(identity), partial(self._closed, line))
         self._dispatcher.add(line)
 
@@ -242,7 +257,8 @@ class Engine:
 
     def _admit(self, line: Line, fresh: int, deadline: float) -> None:
         """Refuse at once what cannot be queued as a whole, before anything has changed."""
-        if deadline <= self._clock.now():
+        allowed_s = deadline - self._clock.now()
+        if allowed_s <= 0:
             raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
         if fresh > self._config.queue_limit_items:
             raise PayloadTooLarge(
@@ -253,7 +269,14 @@ class Engine:
             raise Overloaded(
                 f"{line.batcher.waiting} items wait and {fresh} more do not fit "
                 f"(limit {self._config.queue_limit_items}); try again later or send fewer at once",
-                retry_after_s=self._dispatcher.predicted_wait_s(line),
+                retry_after_s=self._forecast.clear_s(line, allowed_s),
+            )
+        if fresh > 0 and not self._forecast.can_meet(line, fresh, deadline):
+            clear_s = self._forecast.clear_s(line, allowed_s)
+            raise Overloaded(
+                f"it would not be ready within {allowed_s * 1000:.0f} ms: {line.batcher.waiting} "
+                "items wait; try again later, allow more or ask another server",
+                retry_after_s=clear_s,
             )
 
     def _launch(self, line: Line, key: bytes, item: Item, waiter: Waiter) -> None:

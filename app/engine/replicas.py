@@ -7,7 +7,7 @@ import contextlib
 import enum
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from app.backends.base import Backend, close_safely
@@ -34,6 +34,10 @@ class Replica:
     Args:
         name: unique among replicas; shown in metrics and /models.
         device: where its backends live.
+
+    Attributes:
+        busy: whether it runs a batch.
+        busy_until: when that is expected to be done; whoever starts one says so.
     """
 
     def __init__(self, name: str, device: Device) -> None:
@@ -41,6 +45,7 @@ class Replica:
         self.device = device
         self.state = ReplicaState.READY
         self.busy = False
+        self.busy_until = 0.0
         self.models: dict[ModelId, Serving] = {}
         self._backends: dict[ModelId, Backend] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -86,7 +91,7 @@ class Replica:
             self.busy = False
             done(result)
 
-        handover = _Handover(asyncio.get_running_loop(), finish)
+        handover = _Handover(asyncio.get_running_loop(), finish, awaited=block_s > 0)
 
         def job() -> None:
             try:
@@ -95,12 +100,9 @@ class Replica:
                 result = failed(error)
             handover.give(result)
 
-        if block_s <= 0:
-            self._jobs.put(job)
-            return
-        with handover.awaited():
-            self._jobs.put(job)
-            handover.take(block_s)
+        self._jobs.put(job)
+        if block_s > 0:
+            handover.wait(block_s)
 
     async def install(self, model: ModelId, make: Callable[[], Backend]) -> None:
         """Make a model's backend in the thread and keep it; it replaces an older one.
@@ -175,32 +177,43 @@ class _Handover(Generic[T]):
     Args:
         loop: is told that there is a result, unless it awaits it.
         finish: gets it, on the loop.
+        awaited: `wait` will be called.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, finish: Callable[[T], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, finish: Callable[[T], None], *, awaited: bool
+    ) -> None:
         self._loop = loop
         self._finish = finish
+        self._awaited = awaited
         self._results: queue.SimpleQueue[T] = queue.SimpleQueue()
-        self._awaited = False
+        # To wait at the queue would hang on Python 3.11 and 3.12 where a signal outlasts the rest.
+        self._given = threading.Lock()
+        self._given.acquire()
 
     def give(self, result: T) -> None:
         """In the thread."""
         self._results.put(result)
+        self._given.release()
         if not self._awaited:
-            _tell(self._loop, self.take)
+            _tell(self._loop, self._take)
 
-    @contextlib.contextmanager
-    def awaited(self) -> Iterator[None]:
-        """On the loop, which takes the result itself meanwhile and need not be told."""
-        self._awaited = True
-        yield
-        self._awaited = False  # whoever gives from now on tells, and what is there now is taken
-        self.take()
-
-    def take(self, block_s: float = 0.0) -> None:
-        """On the loop: finish the result if it is there, or comes in time, and was not taken."""
+    def wait(self, block_s: float) -> None:
+        """On the loop: stand still for the result, and finish it if it comes in time."""
         try:
-            result = self._results.get(block_s > 0, block_s or None)
+            self._given.acquire(timeout=block_s)
+        finally:
+            self._awaited = False  # whoever gives from now on tells; what is there now is taken
+            try:
+                self._take()
+            except Exception as error:  # as the loop does for what it calls
+                context = {"message": "a result could not be taken", "exception": error}
+                self._loop.call_exception_handler(context)
+
+    def _take(self) -> None:
+        """Finish the result, if it is there and was not taken before."""
+        try:
+            result = self._results.get_nowait()
         except queue.Empty:
             return
         self._finish(result)

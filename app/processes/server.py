@@ -83,11 +83,12 @@ class Server(uvicorn.Server):
         LOG.info("draining", signal=ordered_by, budget_s=self._drain_s)
         self._lifecycle.begin_drain(self._drain_s)
         self.should_exit = True
-        asyncio.get_running_loop().call_soon_threadsafe(self._stop_ordered.set)
+        with contextlib.suppress(RuntimeError):  # after the loop's end there is nobody to be told
+            asyncio.get_running_loop().call_soon_threadsafe(self._stop_ordered.set)
 
     async def main_loop(self) -> None:
         """Wait for the order to stop; uvicorn itself would look ten times a second."""
-        while not await self.on_tick(0):  # of that number: the Date header is renewed
+        while not await self.on_tick(0):  # at multiples of ten it renews the Date header
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S):
                     await self._stop_ordered.wait()

@@ -27,7 +27,7 @@ from models.manifest import Manifest
 from models.tensors import Array
 
 WARM_UP_S = 1
-LEAD_S = 0.5  # of an open loop: connections are made meanwhile, and nothing counts
+LEAD_S = 0.5  # of an open loop: connections are made meanwhile, and no latency counts
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
 MAX_OPEN_BYTES = 256 * 1024 * 1024  # of the requests of an open loop: they are made beforehand
@@ -42,8 +42,8 @@ class Measured:
         cpu_us: of all its processes, user and system, per request.
         checked: answers under load that were compared with known ones.
         lag_p99_ms: of the open loop's own generator; 0 in closed ones.
-        stalled: before an open loop, the share of time in which the server's core, without a load
-            but beside a busy one, did not run what wanted it; 0 for closed ones.
+        stalled: before and after an open loop, the share of time in which the server's core,
+            without a load but beside a busy one, did not run what wanted it; 0 for closed ones.
     """
 
     requests_per_s: float
@@ -147,9 +147,10 @@ class Bench:
             fired = load.fire(due_s, requests)
             cpu_us = tally.end(len(due_s), len(due_s), 0)
             load.judge_some(fired, judged, right)
-        led_in = due_s >= min(LEAD_S, seconds / 2)
-        latencies_ms = (fired.done_s - fired.due_s)[led_in] * 1000
-        lag_ms = (fired.noticed_s - fired.due_s)[led_in] * 1000
+        counted = due_s >= min(LEAD_S, seconds / 2)
+        stalled = (stalled + share_stalled(self.serving.cores)) / 2
+        latencies_ms = (fired.done_s - fired.due_s)[counted] * 1000
+        lag_ms = (fired.noticed_s - fired.due_s)[counted] * 1000
         return Measured(
             requests_per_s=len(due_s) / seconds,
             p50_ms=float(np.percentile(latencies_ms, 50)),

@@ -15,7 +15,13 @@ from loadtests.bench.servers import Cores, pinned
 
 SECONDS = 1.0
 GAP_S = 0.001  # less is an interrupt
-SPIN = "print(flush=True)\nwhile True: pass"
+SPIN = """
+import sys, time
+end = time.monotonic() + float(sys.argv[1])  # also when nobody is left to end it
+print(flush=True)
+while time.monotonic() < end:
+    pass
+"""
 
 
 def share_stalled(cores: Cores, seconds: float = SECONDS) -> float:
@@ -29,7 +35,7 @@ def share_stalled(cores: Cores, seconds: float = SECONDS) -> float:
         seconds: for how long to look.
     """
     lost_s = 0.0
-    with _busy(cores.generator), pinned(cores.server):
+    with _busy(cores.generator, seconds + 10), pinned(cores.server):
         began = last = time.perf_counter()
         while last < began + seconds:
             now = time.perf_counter()
@@ -40,14 +46,16 @@ def share_stalled(cores: Cores, seconds: float = SECONDS) -> float:
 
 
 @contextlib.contextmanager
-def _busy(core: int | None) -> Iterator[None]:
-    """Another process wants all of a core; without one to name, there is none."""
+def _busy(core: int | None, seconds: float) -> Iterator[None]:
+    """Another process wants all of a core for so long at most; None: there is none."""
     if core is None:
         yield
         return
     with (
         pinned(core),
-        subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as other,
+        subprocess.Popen(
+            [sys.executable, "-c", SPIN, str(seconds)], stdout=subprocess.PIPE
+        ) as other,
     ):
         try:
             if other.stdout is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +55,15 @@ def replay(backend: Backend) -> None:
         raise ReplicaError("golden example fails")
 
 
+@dataclass
+class Defaults:
+    """Of `rig`, for a test module that wants all its tests otherwise."""
+
+    block_s: float = 0.0
+    batch_s: Mapping[int, float] = field(default_factory=dict)
+
+
+DEFAULT = Defaults()
 CONTRACT = Contract(("value",), replay, finish=lambda outputs: outputs)
 
 
@@ -96,13 +105,21 @@ async def rig(
     queue_limit: int = 100,
     cache_bytes: int = 0,
     cache_ttl_s: float | None = None,
-    block_s: float = 0.0,
+    block_s: float | None = None,
+    batch_s: Mapping[int, float] | None = None,
 ) -> AsyncIterator[Rig]:
-    """An engine with one replica per script, and the model `double` on each."""
+    """An engine with one replica per script, and the model `double` on each.
+
+    What the engine is told of its batches' times is `batch_s`, by size.
+    """
     clock, metrics = ManualClock(), Metrics()
     replicas = [Replica(f"fake#{index}", Device("cpu")) for index in range(len(scripts))]
     config = EngineConfig(
-        BatchLimits(max_batch_size, batch_wait_s), queue_limit, cache_bytes, cache_ttl_s, block_s
+        BatchLimits(max_batch_size, batch_wait_s),
+        queue_limit,
+        cache_bytes,
+        cache_ttl_s,
+        DEFAULT.block_s if block_s is None else block_s,
     )
     engine = Engine(replicas, clock, metrics, config)
     backends = [FakeBackend(script) for script in scripts]
@@ -111,7 +128,7 @@ async def rig(
     for replica, backend in zip(replicas, backends, strict=True):
         replica.open()
         await replica.install(MODEL, _give(backend))
-    engine.publish(MODEL, "digest:fake", CONTRACT)
+    engine.publish(MODEL, "digest:fake", CONTRACT, DEFAULT.batch_s if batch_s is None else batch_s)
     try:
         yield made
     finally:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
+from app.engine.replicas import Replica
 from app.engine.submission import Submission
+from app.errors import ReplicaError
 from app.types import Arrays
 from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
 
+QUICK = {1: 1e-6}  # what the engine has been told of its batches
 LONG_S = 60.0  # the loop stands still for whatever this machine takes for a batch of a fake
 
 
@@ -18,14 +21,8 @@ def submit(r: Rig, *numbers: float) -> Submission:
     return r.engine.submit(MODEL, [item(number) for number in numbers], deadline)
 
 
-async def measured(r: Rig) -> None:
-    """The engine has seen how long a batch takes."""
-    assert await r.ask(0.5) == [1]
-
-
 async def test_a_batch_is_answered_in_the_turn_in_which_it_starts() -> None:
-    async with rig(block_s=LONG_S) as r:
-        await measured(r)
+    async with rig(block_s=LONG_S, batch_s=QUICK) as r:
         submission = submit(r, 1, 2, 3)
         await asyncio.sleep(0)
         assert submission.is_settled
@@ -33,8 +30,7 @@ async def test_a_batch_is_answered_in_the_turn_in_which_it_starts() -> None:
 
 
 async def test_without_blocking_it_is_answered_when_it_is_there() -> None:
-    async with rig() as r:
-        await measured(r)
+    async with rig(batch_s=QUICK) as r:
         r.backend.gate.clear()
         submission = submit(r, 1)
         await turns()
@@ -57,8 +53,7 @@ async def test_the_loop_does_not_stand_still_for_a_batch_that_takes_longer() -> 
     def takes_10_ms(_: Arrays) -> None:
         time.sleep(0.01)
 
-    async with rig(scripts=(takes_10_ms,), block_s=0.005) as r:
-        await measured(r)
+    async with rig(scripts=(takes_10_ms,), block_s=0.005, batch_s={1: 0.01}) as r:
         r.backend.gate.clear()
         submission = submit(r, 1)
         await turns()
@@ -69,8 +64,7 @@ async def test_the_loop_does_not_stand_still_for_a_batch_that_takes_longer() -> 
 
 
 async def test_a_model_that_hangs_holds_the_loop_no_longer_than_it_may() -> None:
-    async with rig(block_s=0.02) as r:
-        r.engine._dispatcher._lines[MODEL].took(1e-6, 1)  # whatever the machine does
+    async with rig(block_s=0.02, batch_s=QUICK) as r:
         r.backend.gate.clear()
         submission = submit(r, 1)
         await turns()
@@ -81,23 +75,39 @@ async def test_a_model_that_hangs_holds_the_loop_no_longer_than_it_may() -> None
 
 
 async def test_the_loop_stands_still_for_one_batch_in_a_turn_and_reads_between() -> None:
-    async with rig(max_batch_size=2, block_s=LONG_S) as r:
-        await measured(r)
+    async with rig(max_batch_size=2, block_s=LONG_S, batch_s=QUICK) as r:
         submission = submit(r, 1, 2, 3, 4, 5)
         seen: list[int] = []
         while not submission.is_settled:
             await asyncio.sleep(0)
-            seen.append(len(r.backend.batches) - 1)
+            seen.append(len(r.backend.batches))
         assert seen == [1, 2, 3]
         assert values(submission.result()) == [2, 4, 6, 8, 10]
 
 
 async def test_another_replica_starts_in_the_next_turn_though_the_first_one_hangs() -> None:
-    async with rig(scripts=(None, None), max_batch_size=1, block_s=0.02) as r:
-        r.engine._dispatcher._lines[MODEL].took(1e-6, 1)  # whatever the machine does
+    async with rig(scripts=(None, None), max_batch_size=1, block_s=0.02, batch_s=QUICK) as r:
         r.backends[0].gate.clear()
         submission = submit(r, 1, 2)
         await until(lambda: r.backends[1].batches == [[2]])
         assert r.replicas[0].busy
         r.backends[0].gate.set()
         assert values(await submission.answer()) == [2, 4]
+
+
+async def test_a_caller_that_raises_while_the_loop_stands_still_harms_nobody_else() -> None:
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
+
+    def lost(_: Replica, fault: ReplicaError) -> None:
+        raise RuntimeError(f"nobody listens: {fault}")
+
+    def breaks(_: Arrays) -> None:
+        raise ReplicaError("broken")
+
+    async with rig(scripts=(breaks, None), block_s=LONG_S, batch_s=QUICK) as r:
+        r.engine.watch_faults(lost)
+        submission = submit(r, 1)
+        assert values(await submission.answer()) == [2]
+        assert "nobody listens: broken" in told[0]
+        assert len(told) == 1

@@ -25,6 +25,7 @@ from app.errors import (
 from app.types import Answer, Arrays, Item, ModelId
 from tests.unit.app.engine.harness import (
     CONTRACT,
+    DEFAULT,
     FAR,
     MODEL,
     POISON,
@@ -35,6 +36,14 @@ from tests.unit.app.engine.harness import (
     until,
     values,
 )
+
+
+@pytest.fixture(autouse=True, params=["beside", "blocking"])
+def on_one_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws hold as well where the event loop stands still for batches."""
+    if request.param == "blocking":
+        monkeypatch.setattr(DEFAULT, "block_s", 0.005)
+        monkeypatch.setattr(DEFAULT, "batch_s", {1: 1e-6, 64: 1e-6})
 
 
 async def test_law_1_every_accepted_item_gets_exactly_one_outcome_its_own() -> None:

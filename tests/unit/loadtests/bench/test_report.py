@@ -99,13 +99,23 @@ def test_figures_that_prove_nothing_are_not_judged(
     assert few[0].doubt == "2 of 3 rounds"
 
 
-@pytest.mark.parametrize(("stalled", "verdict"), [(0.004, "met"), (0.02, "not judged")])
-def test_a_tail_is_not_judged_where_the_machine_makes_one(stalled: float, verdict: str) -> None:
-    ours = Measured(3000, 2, 5, 100, 80, lag_p99_ms=0.4, stalled=stalled)
+@pytest.mark.parametrize(
+    ("p99_ms", "stalled", "verdict"),
+    [
+        (5, 0.0, "met"),
+        (5, 0.02, "met"),  # all the same
+        (9, 0.004, "missed"),
+        (9, 0.02, "not judged"),
+    ],
+)
+def test_a_tail_that_the_machine_makes_is_not_judged(
+    p99_ms: float, stalled: float, verdict: str
+) -> None:
+    ours = Measured(3000, 2, p99_ms, 100, 80, lag_p99_ms=0.4, stalled=stalled)
     results = {"open-loop at 0.5": [[Entry("torchlane", ours)]] * 3}
     (line,) = (line for line in judged(results, CONDITIONS) if line.rounds)
     assert line.verdict == verdict
-    assert (line.doubt is None) is (verdict == "met")
+    assert (line.doubt is not None) is (verdict == "not judged")
     assert line.doubt is None or "2.0% of the time" in line.doubt
 
 

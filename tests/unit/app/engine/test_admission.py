@@ -1,0 +1,248 @@
+"""Who cannot be answered in time is refused at once, and told when to come again."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from app.backends.fake import FakeBackend
+from app.engine.clock import ManualClock
+from app.engine.engine import Engine, EngineConfig
+from app.engine.policy import BatchLimits
+from app.engine.replicas import Replica
+from app.errors import Overloaded
+from app.metrics import Metrics
+from app.types import Arrays, Device, ModelId
+from tests.unit.app.engine.harness import CONTRACT, Rig, item, rig, turns, until, values
+
+TEN_MS = {size: 0.010 * size for size in (1, 2, 4, 8)}  # linear: a batch is no faster by item
+
+
+async def occupied(r: Rig, *numbers: float) -> asyncio.Task[object]:
+    """Every replica runs a batch, one of these each, until the gates are opened."""
+    for backend in r.backends:
+        backend.gate.clear()
+    tasks = [r.start(number) for number in numbers]
+    await until(lambda: all(backend.batches for backend in r.backends))
+    return asyncio.ensure_future(asyncio.gather(*tasks))
+
+
+async def test_what_cannot_be_done_in_time_is_refused_at_once() -> None:
+    async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
+        running = await occupied(r, 0)  # 10 ms
+        waiting = [r.start(number, within=0.065) for number in (1, 2, 3, 4, 5)]  # 50 ms
+        await turns()
+        with pytest.raises(Overloaded, match="65 ms: 5 items wait") as refused:
+            await r.ask(6, within=0.065)
+        assert refused.value.retry_after_s == pytest.approx(0.060)
+        assert r.metric("torchlane_queue_depth_items") == 5
+        r.backend.gate.set()
+        await running
+        assert [values(await each) for each in waiting] == [[2], [4], [6], [8], [10]]
+
+
+async def test_a_request_of_many_items_is_taken_or_refused_as_a_whole() -> None:
+    async with rig(batch_s=TEN_MS) as r:
+        running = await occupied(r, 0)
+        with pytest.raises(Overloaded):
+            await r.ask(1, 2, 3, 4, 5, 6, within=0.065)
+        accepted = r.start(1, 2, 3, 4, 5, within=0.065)
+        await turns()
+        assert r.metric("torchlane_queue_depth_items") == 5
+        r.backend.gate.set()
+        await running
+        assert values(await accepted) == [2, 4, 6, 8, 10]
+
+
+async def test_an_idle_replica_tries_whatever_was_foreseen() -> None:
+    async with rig(batch_s={1: 1000.0}) as r:
+        assert await r.ask(1, within=0.1) == [2]
+
+
+async def test_a_forecast_that_was_wrong_is_put_right() -> None:
+    async with rig(batch_s={1: 1000.0}) as r:
+        for number in range(150):
+            assert await r.ask(number, within=0.1) == [2 * number]
+        running = await occupied(r, 0)
+        accepted = r.start(1, within=0.1)
+        await turns()
+        r.backend.gate.set()
+        assert values(await accepted) == [2]
+        await running
+
+
+async def test_what_is_due_later_is_not_waited_for() -> None:
+    async with rig(batch_s=TEN_MS, max_batch_size=1) as r:
+        running = await occupied(r, 0)
+        patient = [r.start(number, within=100.0) for number in range(1, 51)]  # half a second
+        await turns()
+        urgent = r.start(99, within=0.025)
+        await turns()
+        assert r.metric("torchlane_queue_depth_items") == 51
+        with pytest.raises(Overloaded):
+            await r.ask(98, within=0.025)
+        r.backend.gate.set()
+        assert values(await urgent) == [198]
+        assert r.backend.batches[1] == [99]
+        await asyncio.gather(running, *patient)
+
+
+async def test_deadlines_in_no_order_are_counted_one_by_one() -> None:
+    async with rig(batch_s=TEN_MS, max_batch_size=1) as r:
+        running = await occupied(r, 0)
+        tasks = [r.start(number, within=100.0 - number) for number in range(1, 11)]
+        await turns()
+        with pytest.raises(Overloaded):
+            await r.ask(98, within=0.019)
+        urgent = r.start(99, within=0.021)
+        await turns()
+        r.backend.gate.set()
+        assert values(await urgent) == [198]
+        await asyncio.gather(running, *tasks)
+
+
+async def test_what_costs_nothing_is_never_refused() -> None:
+    async with rig(batch_s=TEN_MS, cache_bytes=10_000) as r:
+        assert await r.ask(7) == [14]
+        running = await occupied(r, 0)
+        waiting = [r.start(number, within=0.1) for number in range(1, 6)]
+        await turns()
+        with pytest.raises(Overloaded):
+            await r.ask(8, within=0.03)
+        assert await r.ask(7, within=0.03) == [14]  # cached
+        joined = r.start(1, within=0.03)
+        await turns()
+        r.backend.gate.set()
+        assert values(await joined) == [2]
+        await asyncio.gather(running, *waiting)
+
+
+async def test_replicas_share_what_waits() -> None:
+    async with rig(scripts=(None, None), batch_s=TEN_MS, max_batch_size=1) as r:
+        running = await occupied(r, 0, 0.5)
+        waiting = [r.start(number, within=0.035) for number in (1, 2, 3, 4)]
+        await turns()
+        with pytest.raises(Overloaded) as refused:
+            await r.ask(5, within=0.035)  # 10 ms that run, three batches on one of the two
+        assert refused.value.retry_after_s == pytest.approx(0.030)
+        for backend in r.backends:
+            backend.gate.set()
+        await running
+        assert [values(await each) for each in waiting] == [[2], [4], [6], [8]]
+
+
+async def test_batches_are_small_where_the_time_allowed_is_short() -> None:
+    async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
+        running = await occupied(r, 0)
+        tasks = [r.start(number, within=0.1) for number in (1, 2, 3)]
+        await turns()
+        r.backend.gate.set()
+        await asyncio.gather(running, *tasks)
+        assert r.backend.batches == [[0], [1], [2], [3]]
+        r.backend.gate.clear()
+        running = r.start(0)
+        await until(lambda: len(r.backend.batches) == 5)
+        tasks = [r.start(number) for number in (1, 2, 3)]  # time enough
+        await turns()
+        r.backend.gate.set()
+        await asyncio.gather(running, *tasks)
+        assert r.backend.batches[5:] == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("limit", [3, 4])
+async def test_a_full_queue_says_when_it_will_be_empty(limit: int) -> None:
+    async with rig(batch_s=TEN_MS, max_batch_size=2, queue_limit=limit) as r:
+        running = await occupied(r, 0)
+        waiting = [r.start(number) for number in range(1, limit + 1)]
+        await turns()
+        with pytest.raises(Overloaded, match="do not fit") as refused:
+            await r.ask(9)
+        assert refused.value.retry_after_s == pytest.approx(0.010 + 0.010 * limit)
+        r.backend.gate.set()
+        await asyncio.gather(running, *waiting)
+
+
+class Shared:
+    """Two models on one replica, whose forwards take the clock's time."""
+
+    def __init__(self, seconds: dict[str, float], max_batch_size: int = 4) -> None:
+        self.clock, self.order = ManualClock(), list[str]()
+        self.replica = Replica("fake#0", Device("cpu"))
+        config = EngineConfig(BatchLimits(max_batch_size, 0.0), 1000, 0, None)
+        self.engine = Engine([self.replica], self.clock, Metrics(), config)
+        self.seconds = seconds
+
+    async def open(self) -> None:
+        self.replica.open()
+        for name, seconds in self.seconds.items():
+            await self.replica.install(ModelId(name, 1), partial(self._backend, name))
+            self.engine.publish(ModelId(name, 1), name, CONTRACT, {1: seconds, 4: seconds})
+
+    def _backend(self, name: str) -> FakeBackend:
+        def script(_: Arrays) -> None:
+            self.order.append(name)
+            self.clock.advance(self.seconds[name])
+
+        return FakeBackend(script)
+
+    def flood(self, name: str, count: int, within: float = 1e6) -> list[object]:
+        deadline = self.clock.now() + within
+        return [
+            self.engine.submit(ModelId(name, 1), [item(number)], deadline)
+            for number in range(1, count + 1)
+        ]
+
+
+async def test_models_share_a_device_by_time() -> None:
+    shared = Shared({"slow": 0.4, "quick": 0.1})
+    await shared.open()
+    shared.flood("slow", 400)
+    shared.flood("quick", 400)
+    await until(lambda: shared.order.count("slow") >= 10)
+    first = shared.order[: shared.order.index("slow", 20) if len(shared.order) > 20 else None]
+    quick, slow = first.count("quick"), first.count("slow")
+    assert 3 <= quick / slow <= 5
+    await until(lambda: len(shared.order) == 200)
+    await shared.replica.close(5.0)
+
+
+async def test_a_flood_of_one_model_holds_another_up_for_one_batch() -> None:
+    shared = Shared({"flooded": 0.5, "other": 0.001})
+    await shared.open()
+    shared.flood("flooded", 800)
+    await until(lambda: len(shared.order) >= 20)
+    shared.flood("other", 1)
+    at = len(shared.order)
+    await until(lambda: "other" in shared.order)
+    assert shared.order.index("other") <= at + 2
+    await until(lambda: len(shared.order) == 201)
+    await shared.replica.close(5.0)
+
+
+async def test_idleness_earns_no_arrears() -> None:
+    shared = Shared({"busy": 0.1, "late": 0.1})
+    await shared.open()
+    shared.flood("busy", 400)
+    await until(lambda: len(shared.order) >= 50)
+    at = len(shared.order)
+    shared.flood("late", 200)
+    await until(lambda: len(shared.order) == 150)
+    until_then = shared.order[at + 2 : at + 42]
+    assert abs(until_then.count("busy") - until_then.count("late")) <= 2
+    await shared.replica.close(5.0)
+
+
+async def test_a_forecast_knows_of_the_other_models_share() -> None:
+    shared = Shared({"one": 0.01, "other": 0.01}, max_batch_size=1)
+    await shared.open()
+    shared.flood("one", 100)  # a second
+    await turns(1)
+    shared.engine.submit(ModelId("other", 1), [item(1), item(2)], shared.clock.now() + 0.1)
+    with pytest.raises(Overloaded):
+        shared.engine.submit(
+            ModelId("other", 1), [item(3), item(4), item(5)], shared.clock.now() + 0.05
+        )
+    await until(lambda: len(shared.order) == 102)
+    await shared.replica.close(5.0)
