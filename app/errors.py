@@ -12,7 +12,7 @@ TorchlaneError
 |   `-- ModelNotFound          (2) no such model or version is loaded
 |-- Abandoned                  (1) the caller went away; nobody reads the answer
 |-- Unavailable                not now; worth a retry
-|   |-- Overloaded             (3) the queue is full
+|   |-- Overloaded             (3) it would not be ready in time, or the queue is full
 |   |-- ModelNotReady          (3) the model is loading, or none of its replicas works
 |   |-- ShuttingDown           (3) the process drains
 |   `-- DeadlineExceeded       (3) the caller's time is up
@@ -90,7 +90,12 @@ class Unavailable(TorchlaneError):
 
 
 class Overloaded(Unavailable):
-    """The queue is full; `retry_after_s` is the predicted wait in seconds."""
+    """The queue is full, or the answer would come too late.
+
+    Args:
+        message: which of the two.
+        retry_after_s: until what waits now is foreseen to be done.
+    """
 
     code = "overloaded"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -38,6 +39,7 @@ INTERNAL_MESSAGE = "something went wrong inside the server; its log has this req
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
+NOTHING_MORE: Mapping[str, float] = MappingProxyType({})
 
 
 RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
@@ -53,19 +55,33 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     if status is None:
         raise error
     headers = [(b"content-type", b"application/json")]
+    more: dict[str, float] = {}
     if isinstance(error, errors.Overloaded):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+        more["retry_after_ms"] = round(error.retry_after_s * 1000, 1)
     if isinstance(error, errors.ShuttingDown):
         headers.append((b"connection", b"close"))  # the client finds another server at once
-    content = error_body(scope, error.code, str(error), error.details)
+    content = error_body(scope, error.code, str(error), error.details, more)
     headers.append((b"content-length", b"%d" % len(content)))
     return status, headers, content
 
 
 def error_body(
-    scope: Scope, code: str, message: str, details: Sequence[errors.Detail] = ()
+    scope: Scope,
+    code: str,
+    message: str,
+    details: Sequence[errors.Detail] = (),
+    more: Mapping[str, float] = NOTHING_MORE,
 ) -> bytes:
-    """An error in the shape that every error has; the scope remembers its code for the metrics."""
+    """An error in the shape that every error has; the scope remembers its code for the metrics.
+
+    Args:
+        scope: of the request.
+        code: for programs.
+        message: for people.
+        details: such as which item is wrong.
+        more: what only this error has, beside the rest.
+    """
     scope[OUTCOME] = code
     return orjson.dumps(
         {
@@ -73,6 +89,7 @@ def error_body(
             "code": code,
             "request_id": scope.get(REQUEST_ID, ""),
             "details": details,
+            **more,
         }
     )
 

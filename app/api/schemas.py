@@ -14,6 +14,11 @@ class ErrorBody(BaseModel):
     code: str = Field(description="for programs; docs/errors.md lists all")
     request_id: str
     details: list[dict[str, str | int | float]] = Field(description="such as the index of an item")
+    retry_after_ms: float = Field(
+        default=0,
+        description="with `overloaded` only: until what waits now is foreseen to be done; "
+        "Retry-After is the same in whole seconds, rounded up",
+    )
 
 
 class LabelledPrediction(BaseModel):

@@ -149,8 +149,11 @@ class Dispatcher:
             return run_batch(backend, items, line.contract)
 
         def done(report: Report) -> None:
-            # The longer of both: the backend's own time, and as the loop sees it.
-            took_s = max(report.compute_s, self._clock.now() - now)
+            ended = self._clock.now()
+            # From where it could have begun: what keeps a batch from its device counts as well.
+            began = min(now, max(replica.free_since, tickets[0].enqueued_at))
+            replica.free_since = ended
+            took_s = max(report.compute_s, ended - began)
             line.used_s += took_s - expected_s
             if report.forwards == 1:
                 line.times.took(len(tickets), took_s)

@@ -10,6 +10,7 @@ from app.engine.replicas import Replica
 from app.types import ModelId
 
 MARGIN = 2.0  # mean deviations of batches that a forecast is longer than what it expects
+RESERVE = 0.03  # of the time allowed: for the ways from the caller and back, which nobody sees here
 
 
 class Forecast:
@@ -35,7 +36,7 @@ class Forecast:
         once would otherwise refuse everything, and never be put right.
         """
         now = self._clock.now()
-        left_s = deadline - now
+        left_s = (deadline - now) * (1 - RESERVE)
         if self._at_most_s(fresh) <= left_s:
             return True
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):

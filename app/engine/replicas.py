@@ -38,6 +38,7 @@ class Replica:
     Attributes:
         busy: whether it runs a batch.
         busy_until: when that is expected to be done; whoever starts one says so.
+        free_since: when the last one was done; likewise.
     """
 
     def __init__(self, name: str, device: Device) -> None:
@@ -45,7 +46,7 @@ class Replica:
         self.device = device
         self.state = ReplicaState.READY
         self.busy = False
-        self.busy_until = 0.0
+        self.busy_until = self.free_since = 0.0
         self.models: dict[ModelId, Serving] = {}
         self._backends: dict[ModelId, Backend] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
