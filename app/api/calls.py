@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
-from app.api.memo import Remembered
+from app.api.memo import NOT_PARSED, Remembered
 from app.api.payloads import JSON, check_length, read_items
 from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer
 from app.api.service import Service
@@ -98,6 +98,8 @@ class Call:
                     self._submission = known
                     return known
                 self._remembered = None  # its predictions have left the cache
+        if content_type not in NOT_PARSED:  # to parse costs more than all else of a refusal
+            service.engine.foresee(model.id, self.deadline)
         max_items = service.limits.max_items
         items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
         self._decoded = time.perf_counter()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 WEIGHT = 0.2  # of the newest batch
 MOST = 5.0  # times what was expected: more of one batch is an accident, and counts as so much
+NO_ACCIDENT = 3  # such batches in a row: what was expected was wrong, at every size
 NO_PRESSURE = (
     8  # full batches that fit into the time allowed: then nothing is gained by smaller ones
 )
@@ -32,6 +33,7 @@ class BatchTimes:
         self.most = most
         self._sizes = sorted(measured)
         self._means = [max(LEAST_S, measured[size]) for size in self._sizes]
+        self._surprises = 0
         self._deviation = 0.0  # of what batches took from what was expected, as a share of that
         self.full_s = self.expected_s(most)
 
@@ -60,7 +62,7 @@ class BatchTimes:
         if expected_s <= 0 or not self._sizes[0] <= size <= self._sizes[-1]:
             self._learn(size, max(LEAST_S, seconds * size / items))
         else:
-            off = min(seconds / expected_s, MOST) - 1
+            off = self._believed(seconds / expected_s) - 1
             at = bisect_left(self._sizes, items)
             for each in (at,) if self._sizes[at] == items or at == 0 else (at - 1, at):
                 self._means[each] = max(LEAST_S, self._means[each] * (1 + WEIGHT * off))
@@ -80,6 +82,18 @@ class BatchTimes:
         fitting = [size for size in sizes if self.expected_s(size) <= allowed_s / 2] or [1]
         best = max(size / self.expected_s(size) for size in fitting)
         return next(size for size in fitting if size / self.expected_s(size) >= EFFICIENT * best)
+
+    def _believed(self, ratio: float) -> float:
+        """What to make of a batch that took so many times what was expected."""
+        if 1 / MOST <= ratio <= MOST:
+            self._surprises = 0
+            return ratio
+        self._surprises += 1
+        if self._surprises < NO_ACCIDENT:
+            return min(ratio, MOST)
+        self._surprises = 0
+        self._means = [max(LEAST_S, mean * ratio) for mean in self._means]
+        return 1.0
 
     def _learn(self, size: int, seconds: float) -> None:
         at = bisect_left(self._sizes, size)

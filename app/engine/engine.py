@@ -165,6 +165,16 @@ class Engine:
         self._admit(served.line, 0, deadline)
         return self._accepted(served.line, waiter, CacheCounts(hit=len(keys)))
 
+    def foresee(self, model: ModelId, deadline: float) -> None:
+        """Refuse a request that has not been decoded yet, if not even one item would be in time.
+
+        Raises:
+            ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as `submit` would.
+        """
+        line, allowed_s = self._served(model).line, deadline - self._clock.now()
+        if allowed_s > 0:  # else `submit` has a better word for it
+            self._foresee(line, 1, deadline, allowed_s)
+
     def identity(self, model: ModelId) -> str:
         """What its cached answers belong to, as it was published; empty: it was not."""
         served = self._models.get(model)
@@ -271,12 +281,16 @@ class Engine:
                 f"(limit {self._config.queue_limit_items}); try again later or send fewer at once",
                 retry_after_s=self._forecast.clear_s(line, allowed_s),
             )
-        if fresh > 0 and not self._forecast.can_meet(line, fresh, deadline):
-            clear_s = self._forecast.clear_s(line, allowed_s)
+        if fresh > 0:
+            self._foresee(line, fresh, deadline, allowed_s)
+
+    def _foresee(self, line: Line, fresh: int, deadline: float, allowed_s: float) -> None:
+        """Refuse what would be answered too late."""
+        if not self._forecast.can_meet(line, fresh, deadline):
             raise Overloaded(
                 f"it would not be ready within {allowed_s * 1000:.0f} ms: {line.batcher.waiting} "
                 "items wait; try again later, allow more or ask another server",
-                retry_after_s=clear_s,
+                retry_after_s=self._forecast.clear_s(line, allowed_s),
             )
 
     def _launch(self, line: Line, key: bytes, item: Item, waiter: Waiter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from app.engine.clock import Clock
@@ -10,6 +11,7 @@ from app.engine.replicas import Replica
 from app.types import ModelId
 
 MARGIN = 2.0  # mean deviations of batches that a forecast is longer than what it expects
+IDLE_S = 0.010  # after so long without a request the event loop has waited for one
 RESERVE = 0.03  # of the time allowed: for the ways from the caller and back, which nobody sees here
 
 
@@ -28,6 +30,9 @@ class Forecast:
         self._replicas = replicas
         self._lines = lines
         self._clock = clock
+        self._reading = False  # the event loop is in the turn that began at:
+        self._turn_at = self._read_at = clock.now()
+        self._since = 0.0
 
     def can_meet(self, line: Line, fresh: int, deadline: float) -> bool:
         """Whether so many more items would be answered by their deadline, as far as one can tell.
@@ -36,12 +41,12 @@ class Forecast:
         once would otherwise refuse everything, and never be put right.
         """
         now = self._clock.now()
-        left_s = (deadline - now) * (1 - RESERVE)
+        left_s = (deadline - now) * (1 - RESERVE) - self._lag_s(now)
         if self._at_most_s(fresh) <= left_s:
             return True
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):
             return True
-        return self._forecast_s(line, fresh, deadline, now) <= left_s
+        return self._forecast_s(line, fresh, deadline, now, left_s) <= left_s
 
     def clear_s(self, line: Line, allowed_s: float) -> float:
         """Seconds until what waits for the model now is done, by the running estimates.
@@ -54,6 +59,23 @@ class Forecast:
         own_s = self._running_s(line, self._clock.now()) + line.waiting_s(allowed_s) / replicas
         return own_s + self._others_s(line, own_s, allowed_s)
 
+    def _lag_s(self, now: float) -> float:
+        """For how long at most what is being read may have waited for the event loop to read it.
+
+        All that is read in a turn was there when the loop looked, and some of it came when the loop
+        had just looked the time before.
+        """
+        if not self._reading:
+            self._reading = True
+            self._since = self._turn_at if now - self._read_at < IDLE_S else now
+            self._turn_at = now
+            asyncio.get_running_loop().call_soon(self._has_read)
+        return now - self._since
+
+    def _has_read(self) -> None:
+        self._reading = False
+        self._read_at = self._clock.now()
+
     def _at_most_s(self, fresh: int) -> float:
         """A bound that is quick to find: everything in full batches, on one replica."""
         bound_s = 0.0
@@ -64,12 +86,13 @@ class Forecast:
             bound_s += line.limits.batch_wait_s
         return bound_s
 
-    def _forecast_s(self, line: Line, fresh: int, deadline: float, now: float) -> float:
+    def _forecast_s(
+        self, line: Line, fresh: int, deadline: float, now: float, left_s: float
+    ) -> float:
         """Seconds until so many more items of that deadline would be answered.
 
         What is due no later is done before, all in full batches: who comes later may join the last.
         """
-        left_s = deadline - now
         size = line.times.efficient(left_s)
         replicas = self._replicas_of(line)
         batches = -(-(line.batcher.ahead(deadline) + fresh) // size)

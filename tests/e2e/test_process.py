@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import signal
 import socket
 import sys
@@ -109,6 +110,35 @@ def test_a_full_queue_refuses_with_a_retry_after(models: Path, log: Path) -> Non
         assert 2 <= len(good) <= 4
         assert all(answer.json()["code"] == "overloaded" for answer in refused)
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+
+
+def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, log: Path) -> None:
+    async def flood(url: str) -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            hurried = {"X-Torchlane-Timeout-Ms": "500"}
+            bodies = [b'{"input": [5, %d]}' % n for n in range(10)] + [b"no JSON"]
+            posts = []
+            for body in bodies:
+                posts.append(
+                    asyncio.create_task(client.post("/predict", content=body, headers=hurried))
+                )
+                await asyncio.sleep(0.01)
+            return await asyncio.gather(*posts)
+
+    with running(models, log, SLOW, max_batch_size="1", cache_bytes="0") as server:
+        for number in range(4):  # golden examples are quick here: it has to learn
+            httpx.post(f"{server.url}/predict", json={"input": [5, number]})
+        answers = asyncio.run(flood(server.url))
+    good = [answer for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert 1 <= len(good) <= 2
+    assert len(good) + len(refused) == len(answers)
+    assert answers[-1] in refused  # nobody has looked into its body
+    for answer in refused:
+        body = answer.json()
+        assert body["code"] == "overloaded"
+        assert 0 < body["retry_after_ms"] < 1500
+        assert int(answer.headers["retry-after"]) == math.ceil(body["retry_after_ms"] / 1000)
 
 
 def test_a_disconnected_caller_costs_no_compute(models: Path, log: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,6 +37,15 @@ class TestReplay:
         assert alone == [[1], [2], [3], [4]]
         assert [len(batch) for batch in batched] == [2, 3, 2, 3]
         assert batched == [[1, 2], [1, 2, 1], [3, 4], [3, 4, 3]]
+
+    def test_it_says_how_long_batches_took(self) -> None:
+        def takes_its_time(inputs: Arrays) -> None:
+            time.sleep(0.001 * inputs["x"].size)
+
+        took_s = golden([1], [2], [3, 9]).replay(FakeBackend(takes_its_time), [1, 4])
+        assert took_s.keys() == {1, 4}
+        assert took_s[1] >= 0.002  # the longer shape
+        assert took_s[4] >= 0.008
 
     def test_a_wrong_answer_names_example_output_and_difference(self) -> None:
         def wrong(inputs: Arrays) -> Arrays | None:

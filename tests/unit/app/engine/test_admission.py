@@ -12,10 +12,11 @@ from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
+from app.engine.submission import Submission
 from app.errors import Overloaded
 from app.metrics import Metrics
 from app.types import Arrays, Device, ModelId
-from tests.unit.app.engine.harness import CONTRACT, Rig, item, rig, turns, until, values
+from tests.unit.app.engine.harness import CONTRACT, MODEL, Rig, item, rig, turns, until, values
 
 TEN_MS = {size: 0.010 * size for size in (1, 2, 4, 8)}  # linear: a batch is no faster by item
 
@@ -63,7 +64,7 @@ async def test_an_idle_replica_tries_whatever_was_foreseen() -> None:
 
 async def test_a_forecast_that_was_wrong_is_put_right() -> None:
     async with rig(batch_s={1: 1000.0}) as r:
-        for number in range(150):
+        for number in range(30):
             assert await r.ask(number, within=0.1) == [2 * number]
         running = await occupied(r, 0)
         accepted = r.start(1, within=0.1)
@@ -71,6 +72,33 @@ async def test_a_forecast_that_was_wrong_is_put_right() -> None:
         r.backend.gate.set()
         assert values(await accepted) == [2]
         await running
+
+
+async def test_what_waited_to_be_read_has_less_time_left() -> None:
+    async with rig(batch_s=TEN_MS) as r:
+        running = await occupied(r, 0)
+
+        def submit(number: float) -> Submission:
+            return r.engine.submit(MODEL, [item(number)], r.clock.now() + 0.1)
+
+        submit(1)  # in this turn, which goes on
+        r.clock.advance(0.08)
+        accepted = submit(2)
+        r.clock.advance(0.01)
+        with pytest.raises(Overloaded):
+            submit(3)  # read 90 ms after the loop has looked
+        r.engine.foresee(MODEL, r.clock.now() + 1.0)
+        with pytest.raises(Overloaded):
+            r.engine.foresee(MODEL, r.clock.now() + 0.1)  # not decoded yet
+        await turns()
+        with pytest.raises(Overloaded):
+            submit(4)  # the turn before took as long
+        await turns()
+        r.clock.advance(0.02)  # idle
+        last = submit(5)
+        r.backend.gate.set()
+        await running
+        assert [values(await each.answer()) for each in (accepted, last)] == [[4], [10]]
 
 
 async def test_what_is_due_later_is_not_waited_for() -> None:

@@ -51,6 +51,19 @@ def test_one_accident_does_not_count_for_more_than_it_may() -> None:
     assert times.expected_s(8) == pytest.approx(0.056, rel=0.05)
 
 
+@pytest.mark.parametrize("factor", [1e-6, 0.01, 30.0, 1e6])
+def test_three_in_a_row_are_no_accident(factor: float) -> None:
+    times = BatchTimes(64, LINEAR)
+    for _ in range(3):
+        times.took(8, 0.056 * factor)
+    assert times.expected_s(8) == pytest.approx(0.056 * factor, rel=1.0)
+    for _ in range(30):
+        times.took(8, 0.056 * factor)
+    assert times.expected_s(8) == pytest.approx(0.056 * factor, rel=0.05)
+    assert times.expected_s(64) == pytest.approx(0.448 * factor, rel=1.0)
+    assert times.deviation < 0.1
+
+
 def test_scatter_is_known() -> None:
     times = BatchTimes(8, {8: 0.010})
     for index in range(200):
