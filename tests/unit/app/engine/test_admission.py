@@ -82,11 +82,11 @@ async def test_what_waited_to_be_read_has_less_time_left() -> None:
             return r.engine.submit(MODEL, [item(number)], r.clock.now() + 0.1)
 
         submit(1)  # in this turn, which goes on
-        r.clock.advance(0.08)
+        r.clock.advance(0.07)
         accepted = submit(2)
         r.clock.advance(0.01)
         with pytest.raises(Overloaded):
-            submit(3)  # read 90 ms after the loop has looked
+            submit(3)  # read 80 ms after the loop has looked
         r.engine.foresee(MODEL, r.clock.now() + 1.0)
         with pytest.raises(Overloaded):
             r.engine.foresee(MODEL, r.clock.now() + 0.1)  # not decoded yet
