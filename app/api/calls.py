@@ -45,6 +45,7 @@ class Call:
         "_content_type",
         "_decoded",
         "_digest",
+        "_lag_s",
         "_many",
         "_model",
         "_remembered",
@@ -69,6 +70,7 @@ class Call:
                 self._accept = value
             elif name == b"x-torchlane-timeout-ms":
                 timeout_ms = value
+        self._lag_s = service.engine.read_lag_s()
         self.deadline = service.engine.now() + _timeout_s(timeout_ms, service.limits.timeout_s)
         self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
         if content_length.isdigit():
@@ -99,11 +101,11 @@ class Call:
                     return known
                 self._remembered = None  # its predictions have left the cache
         if content_type not in NOT_PARSED:  # to parse costs more than all else of a refusal
-            service.engine.foresee(model.id, self.deadline)
+            service.engine.foresee(model.id, self.deadline, self._lag_s)
         max_items = service.limits.max_items
         items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
         self._decoded = time.perf_counter()
-        self._submission = service.engine.submit(model.id, items, self.deadline)
+        self._submission = service.engine.submit(model.id, items, self.deadline, self._lag_s)
         return self._submission
 
     def answer(self) -> RawAnswer:

@@ -76,7 +76,7 @@ class BatchTimes:
         that take no more than half of it are considered, for a request may find another batch
         running; and of these the smallest that is nearly as efficient as the best.
         """
-        if self.full_s * NO_PRESSURE <= allowed_s:
+        if self.full_s * NO_PRESSURE <= max(0.0, allowed_s):
             return self.most
         sizes = [1 << power for power in range((self.most - 1).bit_length())] + [self.most]
         fitting = [size for size in sizes if self.expected_s(size) <= allowed_s / 2] or [1]

@@ -107,12 +107,14 @@ class LaneView(NamedTuple):
     """What the policy may know of a lane.
 
     Attributes:
-        allowed_s: how much time the caller of its first ticket gave it from the start.
+        due_at: of the ticket that is due first.
+        allowed_s: how much time that one was given from the start.
     """
 
     signature: Signature
     waiting: int
     oldest_at: float
+    due_at: float
     allowed_s: float
 
 
@@ -189,10 +191,12 @@ class Batcher:
         """What waits, per signature."""
         views = []
         for signature, lane in self._lanes.items():
+            if not lane.by_due:
+                lane.sort()
             oldest_at = lane.oldest_at()
             first = lane.tickets[0]
             allowed_s = first.due_at - first.enqueued_at
-            views.append(LaneView(signature, lane.waiting, oldest_at, allowed_s))
+            views.append(LaneView(signature, lane.waiting, oldest_at, first.due_at, allowed_s))
         return views
 
     def ahead(self, deadline: float) -> int:

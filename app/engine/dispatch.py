@@ -29,7 +29,7 @@ class Dispatcher:
     """Owns which replica does what. Lives on the event loop.
 
     `on_fault` is told when a replica has broken; it is marked sick by then. `lines` has the models
-    that it serves.
+    that it serves, and `worked_at` says when it has last ended a turn's work.
 
     Args:
         replicas: all there are.
@@ -53,7 +53,8 @@ class Dispatcher:
         self._blocked = False  # has the event loop stood still in this turn?
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
         self.lines: dict[ModelId, Line] = {}
-        self._fair_s = 0.0  # what the model had had that was served last
+        self._fair_s = 0.0  # the most that a model had had when it was served
+        self.worked_at = clock.now()
         self._poked = False
         self._timer: Timer | None = None
 
@@ -72,6 +73,13 @@ class Dispatcher:
         """How many replicas serve the model."""
         return sum(replica.serves(model) for replica in self._replicas)
 
+    def joined(self) -> None:
+        """A replica has become ready: what has waited till now did not wait for its device."""
+        for replica in self._replicas:
+            if not replica.busy:
+                replica.free_since = self._clock.now()
+        self.poke()
+
     def poke(self) -> None:
         """Something changed.
 
@@ -83,6 +91,10 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._step)
 
     def _step(self) -> None:
+        self._start_batches()
+        self.worked_at = self._clock.now()
+
+    def _start_batches(self) -> None:
         self._poked = False
         self._blocked = False
         if self._timer is not None:
@@ -112,7 +124,7 @@ class Dispatcher:
     def _in_turn(self) -> list[Line]:
         """The models in the order of the device time that they have had."""
         lines = list(self.lines.values())
-        return lines if len(lines) == 1 else sorted(lines, key=_used)
+        return lines if len(lines) == 1 else sorted(lines, key=_charged)
 
     def _serve(self, line: Line, now: float) -> Decision:
         """Start one batch of a line if the policy says so."""
@@ -121,7 +133,7 @@ class Dispatcher:
         if not free or line.batcher.waiting == 0:
             line.gathering_since = None
             return Decision(0)
-        for lane in sorted(line.batcher.lanes(), key=_age):
+        for lane in sorted(line.batcher.lanes(), key=_due):
             waited_s = now - lane.oldest_at
             limits = line.limits_for(lane.allowed_s)
             decision = decide(lane.waiting, waited_s, len(free), limits, line.arrivals)
@@ -150,21 +162,27 @@ class Dispatcher:
 
         def done(report: Report) -> None:
             ended = self._clock.now()
-            # From where it could have begun: what keeps a batch from its device counts as well.
-            began = min(now, max(replica.free_since, tickets[0].enqueued_at))
+            line.running_s -= expected_s
+            took_s = report.compute_s
+            if undisturbed:
+                # From where it could have begun: what keeps a batch from its device counts too.
+                ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
+                began = now if tickets[0].moved else min(now, max(replica.free_since, ready_at))
+                took_s = max(took_s, ended - began)
             replica.free_since = ended
-            took_s = max(report.compute_s, ended - began)
-            line.used_s += took_s - expected_s
-            if report.forwards == 1:
-                line.times.took(len(tickets), took_s)
+            line.used_s += took_s
             self._record(line, replica, tickets, report, now)
+            if report.fault is None:
+                line.times.took(len(tickets), took_s)
+            self.worked_at = self._clock.now()
 
         def failed(error: BaseException) -> Report:
             fault = ReplicaError(f"bug: {type(error).__name__}: {error}")
             return Report([None] * len(items), fault, (), 0.0, 0)
 
-        self._fair_s = line.used_s
-        line.used_s += expected_s  # so that other replicas go to others meanwhile; put right later
+        self._fair_s = max(self._fair_s, line.used_s)
+        line.running_s += expected_s  # so that other replicas go to others meanwhile
+        undisturbed = replica.calling == 0  # by what is loaded in its thread
         replica.busy_until = now + expected_s
         self._blocked = 0.0 < expected_s < self._block_s  # never for what was not measured
         replica.start(line.model, work, done, failed, self._block_s if self._blocked else 0.0)
@@ -215,9 +233,9 @@ def _sooner(one_s: float | None, other_s: float | None) -> float | None:
     return min(one_s, other_s)
 
 
-def _used(line: Line) -> float:
-    return line.used_s
+def _charged(line: Line) -> float:
+    return line.used_s + line.running_s
 
 
-def _age(lane: LaneView) -> float:
-    return lane.oldest_at
+def _due(lane: LaneView) -> float:
+    return lane.due_at

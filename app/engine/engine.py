@@ -98,7 +98,8 @@ class Engine:
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
         self._dispatcher = Dispatcher(replicas, clock, self._settle, config.block_s)
-        self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
+        lines = self._dispatcher.lines
+        self._forecast = Forecast(replicas, lines, clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
         self._draining = False
@@ -122,8 +123,13 @@ class Engine:
         """
         return await self.submit(model, items, deadline).answer()
 
-    def submit(self, model: ModelId, items: Sequence[Item], deadline: float) -> Submission:
-        """The first half of `predict`: accept the items or refuse them, at once and as a whole."""
+    def submit(
+        self, model: ModelId, items: Sequence[Item], deadline: float, lag_s: float = 0.0
+    ) -> Submission:
+        """The first half of `predict`: accept the items or refuse them, at once and as a whole.
+
+        `lag_s` is what `read_lag_s` said when the request was read.
+        """
         served = self._served(model)
         line, waiter = served.line, Waiter(deadline, served.closed)
         flying: list[Flight[Ticket]] = []
@@ -142,7 +148,7 @@ class Engine:
                 flying.append(flight)
             else:
                 fresh[key] = item
-        self._admit(line, len(fresh), deadline)
+        self._admit(line, len(fresh), deadline, lag_s)
         for flight in flying:
             self._join(line, flight, waiter)
         for key, item in fresh.items():
@@ -165,7 +171,11 @@ class Engine:
         self._admit(served.line, 0, deadline)
         return self._accepted(served.line, waiter, CacheCounts(hit=len(keys)))
 
-    def foresee(self, model: ModelId, deadline: float) -> None:
+    def read_lag_s(self) -> float:
+        """For how many seconds at most what is read now may have waited to be read."""
+        return self._forecast.lag_s()
+
+    def foresee(self, model: ModelId, deadline: float, lag_s: float) -> None:
         """Refuse a request that has not been decoded yet, if not even one item would be in time.
 
         Raises:
@@ -173,7 +183,7 @@ class Engine:
         """
         line, allowed_s = self._served(model).line, deadline - self._clock.now()
         if allowed_s > 0:  # else `submit` has a better word for it
-            self._foresee(line, 1, deadline, allowed_s)
+            self._foresee(line, 1, deadline, allowed_s, lag_s)
 
     def identity(self, model: ModelId) -> str:
         """What its cached answers belong to, as it was published; empty: it was not."""
@@ -232,7 +242,7 @@ class Engine:
 
     def wake(self) -> None:
         """A replica has become ready."""
-        self._dispatcher.poke()
+        self._dispatcher.joined()
 
     def _accepted(self, line: Line, waiter: Waiter, counts: CacheCounts) -> Submission:
         line.metrics.looked_up(counts)
@@ -265,7 +275,7 @@ class Engine:
             raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
         return served
 
-    def _admit(self, line: Line, fresh: int, deadline: float) -> None:
+    def _admit(self, line: Line, fresh: int, deadline: float, lag_s: float = 0.0) -> None:
         """Refuse at once what cannot be queued as a whole, before anything has changed."""
         allowed_s = deadline - self._clock.now()
         if allowed_s <= 0:
@@ -282,11 +292,13 @@ class Engine:
                 retry_after_s=self._forecast.clear_s(line, allowed_s),
             )
         if fresh > 0:
-            self._foresee(line, fresh, deadline, allowed_s)
+            self._foresee(line, fresh, deadline, allowed_s, lag_s)
 
-    def _foresee(self, line: Line, fresh: int, deadline: float, allowed_s: float) -> None:
+    def _foresee(
+        self, line: Line, fresh: int, deadline: float, allowed_s: float, lag_s: float
+    ) -> None:
         """Refuse what would be answered too late."""
-        if not self._forecast.can_meet(line, fresh, deadline):
+        if not self._forecast.can_meet(line, fresh, deadline, lag_s):
             raise Overloaded(
                 f"it would not be ready within {allowed_s * 1000:.0f} ms: {line.batcher.waiting} "
                 "items wait; try again later, allow more or ask another server",

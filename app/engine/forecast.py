@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from app.engine.clock import Clock
 from app.engine.line import Line
@@ -11,7 +11,8 @@ from app.engine.replicas import Replica
 from app.types import ModelId
 
 MARGIN = 2.0  # mean deviations of batches that a forecast is longer than what it expects
-IDLE_S = 0.010  # after so long without a request the event loop has waited for one
+IDLE_S = 0.001  # after so long without work the event loop has waited for a request
+OVERDUE_S = 1.0  # a batch that is late by so much and a full batch may never come
 RESERVE = 0.03  # of the time allowed: for the ways from the caller and back, which nobody sees here
 
 
@@ -22,52 +23,55 @@ class Forecast:
         replicas: all there are.
         lines: the models that they serve, each with its queue.
         clock: the engine's.
+        worked_at: when the event loop has last ended a turn's work on batches.
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], lines: Mapping[ModelId, Line], clock: Clock
+        self,
+        replicas: Sequence[Replica],
+        lines: Mapping[ModelId, Line],
+        clock: Clock,
+        worked_at: Callable[[], float],
     ) -> None:
         self._replicas = replicas
         self._lines = lines
         self._clock = clock
+        self._worked_at = worked_at
         self._reading = False  # the event loop is in the turn that began at:
         self._turn_at = self._read_at = clock.now()
         self._since = 0.0
 
-    def can_meet(self, line: Line, fresh: int, deadline: float) -> bool:
+    def can_meet(self, line: Line, fresh: int, deadline: float, lag_s: float = 0.0) -> bool:
         """Whether so many more items would be answered by their deadline, as far as one can tell.
 
         With an idle replica and nothing in the queue the answer is yes: a forecast that was wrong
         once would otherwise refuse everything, and never be put right.
+
+        Args:
+            line: the model's.
+            fresh: how many.
+            deadline: of them all.
+            lag_s: see `lag_s`, when the request was read.
         """
         now = self._clock.now()
-        left_s = (deadline - now) * (1 - RESERVE) - self._lag_s(now)
+        left_s = (deadline - now) * (1 - RESERVE) - lag_s
         if self._at_most_s(fresh) <= left_s:
             return True
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):
             return True
         return self._forecast_s(line, fresh, deadline, now, left_s) <= left_s
 
-    def clear_s(self, line: Line, allowed_s: float) -> float:
-        """Seconds until what waits for the model now is done, by the running estimates.
-
-        Args:
-            line: the model's.
-            allowed_s: the time that requests are allowed: it decides how large batches are.
-        """
-        replicas = self._replicas_of(line)
-        own_s = self._running_s(line, self._clock.now()) + line.waiting_s(allowed_s) / replicas
-        return own_s + self._others_s(line, own_s, allowed_s)
-
-    def _lag_s(self, now: float) -> float:
-        """For how long at most what is being read may have waited for the event loop to read it.
+    def lag_s(self) -> float:
+        """For how long at most what is read now may have waited for the event loop to read it.
 
         All that is read in a turn was there when the loop looked, and some of it came when the loop
         had just looked the time before.
         """
+        now = self._clock.now()
         if not self._reading:
             self._reading = True
-            self._since = self._turn_at if now - self._read_at < IDLE_S else now
+            worked_at = max(self._read_at, self._worked_at())
+            self._since = self._turn_at if now - worked_at < IDLE_S else now
             self._turn_at = now
             asyncio.get_running_loop().call_soon(self._has_read)
         return now - self._since
@@ -76,10 +80,23 @@ class Forecast:
         self._reading = False
         self._read_at = self._clock.now()
 
+    def clear_s(self, line: Line, allowed_s: float) -> float:
+        """Seconds until what waits for the model now is done, by the running estimates.
+
+        Args:
+            line: the model's.
+            allowed_s: the time that requests are allowed: it decides how large batches are.
+        """
+        now = self._clock.now()
+        own_s = self._running_s(line, now) + line.waiting_s(allowed_s) / self._count(line, now)
+        return own_s + self._others_s(line, own_s, allowed_s, now)
+
     def _at_most_s(self, fresh: int) -> float:
         """A bound that is quick to find: everything in full batches, on one replica."""
         bound_s = 0.0
         for line in self._lines.values():
+            if line.batcher.waiting and not self._is_served(line):
+                continue  # it waits for a replica, and takes none from others
             times = line.times
             batches = (line.batcher.waiting + fresh) // times.most + 2  # one that runs, one to fill
             bound_s += batches * times.full_s * (1 + MARGIN * times.deviation)
@@ -94,27 +111,43 @@ class Forecast:
         What is due no later is done before, all in full batches: who comes later may join the last.
         """
         size = line.times.efficient(left_s)
-        replicas = self._replicas_of(line)
-        batches = -(-(line.batcher.ahead(deadline) + fresh) // size)
-        own_s = self._running_s(line, now) - (-batches // replicas) * line.times.expected_s(size)
+        batches = _rounded_up(line.batcher.ahead(deadline) + fresh, size)
+        rounds = _rounded_up(batches, self._count(line, now))
+        own_s = self._running_s(line, now) + rounds * line.times.expected_s(size)
         own_s += line.limits.batch_wait_s
-        whole_s = own_s + self._others_s(line, own_s, left_s)
+        whole_s = own_s + self._others_s(line, own_s, left_s, now)
+        # As if all were off to one side: what slows one batch down mostly slows the next ones too.
         return whole_s * (1 + MARGIN * line.times.deviation)
 
     def _running_s(self, line: Line, now: float) -> float:
-        """Seconds until what runs is done: the mean over the replicas that serve the model."""
-        ready = [replica for replica in self._replicas if replica.serves(line.model)]
-        left_s = sum([max(0.0, each.busy_until - now) for each in ready if each.busy])
-        return left_s / max(1, len(ready))
+        """Seconds until what runs is done: the mean over the replicas that work for the model."""
+        working = self._working(line, now)
+        running_s = [max(0.0, each.busy_until - now) for each in working if each.busy]
+        return sum(running_s) / max(1, len(working))
 
-    def _others_s(self, line: Line, own_s: float, allowed_s: float) -> float:
+    def _others_s(self, line: Line, own_s: float, allowed_s: float, now: float) -> float:
         """What other models take of the devices meanwhile: each no more than an equal share."""
         others_s = 0.0
         for other in self._lines.values():
-            if other is not line and other.batcher.waiting:
-                replicas = self._replicas_of(other)
-                others_s += min(own_s, other.waiting_s(allowed_s) / replicas)
+            if other is not line and other.batcher.waiting and self._is_served(other):
+                others_s += min(own_s, other.waiting_s(allowed_s) / self._count(other, now))
         return others_s
 
-    def _replicas_of(self, line: Line) -> int:
-        return max(1, sum([replica.serves(line.model) for replica in self._replicas]))
+    def _is_served(self, line: Line) -> bool:
+        return any(replica.serves(line.model) for replica in self._replicas)
+
+    def _count(self, line: Line, now: float) -> int:
+        return max(1, len(self._working(line, now)))
+
+    def _working(self, line: Line, now: float) -> list[Replica]:
+        """The replicas that serve the model and are not long overdue: those may hang."""
+        latest = now - OVERDUE_S - line.times.full_s
+        return [
+            each
+            for each in self._replicas
+            if each.serves(line.model) and not (each.busy and each.busy_until < latest)
+        ]
+
+
+def _rounded_up(items: int, size: int) -> int:
+    return -(-items // size)

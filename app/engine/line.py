@@ -11,6 +11,8 @@ from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits
 from app.metrics import ModelMetrics
 from app.types import ModelId
 
+MOST_ARREARS_S = 1.0  # of device time that a model may have coming to it
+
 
 @dataclass(eq=False, slots=True)
 class Line:
@@ -20,6 +22,7 @@ class Line:
         times: how long its batches take.
         used_s: device time that it has had, as fair sharing counts it: the model that has had least
             goes first, and who comes back from idleness has had as much as the others.
+        running_s: of its batches that run, what is expected.
         gathering_since: when the batch that is growing was looked at first.
         seen: tickets that had been submitted one turn ago.
         arrivals: what has come since.
@@ -32,6 +35,7 @@ class Line:
     metrics: ModelMetrics
     times: BatchTimes
     used_s: float = 0.0
+    running_s: float = 0.0
     gathering_since: float | None = None
     seen: int = 0
     arrivals: Arrivals = NO_ARRIVALS
@@ -41,11 +45,11 @@ class Line:
 
         Args:
             now: the moment.
-            fair_s: device time that the model had had that was served last.
+            fair_s: the most device time that a model had had when it was served.
         """
         items = self.batcher.submitted - self.seen
-        if items >= self.batcher.waiting:  # nothing waited: idleness earns no arrears
-            self.used_s = max(self.used_s, fair_s)
+        idle = items >= self.batcher.waiting  # it earns nothing; nor does a device that was sick
+        self.used_s = max(self.used_s, fair_s if idle else fair_s - MOST_ARREARS_S)
         self.seen = self.batcher.submitted
         self.arrivals = Arrivals(items, now - (self.gathering_since or now))
 

@@ -39,6 +39,7 @@ class Replica:
         busy: whether it runs a batch.
         busy_until: when that is expected to be done; whoever starts one says so.
         free_since: when the last one was done; likewise.
+        calling: how many `call`s wait in the thread or run there.
     """
 
     def __init__(self, name: str, device: Device) -> None:
@@ -47,6 +48,7 @@ class Replica:
         self.state = ReplicaState.READY
         self.busy = False
         self.busy_until = self.free_since = 0.0
+        self.calling = 0
         self.models: dict[ModelId, Serving] = {}
         self._backends: dict[ModelId, Backend] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -146,8 +148,13 @@ class Replica:
             else:
                 _tell(loop, _unless_done, future.set_result, future, result)
 
+        self.calling += 1
+        future.add_done_callback(self._called)
         self._jobs.put(job)
         return await future
+
+    def _called(self, _: object) -> None:
+        self.calling -= 1
 
     async def close(self, patience_s: float) -> bool:
         """Close all backends in the thread and end it; False if it did not get there in time."""

@@ -8,14 +8,17 @@ from functools import partial
 import pytest
 
 from app.backends.fake import FakeBackend
+from app.engine.batch_times import BatchTimes
+from app.engine.batching import Batcher, Ticket
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
+from app.engine.forecast import Forecast
+from app.engine.line import Line
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
-from app.engine.submission import Submission
 from app.errors import Overloaded
 from app.metrics import Metrics
-from app.types import Arrays, Device, ModelId
+from app.types import Arrays, Device, ModelId, Serving
 from tests.unit.app.engine.harness import CONTRACT, MODEL, Rig, item, rig, turns, until, values
 
 TEN_MS = {size: 0.010 * size for size in (1, 2, 4, 8)}  # linear: a batch is no faster by item
@@ -78,27 +81,74 @@ async def test_what_waited_to_be_read_has_less_time_left() -> None:
     async with rig(batch_s=TEN_MS) as r:
         running = await occupied(r, 0)
 
-        def submit(number: float) -> Submission:
-            return r.engine.submit(MODEL, [item(number)], r.clock.now() + 0.1)
+        def lag_s() -> float:
+            """As whoever reads a head asks."""
+            return round(r.engine.read_lag_s(), 6)
 
-        submit(1)  # in this turn, which goes on
-        r.clock.advance(0.07)
-        accepted = submit(2)
-        r.clock.advance(0.01)
-        with pytest.raises(Overloaded):
-            submit(3)  # read 80 ms after the loop has looked
-        r.engine.foresee(MODEL, r.clock.now() + 1.0)
-        with pytest.raises(Overloaded):
-            r.engine.foresee(MODEL, r.clock.now() + 0.1)  # not decoded yet
+        assert lag_s() == 0
+        r.clock.advance(0.07)  # in the same turn
+        assert lag_s() == 0.07
         await turns()
-        with pytest.raises(Overloaded):
-            submit(4)  # the turn before took as long
+        assert lag_s() == 0.07  # the turn before took as long: it may have come at its beginning
         await turns()
-        r.clock.advance(0.02)  # idle
-        last = submit(5)
+        r.clock.advance(0.02)  # the loop had nothing to do, and has waited for this one
+        assert lag_s() == 0
+        deadline = r.clock.now() + 0.1
+        with pytest.raises(Overloaded):
+            r.engine.submit(MODEL, [item(1)], deadline, 0.09)
+        with pytest.raises(Overloaded):
+            r.engine.foresee(MODEL, deadline, 0.09)  # not decoded yet
+        r.engine.foresee(MODEL, deadline, 0.08)
+        accepted = r.engine.submit(MODEL, [item(1)], deadline, 0.08)
         r.backend.gate.set()
         await running
-        assert [values(await each.answer()) for each in (accepted, last)] == [[4], [10]]
+        assert values(await accepted.answer()) == [2]
+
+
+async def test_an_urgent_request_is_not_put_into_a_batch_of_patient_ones() -> None:
+    linear = {size: 0.010 * size for size in (1, 2, 4, 8, 16, 32, 64)}
+    async with rig(batch_s=linear, max_batch_size=64) as r:
+        running = await occupied(r, 0)
+        patient = [r.start(number, within=1000.0) for number in range(1, 51)]
+        await turns()
+        urgent = r.start(99, within=0.1)
+        await turns()
+        r.backend.gate.set()
+        assert values(await urgent) == [198]
+        assert r.backend.batches[1] == [99]
+        await asyncio.gather(running, *patient)
+        assert len(r.backend.batches) == 3
+
+
+async def test_shapes_go_by_their_deadlines() -> None:
+    async with rig(batch_s=TEN_MS) as r:
+        running = await occupied(r, 0)
+        now = r.clock.now()
+        patient = r.engine.submit(MODEL, [item(1, size=1)], now + 100.0)
+        urgent = r.engine.submit(MODEL, [item(2, size=2)], now + 1.0)
+        r.backend.gate.set()
+        await asyncio.gather(running, patient.settled(), urgent.settled())
+        assert r.backend.batches == [[0], [2], [1]]
+
+
+def test_a_replica_that_hangs_is_no_help() -> None:
+    clock = ManualClock()
+    replicas = [Replica(f"fake#{index}", Device("cpu")) for index in range(2)]
+    for replica in replicas:
+        replica.models[MODEL] = Serving(())
+        replica.busy, replica.busy_until = True, clock.now() + 0.01
+    batcher, limits = Batcher(100), BatchLimits(1, 0.0)
+    times = BatchTimes(1, {1: 0.01})
+    line = Line(MODEL, batcher, limits, CONTRACT, Metrics().model(MODEL), times)
+    for number in range(4):
+        batcher.submit(Ticket(b"%d" % number, item(number), clock.now(), 9e9, 9e9))
+    forecast = Forecast(replicas, {MODEL: line}, clock, clock.now)
+    assert forecast.clear_s(line, 10.0) == pytest.approx(0.030)
+    clock.advance(0.5)  # both are late, and may be done at any moment
+    assert forecast.clear_s(line, 10.0) == pytest.approx(0.020)
+    clock.advance(1.0)
+    replicas[1].busy_until = clock.now() + 0.01  # the other one is long overdue
+    assert forecast.clear_s(line, 10.0) == pytest.approx(0.050)
 
 
 async def test_what_is_due_later_is_not_waited_for() -> None:
@@ -138,9 +188,9 @@ async def test_what_costs_nothing_is_never_refused() -> None:
         waiting = [r.start(number, within=0.1) for number in range(1, 6)]
         await turns()
         with pytest.raises(Overloaded):
-            await r.ask(8, within=0.03)
-        assert await r.ask(7, within=0.03) == [14]  # cached
-        joined = r.start(1, within=0.03)
+            await r.ask(8, within=0.012)
+        assert await r.ask(7, within=0.012) == [14]  # cached
+        joined = r.start(1, within=0.012)
         await turns()
         r.backend.gate.set()
         assert values(await joined) == [2]
