@@ -131,6 +131,26 @@ async def test_shapes_go_by_their_deadlines() -> None:
         assert r.backend.batches == [[0], [2], [1]]
 
 
+def test_nobody_has_more_than_a_second_coming_to_it() -> None:
+    """Such as a model whose other replicas were being rebuilt while it was flooded."""
+    batcher = Batcher(100)
+    metrics = Metrics().model(MODEL)
+    line = Line(MODEL, batcher, BatchLimits(1, 0.0), CONTRACT, metrics, BatchTimes(1, {1: 0.01}))
+    for number in range(4):
+        batcher.submit(Ticket(b"%d" % number, item(number), 0.0, 9e9, 9e9))
+    line.turn(1.0, fair_s=0.0)
+    line.used_s = 40.0
+    line.turn(2.0, fair_s=40.5)  # it has waited since before this turn
+    assert line.used_s == 40.0
+    line.turn(3.0, fair_s=60.0)
+    assert line.used_s == 59.0
+    batcher.cut(batcher.lanes()[0].signature, 4, 3.0)
+    line.turn(4.0, fair_s=70.0)  # nothing waits
+    assert line.used_s == 70.0
+    line.turn(5.0, fair_s=65.0)
+    assert line.used_s == 70.0
+
+
 def test_a_replica_that_hangs_is_no_help() -> None:
     clock = ManualClock()
     replicas = [Replica(f"fake#{index}", Device("cpu")) for index in range(2)]
