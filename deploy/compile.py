@@ -41,6 +41,7 @@ COMPILED = (
     "app/engine/keys.py",
     "app/engine/line.py",
     "app/engine/policy.py",
+    "app/engine/reading.py",
     "app/engine/singleflight.py",
     "app/engine/submission.py",
     "app/engine/waiting.py",

@@ -23,6 +23,7 @@ from app.engine.isolation import Contract
 from app.engine.keys import KeyMaker
 from app.engine.line import Line
 from app.engine.policy import BatchLimits
+from app.engine.reading import ReadingLag
 from app.engine.replicas import Replica
 from app.engine.singleflight import Flight, SingleFlight, Waiter
 from app.engine.submission import Submission
@@ -98,8 +99,8 @@ class Engine:
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
         self._dispatcher = Dispatcher(replicas, clock, self._settle, config.block_s)
-        lines = self._dispatcher.lines
-        self._forecast = Forecast(replicas, lines, clock, lambda: self._dispatcher.worked_at)
+        self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
+        self._lag = ReadingLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
         self._draining = False
@@ -173,7 +174,7 @@ class Engine:
 
     def read_lag_s(self) -> float:
         """For how many seconds at most what is read now may have waited to be read."""
-        return self._forecast.lag_s()
+        return self._lag.seconds()
 
     def foresee(self, model: ModelId, deadline: float, lag_s: float) -> None:
         """Refuse a request that has not been decoded yet, if not even one item would be in time.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from app.engine.clock import Clock
 from app.engine.line import Line
@@ -11,7 +10,6 @@ from app.engine.replicas import Replica
 from app.types import ModelId
 
 MARGIN = 2.0  # mean deviations of batches that a forecast is longer than what it expects
-IDLE_S = 0.001  # after so long without work the event loop has waited for a request
 OVERDUE_S = 1.0  # a batch that is late by so much and a full batch may never come
 RESERVE = 0.03  # of the time allowed: for the ways from the caller and back, which nobody sees here
 
@@ -23,23 +21,14 @@ class Forecast:
         replicas: all there are.
         lines: the models that they serve, each with its queue.
         clock: the engine's.
-        worked_at: when the event loop has last ended a turn's work on batches.
     """
 
     def __init__(
-        self,
-        replicas: Sequence[Replica],
-        lines: Mapping[ModelId, Line],
-        clock: Clock,
-        worked_at: Callable[[], float],
+        self, replicas: Sequence[Replica], lines: Mapping[ModelId, Line], clock: Clock
     ) -> None:
         self._replicas = replicas
         self._lines = lines
         self._clock = clock
-        self._worked_at = worked_at
-        self._reading = False  # the event loop is in the turn that began at:
-        self._turn_at = self._read_at = clock.now()
-        self._since = 0.0
 
     def can_meet(self, line: Line, fresh: int, deadline: float, lag_s: float = 0.0) -> bool:
         """Whether so many more items would be answered by their deadline, as far as one can tell.
@@ -51,7 +40,7 @@ class Forecast:
             line: the model's.
             fresh: how many.
             deadline: of them all.
-            lag_s: see `lag_s`, when the request was read.
+            lag_s: what `ReadingLag` said when the request was read.
         """
         now = self._clock.now()
         left_s = (deadline - now) * (1 - RESERVE) - lag_s
@@ -60,25 +49,6 @@ class Forecast:
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):
             return True
         return self._forecast_s(line, fresh, deadline, now, left_s) <= left_s
-
-    def lag_s(self) -> float:
-        """For how long at most what is read now may have waited for the event loop to read it.
-
-        All that is read in a turn was there when the loop looked, and some of it came when the loop
-        had just looked the time before.
-        """
-        now = self._clock.now()
-        if not self._reading:
-            self._reading = True
-            worked_at = max(self._read_at, self._worked_at())
-            self._since = self._turn_at if now - worked_at < IDLE_S else now
-            self._turn_at = now
-            asyncio.get_running_loop().call_soon(self._has_read)
-        return now - self._since
-
-    def _has_read(self) -> None:
-        self._reading = False
-        self._read_at = self._clock.now()
 
     def clear_s(self, line: Line, allowed_s: float) -> float:
         """Seconds until what waits for the model now is done, by the running estimates.

@@ -162,7 +162,7 @@ def test_a_replica_that_hangs_is_no_help() -> None:
     line = Line(MODEL, batcher, limits, CONTRACT, Metrics().model(MODEL), times)
     for number in range(4):
         batcher.submit(Ticket(b"%d" % number, item(number), clock.now(), 9e9, 9e9))
-    forecast = Forecast(replicas, {MODEL: line}, clock, clock.now)
+    forecast = Forecast(replicas, {MODEL: line}, clock)
     assert forecast.clear_s(line, 10.0) == pytest.approx(0.030)
     clock.advance(0.5)  # both are late, and may be done at any moment
     assert forecast.clear_s(line, 10.0) == pytest.approx(0.020)
