@@ -13,7 +13,15 @@ HOST ?= http://127.0.0.1:8000
 LOAD_ARGS ?=
 CAPACITY_ARGS ?=
 BENCH_ARGS ?=
+OVERLOAD_ARGS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
 PYTEST_ARGS ?=
+CHAOS_REQUESTS ?= 200000
+CHAOS_MINUTES ?= 30
+CHAOS_SEED ?=
+CHAOS_ROUND ?=
+CHAOS_ARGS ?=
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
@@ -70,16 +78,32 @@ test-compose: $(READY) ## build the images and prove the compose stack in the co
 soak: $(READY) ## run the long tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m soak
 
+.PHONY: fuzz
+fuzz: $(READY) ## fuzz what reads strangers' bytes, FUZZ_SECONDS (60) in all; FUZZ_TARGETS=json: only that
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+.PHONY: chaos
+chaos: $(READY) ## a real server under faults and clients of every kind, CHAOS_REQUESTS of them; a seed is drawn and printed
+	$(BIN)/python -m tests.chaos --requests $(CHAOS_REQUESTS) --minutes $(CHAOS_MINUTES) \
+	  $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(if $(CHAOS_ROUND),--round $(CHAOS_ROUND)) $(CHAOS_ARGS)
+
 .PHONY: cover
 cover: $(READY) ## run the tests and print branch coverage
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose' --cov --cov-report=term
 
 .PHONY: check
-check: $(READY) ## format, lint, types, layers
+check: $(READY) ## format, lint, types, layers, insecure code, pins
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive app models export loadtests deploy
+	$(BIN)/python -m pip check
+	$(BIN)/python deploy/pins.py
+
+.PHONY: audit
+audit: $(READY) ## ask the internet whether a pinned package has a known vulnerability
+	$(BIN)/python deploy/audit.py
 
 .PHONY: format
 format: $(READY) ## rewrite the code in the house format
@@ -100,6 +124,10 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 .PHONY: bench
 bench: $(READY) $(COMPILED) ## this server beside others on the same work, one core each; BENCH_ARGS=--quick: under two minutes
 	$(BIN)/python -m loadtests.bench $(BENCH_ARGS)
+
+.PHONY: overload
+overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
+	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## install mosec, LitServe and MLServer for `make bench`, each in an environment of its own

@@ -102,7 +102,7 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
         structlog.contextvars.bind_contextvars(worker=place.index)
     app = create(settings, worker)
     lifecycle: Lifecycle = app.state.lifecycle
-    server = Server(_config(app, settings), lifecycle, settings.drain_s, worker)
+    server = Server(_config(app, settings), lifecycle, settings.drain_s, settings.hang_s, worker)
     try:
         server.run()
     except SystemExit:  # uvicorn's way to say that the port is taken; it has logged why

@@ -5,6 +5,12 @@
 
 TorchlaneError
 |-- CallerError                the request is at fault; asking again changes nothing
+|   |-- MalformedRequest       (1) what came is not HTTP
+|   |-- HeadTooLarge           (1) more bytes or headers than the head of a request may have
+|   |-- HeadLate               (1) the head did not come in time
+|   |-- UntrustedHost          (1) the Host header names another server
+|   |-- Unauthorized           (1) no API key, or none that is known
+|   |-- Forbidden              (1) the API key does not allow this
 |   |-- InvalidInput           (2) the payload is not what the manifest takes
 |   |-- UnsupportedMediaType   (1) no codec of this model reads this Content-Type
 |   |-- NotAcceptable          (1) the answer cannot be written as the Accept header asks
@@ -12,7 +18,9 @@ TorchlaneError
 |   `-- ModelNotFound          (2) no such model or version is loaded
 |-- Abandoned                  (1) the caller went away; nobody reads the answer
 |-- Unavailable                not now; worth a retry
-|   |-- Overloaded             (3) it would not be ready in time, or the queue is full
+|   |-- RetryLater             and it is known when
+|   |   |-- RateLimited        (1) the caller has asked for more than it may in this time
+|   |   `-- Overloaded         (3) it would not be ready in time, or the queue is full
 |   |-- ModelNotReady          (3) the model is loading, or none of its replicas works
 |   |-- ShuttingDown           (3) the process drains
 |   `-- DeadlineExceeded       (3) the caller's time is up
@@ -21,7 +29,9 @@ TorchlaneError
 |   `-- NonFiniteOutput        (6) the model answered NaN or infinity
 |-- BackendError               what a backend raises; never reaches a caller as it is
 |   |-- ModelError             (6) this batch made the model fail; the replica is well
+|   |   `-- OutOfMemory        (6) it did not fit into the device's memory; a smaller one may
 |   `-- ReplicaError           (5) this replica does not work; others may
+|       |-- ReplicaHangs       (5) a forward does not come back: the thread is given up
 |       `-- DeviceLost         (5) the device is lost to the whole process: it must be started again
 `-- ArtifactInvalid            at load only: a file is missing, altered or not understood
     `-- VariantUnusable        this machine cannot or must not run that variant; others may do
@@ -47,6 +57,51 @@ class TorchlaneError(Exception):
 
 class CallerError(TorchlaneError):
     """The request is at fault."""
+
+
+class MalformedRequest(CallerError):
+    """What came over the connection is not HTTP."""
+
+    code = "bad_request"
+
+
+class HeadTooLarge(CallerError):
+    """The head of a request, or what stands around its body, has too many bytes or headers."""
+
+    code = "head_too_large"
+
+
+class HeadLate(CallerError):
+    """The head of a request did not come in time."""
+
+    code = "head_late"
+
+
+class UntrustedHost(CallerError):
+    """The Host header names none of the hosts that this server is."""
+
+    code = "untrusted_host"
+
+
+class Unauthorized(CallerError):
+    """No API key was sent, or none that is known.
+
+    Args:
+        message: which of the two.
+        wrong_key: whether one was sent.
+    """
+
+    code = "unauthorized"
+
+    def __init__(self, message: str, *, wrong_key: bool = False) -> None:
+        super().__init__(message)
+        self.wrong_key = wrong_key
+
+
+class Forbidden(CallerError):
+    """The API key does not allow this, or nobody's would."""
+
+    code = "forbidden"
 
 
 class InvalidInput(CallerError):
@@ -89,19 +144,29 @@ class Unavailable(TorchlaneError):
     """Not now; the same request may succeed later."""
 
 
-class Overloaded(Unavailable):
-    """The queue is full, or the answer would come too late.
+class RetryLater(Unavailable):
+    """Not now, but at a time that is known.
 
     Args:
-        message: which of the two.
-        retry_after_s: until what waits now is foreseen to be done.
+        message: why.
+        retry_after_s: until then.
     """
-
-    code = "overloaded"
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(RetryLater):
+    """The caller has asked for more items than it may in this time."""
+
+    code = "rate_limited"
+
+
+class Overloaded(RetryLater):
+    """The queue is full, or the answer would come too late: then what waits now will be done."""
+
+    code = "overloaded"
 
 
 class ModelNotReady(Unavailable):
@@ -146,8 +211,16 @@ class ModelError(BackendError):
     """The batch made the model fail."""
 
 
+class OutOfMemory(ModelError):
+    """The batch does not fit into the device's memory."""
+
+
 class ReplicaError(BackendError):
     """The replica does not work any more; another one may."""
+
+
+class ReplicaHangs(ReplicaError):
+    """A forward, or a step of a load, did not come back in time."""
 
 
 class DeviceLost(ReplicaError):

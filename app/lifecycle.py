@@ -1,118 +1,127 @@
-"""Discover -> verify -> load -> replay -> warm -> publish: owns what is loaded, and how.
+"""Discover -> verify -> load -> replay -> warm -> publish -> retire: owns what is loaded, and how.
 
-Loading runs in the background, so that the process is live while it is not yet ready.
+It goes on as long as the process lives: new versions are loaded beside those that serve, take their
+place in one step, and only then do the old ones leave. `installing.py` loads one version.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import structlog
 
-from app.backends.base import Backend, close_safely
-from app.backends.golden import Golden
-from app.backends.selection import NotAsAskedFor, Preference, Selection, select
-from app.codecs.choose import codec_for
 from app.engine.engine import Engine
-from app.engine.isolation import Contract
 from app.engine.replicas import Replica, ReplicaState
-from app.errors import ArtifactInvalid, DeviceLost, VariantUnusable
+from app.engine.threads import in_thread
+from app.errors import DeviceLost, ModelNotFound, ShuttingDown
+from app.installing import Attempt, Installer
 from app.loaded import (
-    LoadedModel,
     LoadedModels,
     ModelState,
     Readiness,
     ReplicaStatus,
     VersionStatus,
 )
-from app.repository.store import Artifact, Repository
-from app.types import Device, ModelId
-from app.upkeep import Maker, Upkeep, log_failure
-from models.plan import batch_sizes
+from app.repository.store import Repository, Stamp
+from app.types import ModelId
+from app.upkeep import Upkeep, log_failure
+from app.versions import VersionPolicy
+from app.wishes import ALL, Wish, Wishes
 
 LOG = structlog.get_logger(__name__)
 CLOSE_PATIENCE_S = 5.0  # at most, for a replica that is still in native code when the process ends
-FAILED_TO_LOAD = "it could not be loaded or run; the log has the reason"
 MIN_CLOSE_S = 0.1  # at least, when the budget is spent
-
-# Makes a selection's backend on one device; handed in by main, so that no torch is known here.
-BackendFactory = Callable[[Artifact, Selection, Device], Backend]
+AGAIN_S = 60.0  # until a version is tried again that was not to blame for its failure
+WISH_LOOK_S = 1.0  # how often a process looks for what was asked of another one
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleConfig:
-    """How models are loaded.
+    """How what is loaded is kept up.
 
     Attributes:
-        max_batch_size: the largest batch, hence which buckets are warmed.
-        preference: which variant or precision to serve.
+        policy: which versions to serve.
+        wishes: what an administrator asks for beside it.
+        reload_s: seconds between two looks at the repository; 0: only when asked.
+        on_loaded: told when what was there at the start has been loaded, well or badly.
+        on_retired: told when versions have left, in a thread: their memory can be given back.
         on_device_lost: told when a device is lost to the whole process, after its items are
             settled.
     """
 
-    max_batch_size: int
-    preference: Preference
-    on_device_lost: Callable[[DeviceLost], None]
+    policy: VersionPolicy
+    wishes: Wishes
+    reload_s: float
     on_loaded: Callable[[], None]
+    on_retired: Callable[[], None]
+    on_device_lost: Callable[[DeviceLost], None]
 
 
-class Attempt(enum.Enum):
-    """What became of a version that was to be loaded.
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a look at the repository has changed."""
 
-    After FAILED the next older one gets its turn; after REFUSED it does not: the version is good,
-    but lacks what the settings pin, or this machine cannot run that. An older one would be a silent
-    step back.
-    """
+    loaded: list[ModelId] = field(default_factory=list)
+    retired: list[ModelId] = field(default_factory=list)
+    failed: list[VersionStatus] = field(default_factory=list)
 
-    LOADED = enum.auto()
-    FAILED = enum.auto()
-    REFUSED = enum.auto()
+
+class Tried(NamedTuple):
+    """A version that could not be loaded, and when it is tried again although it stays as it is."""
+
+    attempt: Attempt
+    stamp: Stamp
+    again_at: float
 
 
 class Lifecycle:
-    """Loads the newest good version of every model in the repository onto every replica.
+    """Serves the versions that the policy wants of every model in the repository.
 
     Args:
         repository: what there is on disk.
-        engine: where loaded models are published.
-        replicas: where they are installed.
+        engine: what serves.
+        upkeep: the replicas, and what is installed on them.
+        installer: loads and retires one version.
         loaded: where it is recorded what is loaded.
-        make_backend: makes the backend of what was selected, on one device.
-        config: how to load.
+        config: how to keep it up.
     """
 
     def __init__(
         self,
         repository: Repository,
         engine: Engine,
-        replicas: Sequence[Replica],
+        upkeep: Upkeep,
+        installer: Installer,
         loaded: LoadedModels,
-        make_backend: BackendFactory,
         config: LifecycleConfig,
     ) -> None:
         self._repository = repository
         self._engine = engine
-        self._replicas = replicas
+        self._upkeep = upkeep
+        self._replicas = upkeep.replicas
+        self._installer = installer
         self.loaded = loaded
-        self._make_backend = make_backend
         self._config = config
-        self._buckets = batch_sizes(config.max_batch_size)
         self.device_lost = False
         self._stop_by: float | None = None  # moment of time.monotonic
-        self._upkeep = Upkeep(replicas, engine.wake, self._give_up)
-        self._loading: asyncio.Task[None] | None = None
+        self._looking = asyncio.Lock()  # one change at a time
+        self._settled = False  # has all been tried that was there at the start?
+        self._heard = 0  # how often something had been asked for when the last look began
+        self._tried: dict[ModelId, Tried] = {}  # what could not be loaded
+        self._keeping: asyncio.Task[None] | None = None
+        self._obeying: set[asyncio.Task[Changes]] = set()
 
     async def start(self) -> None:
         """Start the replicas, and loading in the background."""
         self._engine.watch_faults(self._upkeep.replica_failed)
-        for replica in self._replicas:
-            replica.open()
-        self._loading = asyncio.create_task(self._load_all())
-        self._loading.add_done_callback(log_failure)
+        self._upkeep.start(self._give_up)
+        self._keeping = asyncio.create_task(self._keep_up())
+        self._keeping.add_done_callback(log_failure)
 
     def begin_drain(self, budget_s: float) -> None:
         """Not ready and no new work from now on; the budget of the whole stop starts to run.
@@ -122,6 +131,8 @@ class Lifecycle:
         if self._stop_by is None:
             self._stop_by = time.monotonic() + budget_s
             self._engine.begin_drain()
+            for task in (*self._obeying, *((self._keeping,) if self._keeping else ())):
+                task.cancel()  # nothing is loaded any more
 
     @property
     def stopping(self) -> bool:
@@ -142,9 +153,12 @@ class Lifecycle:
         """Drain, then close every backend and end the replicas' threads."""
         self.begin_drain(budget_s)
         await self.drain(self.stop_left_s())
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.gather(self._loading, return_exceptions=True)
+        working: list[asyncio.Task[Any]] = list(self._obeying)
+        if self._keeping is not None:
+            working.append(self._keeping)
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
         await self._upkeep.stop()
         patience_s = max(MIN_CLOSE_S, min(CLOSE_PATIENCE_S, self.stop_left_s()))
         closed = await asyncio.gather(*(each.close(patience_s) for each in self._replicas))
@@ -153,9 +167,11 @@ class Lifecycle:
                 LOG.error("replica_stuck", replica=replica.name, patience_s=patience_s)
 
     def readiness(self) -> Readiness:
-        """Ready: not draining, and every model in the repository works on some replica."""
+        """Ready: not draining, and every model that is wanted works on some replica."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
+        if not self._settled:
+            return self.loaded.readiness(lambda _: True).but("versions are being loaded")
         return self.loaded.readiness(
             lambda model: any(replica.serves(model) for replica in self._replicas)
         )
@@ -172,94 +188,156 @@ class Lifecycle:
             for replica in self._replicas
         )
 
-    async def _load_all(self) -> None:
+    async def reload(self) -> Changes:
+        """Look at the repository now; what could not be loaded before is tried again."""
+        return await self._obey(self._config.wishes.reload())
+
+    async def load(self, name: str, version: int | None = None) -> Changes:
+        """Serve a version beside what the policy says; without one, what it says.
+
+        Raises:
+            ModelNotFound: if the repository has no such version.
+        """
+        await self._check_there(name, version)
+        return await self._obey(self._config.wishes.load(ModelId(name, version or ALL)))
+
+    async def unload(self, name: str, version: int | None = None) -> Changes:
+        """Serve a version no more, or none of a model, until it is asked for again.
+
+        Of the other versions the policy's next one takes its place first.
+
+        Raises:
+            ModelNotFound: if the repository has no such version, and it is not served.
+        """
+        await self._check_there(name, version)
+        return await self._obey(self._config.wishes.unload(ModelId(name, version or ALL)))
+
+    async def _check_there(self, name: str, version: int | None) -> None:
+        on_disk = (await in_thread(self._repository.versions, _let_go)).get(name, [])
+        numbers = {*on_disk, *(model.version for model in self.loaded.versions(name))}
+        if not numbers:
+            raise ModelNotFound(f"there is no model {name!r} in the repository")
+        if version is not None and version not in numbers:
+            found = ", ".join(str(number) for number in sorted(numbers))
+            raise ModelNotFound(f"there is no version {version} of {name!r}; there are: {found}")
+
+    async def _obey(self, wish: Wish) -> Changes:
+        if self.stopping:
+            raise ShuttingDown("the server is shutting down; ask another one")
+        # A task of its own: who asked may go away, and half a change would be none.
+        task = asyncio.create_task(self._look(wish, again=True))
+        self._obeying.add(task)
+        task.add_done_callback(self._obeying.discard)
         try:
-            versions = await asyncio.to_thread(self._repository.versions)
-        except OSError as error:
-            LOG.error("repository_unreadable", error=str(error))
-            self.loaded.unreadable()
-            return
-        self.loaded.discovered(ModelId(name, numbers[0]) for name, numbers in versions.items())
-        for name, numbers in versions.items():
-            for number in numbers:
-                if await self._load(ModelId(name, number)) is not Attempt.FAILED:
-                    break
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise  # who asked has gone; it goes on
+            raise ShuttingDown("the server is shutting down; ask another one") from None
+
+    async def _keep_up(self) -> None:
+        wishes = self._config.wishes
+        await self._look(wishes.now())
+        self._settled = True
         self._config.on_loaded()
         readiness = self.readiness()
         if readiness.ready:
             LOG.info("ready", models=[str(model.id) for model in self.loaded.models()])
         else:
             LOG.error("not_ready", reasons=list(readiness.reasons))
+        pause_s = self._config.reload_s
+        if wishes.are_shared:
+            pause_s = min(pause_s or WISH_LOOK_S, WISH_LOOK_S)
+        looked_at = time.monotonic()
+        while pause_s > 0 and not self.stopping:
+            await asyncio.sleep(pause_s)
+            try:
+                wish = wishes.now()
+                again = wish.asked > self._heard
+                if again or 0 < self._config.reload_s <= time.monotonic() - looked_at:
+                    looked_at = time.monotonic()
+                    await self._look(wish, again=again)
+            except Exception:  # what is served goes on, and the next look may succeed
+                LOG.exception("look_failed")
 
-    async def _load(self, model: ModelId) -> Attempt:
-        """Try one version; a failure is recorded."""
-        self.loaded.record(VersionStatus(model, ModelState.LOADING))
-        try:
-            artifact = await asyncio.to_thread(self._repository.open, model)
-            selection = self._select(artifact)
-            golden = Golden(artifact.manifest, selection.tolerance)
-            batch_s: dict[int, float] = {}
-            maker = self._maker(artifact, selection, golden, batch_s)
-            await self._upkeep.install_everywhere(model, maker)
-        except Exception as error:
-            # Only ArtifactInvalid is written for clients; torch's own words hold paths and code.
-            known = isinstance(error, ArtifactInvalid)
-            problem = str(error) if known else FAILED_TO_LOAD
-            self.loaded.record(VersionStatus(model, ModelState.FAILED, problem))
-            LOG.error("model_not_loaded", model=str(model), problem=str(error), exc_info=not known)
-            await self._upkeep.remove_everywhere(model)
-            good = isinstance(error, NotAsAskedFor | VariantUnusable)  # the artifact, that is
-            return Attempt.REFUSED if good else Attempt.FAILED
-        manifest = artifact.manifest
-        codec = codec_for(manifest)
-        outputs = tuple(spec.name for spec in manifest.outputs)
-        contract = Contract(outputs, golden.probe, codec.finish)
-        self._engine.publish(model, f"{artifact.digest}:{selection.label}", contract, batch_s)
-        self.loaded.publish(LoadedModel(model, manifest, codec, selection))
-        count = sum(replica.serves(model) for replica in self._replicas)
-        LOG.info("model_loaded", model=str(model), serves=selection.label, replicas=count)
-        return Attempt.LOADED
-
-    def _select(self, artifact: Artifact) -> Selection:
-        kinds = {replica.device.kind for replica in self._replicas}
-        selection = select(artifact.manifest, self._config.preference, kinds)
-        wanted = self._config.preference.precision
-        if wanted not in (None, selection.precision):
-            LOG.warning(
-                "precision_not_there",
-                model=str(artifact.id),
-                wanted=wanted,
-                serves=selection.precision,
-                instead="the model's own plan; export it with that variant to change this",
-            )
-        return selection
-
-    def _maker(
-        self, artifact: Artifact, selection: Selection, golden: Golden, batch_s: dict[int, float]
-    ) -> Maker:
-        """What a replica's thread runs to get a backend that has proved itself.
+    async def _look(self, wish: Wish, *, again: bool = False) -> Changes:
+        """Compare what is served with what should be, and change it.
 
         Args:
-            artifact: what is loaded.
-            selection: in which form.
-            golden: its examples.
-            batch_s: batch size -> seconds, filled with what the replay took.
+            wish: what was asked for beside the policy.
+            again: try once more what could not be loaded.
         """
-
-        def make(device: Device) -> Backend:
-            backend = self._make_backend(artifact, selection, device)
+        changes = Changes()
+        async with self._looking:
+            self._heard = max(self._heard, wish.asked)
             try:
-                backend.load()
-                golden.replay(backend, sizes=())
-                backend.warm_up(golden.batches(self._buckets))
-                took_s = golden.replay(backend, self._buckets)  # warming may have chosen others
-                batch_s.update(took_s)
-            except BaseException:
-                close_safely(backend)
-                raise
-            return backend
+                found = await in_thread(self._repository.versions, _let_go)
+            except OSError as error:
+                LOG.error("repository_unreadable", error=str(error))
+                self.loaded.unreadable()
+                return changes
+            if again:
+                self._tried.clear()
+            self.loaded.discovered(ModelId(name, numbers[0]) for name, numbers in found.items())
+            for name in (*found, *(name for name in self.loaded.names if name not in found)):
+                if not self.stopping:
+                    await self._bring_up(name, found.get(name, []), wish, changes)
+        if changes.retired:
+            await in_thread(self._config.on_retired, _let_go)
+        return changes
 
-        return make
+    async def _bring_up(
+        self, name: str, on_disk: Sequence[int], wish: Wish, changes: Changes
+    ) -> None:
+        """Serve what is wanted of one model, then retire what is not."""
+        wanted = self._config.policy.wanted(name, on_disk, wish)
+        kept: list[ModelId] = []
+        for number in wanted.candidates:
+            model = ModelId(name, number)
+            if len(kept) >= wanted.most:
+                break
+            if self.loaded.serves(model):
+                kept.append(model)
+                continue
+            attempt = await self._attempt(model, changes)
+            if attempt is Attempt.LOADED:
+                kept.append(model)
+            elif attempt is Attempt.REFUSED:  # no step back: what is served stays
+                rest = (ModelId(name, other) for other in wanted.candidates)
+                kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
+                break
+        for number in wanted.beside:
+            model = ModelId(name, number)
+            if model in kept:
+                continue
+            if self.loaded.serves(model) or await self._attempt(model, changes) is Attempt.LOADED:
+                kept.append(model)
+        for model in self.loaded.versions(name):
+            # The last good one stays whatever has become of its files, unless it was unloaded.
+            if model not in kept and (kept or wish.forbids(model)):
+                await self._installer.retire(model, self.loaded)
+                changes.retired.append(model)
+        for number in on_disk:
+            model = ModelId(name, number)
+            if wish.forbids(model) and not self.loaded.serves(model):
+                self.loaded.record(VersionStatus(model, ModelState.UNLOADED))
+        self.loaded.forget(name, (*on_disk, *wanted.candidates))
+
+    async def _attempt(self, model: ModelId, changes: Changes) -> Attempt:
+        """Load a version, unless it was tried before and has not changed since."""
+        stamp = await in_thread(lambda: self._repository.stamp(model), _let_go)
+        tried = self._tried.get(model)
+        if tried is not None and tried.stamp == stamp and time.monotonic() < tried.again_at:
+            return tried.attempt
+        attempt = await self._installer.install(model, self.loaded)
+        if attempt is Attempt.LOADED:
+            self._tried.pop(model, None)
+            changes.loaded.append(model)
+        else:
+            again_s = AGAIN_S if attempt is Attempt.HINDERED else math.inf
+            self._tried[model] = Tried(attempt, stamp, time.monotonic() + again_s)
+            changes.failed.extend(s for s in self.loaded.statuses(model.name) if s.id == model)
+        return attempt
 
     async def _give_up(self, fault: DeviceLost) -> None:
         """The process is lost with its device: whoever still waits gets an outcome first."""
@@ -272,3 +350,7 @@ def _state(replica: Replica, model: ModelId | None) -> str:
     if replica.state is ReplicaState.READY and model is not None and model not in replica.models:
         return "loading"
     return replica.state.value
+
+
+def _let_go(_: object) -> None:
+    """What was found out for nobody is dropped."""

@@ -23,6 +23,8 @@ class ModelState(enum.Enum):
 
     LOADING = "loading"
     READY = "ready"
+    DRAINING = "draining"  # it answers what it has accepted, and leaves
+    UNLOADED = "unloaded"
     FAILED = "failed"
 
 
@@ -34,6 +36,7 @@ class LoadedModel:
     manifest: Manifest
     codec: Codec
     selection: Selection
+    signed_by: str | None = None  # fingerprint of the trusted key
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +65,36 @@ class Readiness:
     ready: bool
     reasons: tuple[str, ...]
 
+    def but(self, reason: str) -> Readiness:
+        """Not ready, for its reasons, or for this one where it has none."""
+        return Readiness(False, self.reasons or (reason,))
+
 
 class LoadedModels:
-    """Every model of the repository, and the version of it that is served.
+    """Every model of the repository, and the versions of it that are served.
 
     Args:
-        default_model: what a request without a name means; None: the only model, else `digits`.
+        default_model: what a request without a name means; None: the only model that there is when
+            models are found first, else `digits`.
+
+    Attributes:
+        changes: how often what is served has changed.
     """
 
     def __init__(self, default_model: str | None) -> None:
-        self._wanted_default = default_model
-        self._loaded: dict[str, LoadedModel] = {}
+        self.changes = 0
+        self._default = default_model
+        self._current: dict[str, LoadedModel] = {}  # the newest that is served
+        self._served: dict[ModelId, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
+        self._required: set[str] = set()
         self._discovered = False
         self._unreadable = False
 
     @property
     def default_model(self) -> str:
         """What a request without a model's name means."""
-        if self._wanted_default is not None:
-            return self._wanted_default
-        return next(iter(self._statuses)) if len(self._statuses) == 1 else FALLBACK_DEFAULT
+        return FALLBACK_DEFAULT if self._default is None else self._default
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,52 +102,97 @@ class LoadedModels:
         return tuple(self._statuses)
 
     def discovered(self, newest: Iterable[ModelId]) -> None:
-        """The repository has been read; these will be loaded."""
+        """The repository has been read; of new models these will be loaded.
+
+        Those that are found first are required from then on: without them the process is not ready.
+        """
         for model in newest:
-            self.record(VersionStatus(model, ModelState.LOADING))
-        self._discovered = True
+            if model.name not in self._statuses:
+                self.record(VersionStatus(model, ModelState.LOADING))
+        if not self._required:
+            self._required.update(self._statuses)
+            if self._default is None and len(self._statuses) == 1:
+                self._default = next(iter(self._statuses))
+        self._discovered, self._unreadable = True, False
 
     def unreadable(self) -> None:
         """The repository could not be read at all."""
-        self._unreadable = True
+        self._unreadable = not self._discovered  # what is loaded goes on serving
 
     def record(self, status: VersionStatus) -> None:
         """How far a version has come, or why it failed."""
         self._statuses.setdefault(status.id.name, {})[status.id] = status
 
+    def forget(self, name: str, there: Iterable[int]) -> None:
+        """Forget versions that are not there any more, or were thought to be loaded and are not."""
+        statuses, numbers = self._statuses.get(name, {}), set(there)
+        for model, status in tuple(statuses.items()):
+            waits = status.state is ModelState.LOADING
+            if model not in self._served and (waits or model.version not in numbers):
+                del statuses[model]
+        if not statuses and name not in self._required:
+            self._statuses.pop(name, None)
+
     def publish(self, model: LoadedModel) -> None:
-        """Serve this version from now on."""
-        self._loaded[model.id.name] = model
+        """Serve this version from now on; requests that name none mean the newest."""
+        self._served[model.id] = model
         self.record(VersionStatus(model.id, ModelState.READY))
+        self._changed(model.id.name)
+
+    def withdraw(self, model: ModelId) -> None:
+        """Serve this version no more: requests mean the newest of those that are left."""
+        self._served.pop(model, None)
+        self.record(VersionStatus(model, ModelState.DRAINING))
+        self._changed(model.name)
+
+    def serves(self, model: ModelId) -> bool:
+        """Whether the version is served."""
+        return model in self._served
+
+    def versions(self, name: str) -> tuple[ModelId, ...]:
+        """Every version of a model that is served, newest first."""
+        found = (model for model in self._served if model.name == name)
+        return tuple(sorted(found, reverse=True))
+
+    def _changed(self, name: str) -> None:
+        self.changes += 1
+        left = self.versions(name)
+        if left:
+            self._current[name] = self._served[left[0]]
+        else:
+            self._current.pop(name, None)
 
     def resolve(self, name: str | None = None, version: int | None = None) -> LoadedModel:
         """The loaded model that a request means; without a name the default one.
 
         Raises:
-            ModelNotFound: if there is no such model, or its version is not the one that is loaded.
+            ModelNotFound: if there is no such model, or this version of it is not loaded.
             ModelNotReady: if it is still loading, or could not be loaded.
         """
         name = name or self.default_model
-        loaded = self._loaded.get(name)
+        loaded = self._current.get(name)
         if loaded is None:
             raise self.why_not(name)
-        if version not in (None, loaded.id.version):
-            raise ModelNotFound(
-                f"version {version} of {name!r} is not loaded; version {loaded.id.version} is"
-            )
-        return loaded
+        if version is None or version == loaded.id.version:
+            return loaded
+        other = self._served.get(ModelId(name, version))
+        if other is None:
+            numbers = ", ".join(str(model.version) for model in self.versions(name))
+            raise ModelNotFound(f"version {version} of {name!r} is not loaded; loaded: {numbers}")
+        return other
 
     def models(self) -> tuple[LoadedModel, ...]:
         """Everything that is loaded."""
-        return tuple(self._loaded.values())
+        return tuple(self._served.values())
 
     def get(self, name: str) -> LoadedModel | None:
-        """The loaded version of a model, if there is one."""
-        return self._loaded.get(name)
+        """What a request for the model means that names no version, if anything."""
+        return self._current.get(name)
 
     def statuses(self, name: str) -> tuple[VersionStatus, ...]:
         """Every version of a model that was looked at, newest first."""
-        return tuple(self._statuses.get(name, {}).values())
+        statuses = self._statuses.get(name, {})
+        return tuple(statuses[model] for model in sorted(statuses, reverse=True))
 
     def why_not(self, name: str) -> TorchlaneError:
         """What to tell somebody who asks for a model that is not loaded."""
@@ -147,20 +204,33 @@ class LoadedModels:
         if not statuses:
             known = ", ".join(self.names) or "none"
             return ModelNotFound(f"there is no model {name!r}; there are: {known}")
-        return ModelNotReady(f"model {name!r} could not be loaded: {statuses[0].problem}")
+        failed = next((each for each in statuses if each.state is ModelState.FAILED), None)
+        if failed is None:
+            return ModelNotFound(f"model {name!r} was unloaded; GET /models lists what is loaded")
+        return ModelNotReady(f"model {name!r} could not be loaded: {failed.problem}")
 
     def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
-        """Ready: every model in the repository has a good version that some replica serves."""
+        """Ready: every required model has a good version, and all that is served has a replica.
+
+        What was unloaded on purpose is required no more.
+        """
         if self._unreadable:
             return Readiness(False, ("the repository cannot be read; the log has the reason",))
         if not self._discovered:
             return Readiness(False, ("the repository has not been read yet",))
-        reasons = [str(self.why_not(name)) for name in self.names if name not in self._loaded]
+        lacking = [self.why_not(name) for name in self.names if self._lacks(name)]
+        reasons = [str(problem) for problem in lacking]
         if not self.names:
-            reasons.append("the repository holds no model; export one and start again")
+            reasons.append("the repository holds no model; export one")
         elif self.default_model not in self.names:
             reasons.append(f"the default model {self.default_model!r} is not in the repository")
         reasons += [
             f"no replica of {loaded.id} works" for loaded in self.models() if not serves(loaded.id)
         ]
         return Readiness(not reasons, tuple(reasons))
+
+    def _lacks(self, name: str) -> bool:
+        """Whether the model should be served and is not."""
+        states = {status.state for status in self._statuses[name].values()}
+        unloaded = states and states <= {ModelState.UNLOADED, ModelState.DRAINING}
+        return name in self._required and name not in self._current and not unloaded

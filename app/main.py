@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import platform
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -14,16 +17,21 @@ from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
+from app.access.entries import EntryError
+from app.access.guard import Guard
+from app.access.keyring import Keyring
 from app.api.errors import install_error_handlers
 from app.api.memo import AnswerMemo
 from app.api.middleware import RequestMiddleware
 from app.api.openapi import install_openapi
+from app.api.origins import ALLOWED, EXPOSED, METHODS, Hosts, Origins
 from app.api.protocol import protocol_for
 from app.api.routes import add_routes
 from app.api.service import RequestLimits, Service
 from app.backends.base import Backend
-from app.backends.devices import find_devices, share_one_core
+from app.backends.devices import compute_with, cpu_threads, find_devices, share_one_core
 from app.backends.factory import TorchBackends
 from app.backends.selection import Preference, Selection
 from app.engine import engine
@@ -32,14 +40,19 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
-from app.lifecycle import BackendFactory, Lifecycle, LifecycleConfig
+from app.installing import BackendFactory, Choice, Installer
+from app.lifecycle import Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import Metrics, ServedModel
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
 from app.repository.store import Artifact, Repository
-from app.settings import Settings
+from app.settings import PREFIX, Settings, listed
 from app.types import Device
+from app.upkeep import Upkeep
+from app.versions import VersionPolicy
+from app.wishes import Wishes
+from models.integrity import Verifier
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -63,42 +76,58 @@ def create_app(
         worker: which of several processes this is; None: the only one.
 
     Raises:
-        ValueError: if the settings name devices that are not there.
+        ValueError: if the settings name devices that are not there, or keys that are none.
     """
     devices = find_devices(settings.devices, settings.replicas_per_device)
     metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
     first = worker.index * len(devices) if worker else 0  # no two replicas of a server share a name
-    replicas = [Replica(f"{device}#{n}", device) for n, device in enumerate(devices, first)]
-    block_s = BLOCK_S if share_one_core(devices, worker.of if worker else 1) else 0.0
+    processes = worker.of if worker else 1
+    begin = partial(compute_with, cpu_threads(devices, processes))
+    replicas = [Replica(f"{device}#{n}", device, begin) for n, device in enumerate(devices, first)]
+    block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
     loaded = LoadedModels(settings.default_model)
-    preference = Preference(settings.variant, settings.plan_precision)
 
     def loading_ended() -> None:
         _calm_gc()
         if worker:
             worker.tell(READY if lifecycle.readiness().ready else NOT_READY)
 
-    lifecycle = Lifecycle(
-        Repository(settings.model_dir),
-        engine,
-        replicas,
-        loaded,
-        make_backend
-        or _torch_backends(devices, settings.max_batch_size, worker.of if worker else 1),
-        LifecycleConfig(
-            settings.max_batch_size, preference, partial(_end_process, metrics), loading_ended
-        ),
+    repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
+    upkeep = Upkeep(replicas, engine.wake, metrics, settings.hang_s)
+    make_backend = make_backend or _torch_backends(devices, settings.max_batch_size, processes)
+    preference = Preference(settings.variant, settings.plan_precision)
+    choice = Choice(preference, settings.max_batch_size)
+    installer = Installer(repository, engine, upkeep, metrics, make_backend, choice)
+    keeping = LifecycleConfig(
+        policy=VersionPolicy.parse(settings.versions),
+        wishes=Wishes(worker.folder / "wishes.json" if worker else None),
+        reload_s=settings.reload_s,
+        on_loaded=loading_ended,
+        on_retired=_give_memory_back,
+        on_device_lost=partial(_end_process, metrics),
     )
+    lifecycle = Lifecycle(repository, engine, upkeep, installer, loaded, keeping)
     _watch(metrics, replicas, lifecycle)
     limits = RequestLimits(
         max_body_bytes=settings.max_body_bytes,
         max_items=settings.max_items,
         max_answer_bytes=settings.max_answer_bytes,
         timeout_s=settings.request_timeout_ms / 1000,
+        head_timeout_s=settings.head_timeout_s,
+        open_metrics=settings.open_metrics,
     )
-    memo = AnswerMemo(settings.cache_bytes // MEMO_SHARE)
-    service = Service(engine, lifecycle, loaded, limits, metrics, memo)
+    service = Service(
+        engine,
+        lifecycle,
+        loaded,
+        limits,
+        metrics,
+        AnswerMemo(settings.cache_bytes // MEMO_SHARE),
+        _guard(settings, metrics),
+        Hosts(listed(settings.trusted_hosts)),
+        Origins(listed(settings.cors_origins or "")),
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -117,12 +146,56 @@ def create_app(
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
     app.state.protocol = protocol_for(service)  # for its server
+    app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
     add_routes(app, service)
-    # The last one added is the outermost.
-    app.add_middleware(RequestMiddleware, metrics=metrics, stopping=lambda: lifecycle.stopping)
+    _surround(app, service)
     install_openapi(app, service)
     return app
+
+
+def _trusted_keys(path: Path | None) -> Verifier | None:
+    """Whose signatures count; None: nobody asks for any."""
+    if path is None:
+        return None
+    # Not at the top: what it imports takes 8 MB, which a server without keys can do without.
+    from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
+
+    try:
+        keys = TrustedKeys.read(path)
+    except KeyFileError as error:
+        raise ValueError(f"{PREFIX}TRUSTED_KEYS={str(path)!r}: {error}") from error
+    LOG.info("signatures_required", trusted=keys.origins)
+    return keys
+
+
+def _surround(app: FastAPI, service: Service) -> None:
+    """Add what is around every request that does not come the short way; the outermost last."""
+    app.add_middleware(
+        RequestMiddleware, service=service, stopping=lambda: service.lifecycle.stopping
+    )
+    if service.origins.allowed:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.origins.allowed,
+            allow_methods=METHODS,
+            allow_headers=ALLOWED,
+            expose_headers=EXPOSED,
+        )
+
+
+def _guard(settings: Settings, metrics: Metrics) -> Guard:
+    """Whom to let in.
+
+    Raises:
+        ValueError: if keys or limits are not how some are written.
+    """
+    clock = time.monotonic
+    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock)
+    try:
+        return Guard(keyring, settings.rate_limit, metrics, clock)
+    except EntryError as error:
+        raise ValueError(f"TORCHLANE_RATE_LIMIT={settings.rate_limit!r}: {error}") from None
 
 
 def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) -> None:
@@ -153,6 +226,7 @@ def _engine_config(settings: Settings, block_s: float) -> EngineConfig:
     return EngineConfig(
         batches=BatchLimits(settings.max_batch_size, settings.batch_wait_ms / 1000, GATHER_S),
         queue_limit_items=settings.queue_limit_items,
+        queue_limit_bytes=settings.queue_limit_bytes,
         cache_bytes=settings.cache_bytes,
         cache_ttl_s=settings.cache_ttl_s,
         block_s=block_s,
@@ -190,6 +264,16 @@ def _calm_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)
+
+
+def _give_memory_back() -> None:
+    """A model has left: to the system with what the allocator keeps of it, where it can do that."""
+    gc.unfreeze()  # what was loaded at the start may be part of a circle
+    gc.collect()
+    gc.freeze()
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # of glibc; others have no such function
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _version(distribution: str) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,6 +33,19 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LABELS = ("model", "version")
 MODEL_INFO = "torchlane_model_info"
+# What only a version that is served has.
+MODEL_GAUGES = frozenset(
+    (
+        "torchlane_queue_depth_items",
+        "torchlane_queue_limit_items",
+        "torchlane_model_replicas",
+        "torchlane_queue_bytes",
+        "torchlane_queue_limit_bytes",
+        "torchlane_predicted_wait_seconds",
+    )
+)
+MOST_KEY_NAMES = 1000  # that have series of their own: names may come and go for years
+OTHER_KEYS = "(other)"  # no key can be named so
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,17 @@ class ServedModel:
     model: ModelId
     variant: str
     precision: str
+
+
+class ModelGauges(NamedTuple):
+    """What a model's gauges show, in their order."""
+
+    waiting: Callable[[], float]
+    queue_limit: Callable[[], float]
+    replicas: Callable[[], float]
+    waiting_bytes: Callable[[], float]
+    queue_limit_bytes: Callable[[], float]
+    predicted_wait_s: Callable[[], float]
 
 
 class Metrics:
@@ -78,6 +103,26 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self.requests_in_flight.set_function(lambda: self.requests_open)
+        self.connections_cut = Counter(
+            "torchlane_connections_cut",
+            "Connections that were closed for what came over them, or did not, by code.",
+            ("code",),
+            registry=self.registry,
+        )
+        self.key_requests = Counter(
+            "torchlane_key_requests",
+            "Requests by the name of their API key and what became of them at the door: "
+            "'admitted', 'rate_limited' or 'forbidden'.",
+            ("key", "result"),
+            registry=self.registry,
+        )
+        self.key_items = Counter(
+            "torchlane_key_items",
+            "Items that were asked for, by the name of the API key.",
+            ("key",),
+            registry=self.registry,
+        )
+        self._key_names: set[str] = set()
         self.items = Counter(
             "torchlane_items",
             "Items by outcome: 'ok', an error code, or 'abandoned' when their caller went away.",
@@ -125,6 +170,27 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livesum",
         )
+        self.queue_bytes = Gauge(
+            "torchlane_queue_bytes",
+            "Bytes of the items that wait for a batch.",
+            LABELS,
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.queue_limit_bytes = Gauge(
+            "torchlane_queue_limit_bytes",
+            "Bytes that waiting items may have; more are refused.",
+            LABELS,
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.predicted_wait = Gauge(
+            "torchlane_predicted_wait_seconds",
+            "Seconds that a request which came now would wait for its batch, as foreseen.",
+            LABELS,
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
         self.cache_lookups = Counter(
             "torchlane_cache_lookups",
             "Items by how they were answered: 'hit', 'miss' or 'joined' (a computation in flight).",
@@ -161,6 +227,24 @@ class Metrics:
             LABELS,
             registry=self.registry,
         )
+        self.out_of_memory = Counter(
+            "torchlane_out_of_memory",
+            "Batches that did not fit into a device's memory: are split, smaller ones cut.",
+            LABELS,
+            registry=self.registry,
+        )
+        self.replica_faults = Counter(
+            "torchlane_replica_faults",
+            "Replicas that broke, by kind: 'error', 'hung' or 'lost' (with its device).",
+            ("replica", "device", "kind"),
+            registry=self.registry,
+        )
+        self.model_loads = Counter(
+            "torchlane_model_loads",
+            "Versions by what became of them: 'loaded', 'failed' or 'retired'.",
+            (*LABELS, "result"),
+            registry=self.registry,
+        )
         self.tasks = Gauge(
             "torchlane_event_loop_tasks",
             "Unfinished asyncio tasks.",
@@ -194,6 +278,14 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livemax",
         )
+        self._of_models = (
+            self.queue_depth,
+            self.queue_limit,
+            self.model_replicas,
+            self.queue_bytes,
+            self.queue_limit_bytes,
+            self.predicted_wait,
+        )
         self._model_info = _ModelInfo()
         self.registry.register(self._model_info)
         ProcessCollector(registry=self.registry)  # memory, CPU, file descriptors
@@ -202,6 +294,32 @@ class Metrics:
     def model(self, model: ModelId) -> ModelMetrics:
         """The metrics of one model, looked up once."""
         return ModelMetrics(self, self._tallies, model)
+
+    def served(self, model: ModelId, gauges: ModelGauges) -> None:
+        """Show what is asked of a model when it is scraped."""
+        for gauge, value in zip(self._of_models, gauges, strict=True):
+            gauge.labels(*_labels(model)).set_function(value)
+
+    def retired(self, model: ModelId) -> None:
+        """Show that no more; what was counted of it stays."""
+        for gauge in self._of_models:
+            gauge.remove(*_labels(model))
+
+    def load_ended(self, model: ModelId, result: str) -> None:
+        """Count what became of a version: 'loaded', 'failed' or 'retired'."""
+        self.model_loads.labels(*_labels(model), result).inc()
+
+    def key(self, name: str) -> KeyMetrics:
+        """The metrics of callers with a key of this name; names beyond the first many share one."""
+        if name not in self._key_names:
+            if len(self._key_names) >= MOST_KEY_NAMES:
+                return self._key(OTHER_KEYS)
+            self._key_names.add(name)
+        return self._key(name)
+
+    @functools.cache  # noqa: B019  # one Metrics per process, few names
+    def _key(self, name: str) -> KeyMetrics:
+        return KeyMetrics(self, self._tallies, name)
 
     def replica(self, name: str, device: str, is_ready: Callable[[], bool]) -> None:
         """Show whether a replica takes work; asked when it is scraped."""
@@ -292,7 +410,7 @@ class ModelMetrics:
     """One model's metrics, bound once: a label look-up costs a microsecond on the hot path."""
 
     def __init__(self, metrics: Metrics, tallies: _Tallies, model: ModelId) -> None:
-        labels = (model.name, str(model.version))
+        labels = _labels(model)
         self._items = functools.cache(
             lambda outcome: tallies.counter(metrics.items.labels(*labels, outcome))
         )
@@ -300,10 +418,8 @@ class ModelMetrics:
         self.batch_size = tallies.histogram(metrics.batch_size.labels(*labels), BATCH_SIZES)
         self.queue_seconds = tallies.histogram(metrics.queue_seconds.labels(*labels), SECONDS)
         self.compute_seconds = tallies.histogram(metrics.compute_seconds.labels(*labels), SECONDS)
-        self.queue_depth = metrics.queue_depth.labels(*labels)
-        self.queue_limit = metrics.queue_limit.labels(*labels)
-        self.replicas = metrics.model_replicas.labels(*labels)
         self.splits = tallies.counter(metrics.batch_splits.labels(*labels))
+        self.out_of_memory = tallies.counter(metrics.out_of_memory.labels(*labels))
         self.moved = tallies.counter(metrics.items_moved.labels(*labels))
         self._hit, self._miss, self._joined = (
             tallies.counter(metrics.cache_lookups.labels(*labels, result))
@@ -319,6 +435,21 @@ class ModelMetrics:
     def outcome(self, outcome: str, amount: int = 1) -> None:
         """Items of a request have ended: 'ok', an error code, or 'abandoned'."""
         self._items(outcome).inc(amount)
+
+
+def _labels(model: ModelId) -> tuple[str, str]:
+    return model.name, str(model.version)
+
+
+class KeyMetrics:
+    """The metrics of one name of API keys, bound once."""
+
+    def __init__(self, metrics: Metrics, tallies: _Tallies, name: str) -> None:
+        self.admitted, self.rate_limited, self.forbidden = (
+            tallies.counter(metrics.key_requests.labels(name, result))
+            for result in ("admitted", "rate_limited", "forbidden")
+        )
+        self.items = tallies.counter(metrics.key_items.labels(name))
 
 
 class _ModelInfo(Collector):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,14 +15,53 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, ByteSize, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.versions import VersionPolicy
 from models.plan import Precision
 
 PREFIX = "TORCHLANE_"
 MIB = 1024 * 1024
+# What the server does where these are unset: nothing that an empty variable should lead to, such as
+# one whose secret is missing.
+OPEN_WHERE_UNSET = {
+    "TRUSTED_KEYS": "load artifacts that nobody signed",
+    "API_KEYS": "ask for no keys of the environment",
+    "API_KEYS_FILE": "ask for no keys of a file",
+    "RATE_LIMIT": "let every key call as often as it likes",
+    "OPEN_METRICS": "let everybody read /metrics",
+    "TRUSTED_HOSTS": "take any Host header",
+}
+HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
+ORIGIN = re.compile(
+    r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+)
 
 
 def _name_or_none(value: str | None) -> str | None:
     return value or None
+
+
+def _version_policy(text: str) -> str:
+    VersionPolicy.parse(text)
+    return text
+
+
+def _hosts(value: str) -> str:
+    for each in listed(value):
+        if each != "*" and not HOST.fullmatch(each):
+            raise ValueError(f"{each!r} is no host; right are example.com, *.example.com and *")
+    return value
+
+
+def _origins(value: str | None) -> str | None:
+    for each in listed(value or ""):
+        if each != "*" and not ORIGIN.fullmatch(each):
+            raise ValueError(f"{each!r} is no origin; right are https://example.com:8443 and *")
+    return value or None
+
+
+def listed(value: str) -> list[str]:
+    """The parts of a value with commas between them."""
+    return [each for each in map(str.strip, value.split(",")) if each]
 
 
 class SettingsError(Exception):
@@ -43,6 +83,12 @@ class Settings(BaseSettings):
     """Processes behind the port; each has its own cache, queue, flights, limits and models."""
     model_dir: Path = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""
+    versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
+    """Which versions to serve: `latest`, `latest:2`, `all`, `3,5`; by model `digits=3;latest`."""
+    reload_s: float = Field(5, ge=0, le=86_400, allow_inf_nan=False)
+    """Seconds between two looks for new versions; 0: only when POST /admin/reload asks."""
+    trusted_keys: Path | None = None
+    """Public keys, a PEM file or a folder of such files: only what one of them signed is loaded."""
     default_model: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """What /predict means; unset: the only model there is, else `digits`."""
     devices: str = Field("auto", pattern=r"^(auto|cpu(\*[1-9][0-9]?)?|cuda:[0-9]+(,cuda:[0-9]+)*)$")
@@ -59,8 +105,12 @@ class Settings(BaseSettings):
     """How long the oldest item waits for company although a replica is idle."""
     queue_limit_items: int = Field(1024, ge=1)
     """Items of one model that may wait; more are refused at once."""
+    queue_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
+    """Bytes of the arrays of one model's items that wait; more are refused at once."""
     request_timeout_ms: float = Field(30_000, gt=0, allow_inf_nan=False)
     """A request's time where it does not say X-Torchlane-Timeout-Ms; also the most it may say."""
+    hang_s: float = Field(15, gt=0, allow_inf_nan=False)
+    """A forward that takes longer hangs: its replica goes on without it."""
     max_body_bytes: ByteSize = Field(ByteSize(16 * MIB), gt=0)
     """Bytes of one request body at most; `16MiB` and the like are read as well."""
     max_items: int = Field(1024, ge=1)
@@ -73,6 +123,20 @@ class Settings(BaseSettings):
     """How long a prediction is kept at most; unset: for ever."""
     drain_s: float = Field(30, gt=0, allow_inf_nan=False)
     """Budget of a graceful stop."""
+    api_keys: Annotated[str | None, AfterValidator(_name_or_none)] = Field(None, repr=False)
+    """API keys, one entry each, separated by semicolons: hashes, never the keys themselves."""
+    api_keys_file: Path | None = None
+    """A file of such entries, one a line, that is read again when it changes."""
+    rate_limit: Annotated[str | None, AfterValidator(_name_or_none)] = None
+    """Items by time for each key without a limit of its own, such as `100/second`."""
+    open_metrics: bool = True
+    """Whether GET /metrics asks for no key; else for one with the scope `metrics`."""
+    trusted_hosts: Annotated[str, AfterValidator(_hosts)] = "*"
+    """What the Host header may say: `example.com,*.example.org`; `*`: anything."""
+    cors_origins: Annotated[str | None, AfterValidator(_origins)] = None
+    """Origins whose scripts may call from a browser: `https://example.com`; `*`: any."""
+    head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)
+    """How long the head of a request may take, from the connection's start or its first byte."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe messages that are written."""
     log_format: Literal["console", "json"] = "console"
@@ -87,21 +151,27 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
         chosen: values that win over it, such as those of the command line.
 
     Raises:
-        SettingsError: at a wrong value or an unknown TORCHLANE_ name.
+        SettingsError: at a wrong value, an unknown TORCHLANE_ name, or an empty one that guards.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    for name in (*environment, *dotenv_values(".env")):
+    for name, value in (*environment.items(), *dotenv_values(".env").items()):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             close = difflib.get_close_matches(name.upper(), known, n=1)
             hint = f"; did you mean {close[0]}?" if close else "; docs/settings.md lists all"
             raise SettingsError(f"{name} is not a setting{hint}")
+        meant = OPEN_WHERE_UNSET.get(name.upper().removeprefix(PREFIX))
+        if name.upper() in known and meant is not None and not value:
+            raise SettingsError(f"{name} is set, but empty: unset it to {meant}")
     try:
         return Settings(**chosen)
     except ValidationError as error:
         lines = []
         for each in error.errors(include_url=False):
+            problem = each["msg"].removeprefix("Value error, ")
+            if not each["loc"]:  # several settings that do not go together; it names them
+                lines.append(problem)
+                continue
             name = str(each["loc"][0]).upper()
             name = name if name.startswith(PREFIX) else PREFIX + name
-            problem = each["msg"].removeprefix("Value error, ")
             lines.append(f"{name}={each['input']!r}: {problem}")
         raise SettingsError("\n".join(lines)) from error

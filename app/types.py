@@ -32,6 +32,14 @@ class Item:
         self.arrays = arrays
         self.signature = signature_of(arrays) if signature is None else signature
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays; equal for items of one signature."""
+        nbytes = 0
+        for array in self.arrays.values():
+            nbytes += array.nbytes
+        return nbytes
+
 
 def signature_of(arrays: Arrays) -> Signature:
     """What must be equal for two items to share a batch."""

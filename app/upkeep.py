@@ -9,20 +9,29 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 
 import structlog
 
 from app.backends.base import Backend
-from app.engine.replicas import Replica, ReplicaState
-from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
+from app.engine.replicas import Prove, Replica, ReplicaState
+from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, ReplicaHangs
+from app.metrics import Metrics
 from app.types import Device, ModelId
 
 LOG = structlog.get_logger(__name__)
 RECOVERY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
 
-# Makes a model's backend on a device, loaded and proved; runs in the replica's thread.
-Maker: TypeAlias = Callable[[Device], Backend]
+# Threads of all replicas that may hang in native code at once before the process gives itself up.
+MOST_LOST_THREADS = 3
+HANG_LOOKS = 4  # at every replica, in the time after which it hangs
+
+
+class Maker(NamedTuple):
+    """How a model gets onto a replica, see `Replica.install`."""
+
+    load: Callable[[Device], Backend]
+    prove: Prove
 
 
 class Upkeep:
@@ -31,22 +40,37 @@ class Upkeep:
     Args:
         replicas: all there are.
         wake: told when a replica can take work that it could not before.
-        lost: what to do when a device is lost to the whole process.
+        metrics: where to count what breaks.
+        hang_s: a forward, or a step of a load, that takes longer hangs.
     """
 
     def __init__(
         self,
         replicas: Sequence[Replica],
         wake: Callable[[], None],
-        lost: Callable[[DeviceLost], Coroutine[None, None, None]],
+        metrics: Metrics,
+        hang_s: float,
     ) -> None:
-        self._replicas = replicas
+        self.replicas = replicas
         self._wake = wake
-        self._lost = lost
+        self._metrics = metrics
+        self._hang_s = hang_s
         self._makers: dict[ModelId, Maker] = {}
         self._recovering: set[str] = set()
+        self._behind: set[tuple[str, ModelId]] = set()  # (replica, a model that it lacks)
         self._locks = {replica.name: asyncio.Lock() for replica in replicas}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, lost: Callable[[DeviceLost], Coroutine[None, None, None]]) -> None:
+        """Start the replicas, and begin to look for such as hang.
+
+        Args:
+            lost: what to do when a device is lost to the whole process.
+        """
+        self._lost = lost
+        for replica in self.replicas:
+            replica.open()
+        self._run(self._watch())
 
     async def stop(self) -> None:
         """End whatever is being tried again."""
@@ -56,31 +80,42 @@ class Upkeep:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def install_everywhere(self, model: ModelId, make: Maker) -> None:
-        """Install on all replicas at once; one that works is enough, the others are tried again.
+        """Install on all replicas; one that works is enough, the others are tried again.
+
+        The first goes ahead alone: what makes it hang, or condemns the version, harms no other.
 
         Raises:
             Exception: what condemns the version, or keeps it from every replica.
         """
         self._makers[model] = make
-        results = await asyncio.gather(
-            *(self._install(replica, model) for replica in self._replicas), return_exceptions=True
-        )
-        failures = [result for result in results if result is not None]
-        lost = next((failure for failure in failures if isinstance(failure, DeviceLost)), None)
-        if lost is not None:
-            self._run(self._lost(lost))
-            raise lost
-        for failure in failures:
-            if not isinstance(failure, ReplicaError) or len(failures) == len(self._replicas):
-                raise failure
-        for replica, result in zip(self._replicas, results, strict=True):
-            if result is not None:
-                self._lacks(replica, model, result)
+        lacking: dict[str, BaseException] = {}
+        others = self.replicas[1:]
+        # Where something is served already the others go one by one: batches need a replica.
+        serving = any(replica.models for replica in self.replicas)
+        for group in (self.replicas[:1], *(([each] for each in others) if serving else (others,))):
+            results = await asyncio.gather(
+                *(self._install(replica, model) for replica in group), return_exceptions=True
+            )
+            for replica, result in zip(group, results, strict=True):
+                if isinstance(result, DeviceLost):
+                    self._run(self._lost(result))
+                if isinstance(result, DeviceLost | ReplicaHangs):
+                    raise result
+                if isinstance(result, ReplicaError):
+                    lacking[replica.name] = result
+                elif result is not None:
+                    raise result
+        for replica in self.replicas:
+            if len(lacking) == len(self.replicas):
+                raise lacking[replica.name]
+            if replica.name in lacking:
+                self._lacks(replica, model, lacking[replica.name])
 
     async def _install(self, replica: Replica, model: ModelId) -> None:
         """One at a time on each replica: loading and rebuilding must not undo each other."""
         async with self._locks[replica.name]:
-            await replica.install(model, partial(self._makers[model], replica.device))
+            maker = self._makers[model]
+            await replica.install(model, partial(maker.load, replica.device), maker.prove)
 
     async def remove_everywhere(self, model: ModelId) -> None:
         """Take a model from all replicas, and try it on none of them again."""
@@ -90,21 +125,25 @@ class Upkeep:
             async with self._locks[replica.name]:
                 await replica.remove(model)
 
-        await asyncio.gather(*(remove(replica) for replica in self._replicas))
+        await asyncio.gather(*(remove(replica) for replica in self.replicas))
 
     def _lacks(self, replica: Replica, model: ModelId, problem: BaseException) -> None:
         """A replica could not take a model: try again later, unless the artifact was altered."""
         LOG.error(
             "replica_without_model", replica=replica.name, model=str(model), problem=str(problem)
         )
-        if not isinstance(problem, ArtifactInvalid):
+        if not isinstance(problem, ArtifactInvalid) and (replica.name, model) not in self._behind:
+            self._behind.add((replica.name, model))
             self._run(self._catch_up(replica, model))
 
     async def _catch_up(self, replica: Replica, model: ModelId) -> None:
         """A replica works but lacks one model: try again, with backoff."""
         async for _ in _backoff():
             if model not in self._makers or model in replica.models:
+                self._behind.discard((replica.name, model))
                 return
+            if replica.state is ReplicaState.SICK:
+                continue  # it is rebuilt, with all its models
             try:
                 await self._install(replica, model)
             except DeviceLost as fault:
@@ -118,6 +157,8 @@ class Upkeep:
     def replica_failed(self, replica: Replica, fault: ReplicaError) -> None:
         """A replica was marked sick: load its models anew, or give the process up."""
         LOG.error("replica_sick", replica=replica.name, fault=str(fault))
+        kind = _kind(fault)
+        self._metrics.replica_faults.labels(replica.name, str(replica.device), kind).inc()
         if isinstance(fault, DeviceLost):
             self._run(self._lost(fault))
         elif replica.state is ReplicaState.SICK and replica.name not in self._recovering:
@@ -150,25 +191,55 @@ class Upkeep:
         """
         for model in tuple(replica.models):
             await replica.remove(model)  # first: the device may not hold both
-        failures: list[Exception] = []
+        failures: dict[ModelId, Exception] = {}
         for model, make in tuple(self._makers.items()):
             if model not in self._makers:
                 continue  # condemned meanwhile
             try:
-                await replica.install(model, partial(make, replica.device))
+                await replica.install(model, partial(make.load, replica.device), make.prove)
             except DeviceLost:
                 raise
-            except Exception as error:
-                failures.append(error)
+            except ReplicaHangs as error:  # and with the thread went what it had: all anew
                 self._lacks(replica, model, error)
+                raise
+            except Exception as error:
+                failures[model] = error
         if failures and not replica.models:
-            raise failures[0]
+            raise next(iter(failures.values()))
+        for model, failure in failures.items():
+            self._lacks(replica, model, failure)
+
+    async def _watch(self) -> None:
+        """Give up threads that do not come back from native code: nothing else can end them."""
+        while True:
+            await asyncio.sleep(self._hang_s / HANG_LOOKS)
+            for replica in self.replicas:
+                if replica.silent_s() > self._hang_s:
+                    self._hangs(replica)
+
+    def _hangs(self, replica: Replica) -> None:
+        lost_threads = sum(each.lost_threads for each in self.replicas) + 1
+        problem = f"{replica.name} has been in native code for more than {self._hang_s:g} s"
+        fault: ReplicaError = ReplicaHangs(problem)
+        if replica.device.kind == "cuda":  # the device runs that forward still
+            fault = DeviceLost(problem)
+        elif lost_threads > MOST_LOST_THREADS:
+            fault = DeviceLost(f"{problem}, as {lost_threads - 1} threads before it have")
+        ran = replica.give_up_thread(fault)
+        if not ran:  # else the engine tells
+            self.replica_failed(replica, fault)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(log_failure)
+
+
+def _kind(fault: ReplicaError) -> str:
+    if isinstance(fault, DeviceLost):
+        return "lost"
+    return "hung" if isinstance(fault, ReplicaHangs) else "error"
 
 
 def log_failure(task: asyncio.Task[None]) -> None:

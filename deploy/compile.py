@@ -24,13 +24,16 @@ ROOT = Path(__file__).resolve().parents[1]
 # What every request runs through, but for the protocol and the metrics, which derive from Python
 # classes or are derived from, and the codecs, whose work is numpy's and simdjson's.
 COMPILED = (
+    "app/access/guard.py",
     "app/api/calls.py",
     "app/api/endpoints.py",
     "app/api/exchange.py",
     "app/api/memo.py",
+    "app/api/origins.py",
     "app/api/payloads.py",
     "app/api/replies.py",
     "app/api/request_ids.py",
+    "app/engine/admission.py",
     "app/engine/batch_times.py",
     "app/engine/batching.py",
     "app/engine/cache.py",

@@ -7,12 +7,20 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from export.errors import NO_SPACE, ExportError, UsageError
-from models.manifest import DIGEST_FILE, MANIFEST_FILE, FileDigest, Manifest
+from models.manifest import (
+    DIGEST_FILE,
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
+    FileDigest,
+    Manifest,
+)
 
+Sign = Callable[[bytes], bytes]  # a manifest -> what its `manifest.sig` holds
 MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine digits
 
 
@@ -99,18 +107,30 @@ def staging_folder(out: Path, model: str) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def publish(staging: Path, manifest: Manifest) -> Path:
+def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path:
     """Write manifest and digest into the staging folder and rename it to its version, durably.
+
+    Args:
+        staging: where all other files are already.
+        manifest: of the artifact.
+        sign: makes the file that signs the manifest; None: it is not signed.
 
     Raises:
         ExportError: if the version appeared meanwhile, or the disk refuses.
     """
     target = staging.parent / str(manifest.version)
+    text = manifest.model_dump_json(indent=2).encode()
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise ExportError(
+            f"the manifest would have {len(text):,} bytes, and at most {MAX_MANIFEST_BYTES:,} are "
+            "read by a server; take fewer or smaller golden examples"
+        )
     try:
-        text = manifest.model_dump_json(indent=2).encode()
         (staging / MANIFEST_FILE).write_bytes(text)
         digest = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST_FILE}\n"  # as sha256sum writes it
         (staging / DIGEST_FILE).write_text(digest, encoding="ascii")
+        if sign is not None:
+            (staging / SIGNATURE_FILE).write_bytes(sign(text))
         for path in [*staging.iterdir(), staging]:
             _sync(path)
         staging.chmod(0o755)  # mkdtemp makes it private; a server may run as somebody else

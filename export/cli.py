@@ -1,25 +1,25 @@
-"""The command line: `python -m export MODEL`, and `tune`, `show`, `adopt`, `compare`."""
+"""The command line: `python -m export MODEL`, and the commands beside it."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, get_args
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from export import adopt, compare
+from export import adopt, compare, signing
 from export.artifact import any_artifact
 from export.errors import ExportError, UsageError
-from export.pipeline import Job, Made, Stage, export, open_artifact, tune_again
+from export.pipeline import Job, Made, Stage, export, open_artifact
+from export.progress import shown_on
 from export.prove import ProofOptions
+from export.renewal import tune_again
 from export.report import print_report
 from export.tune import MAX_BATCH, TuneOptions
 from export.variants.registry import MAKERS
@@ -31,6 +31,8 @@ commands beside the models' names (each explains itself with --help):
   adopt FILE    wrap a TorchScript file or a TorchServe .mar that somebody else made
   tune FOLDER   time an artifact's variants on this machine; the new plan is a new version
   show FOLDER   print the report of an artifact
+  keygen FILE   make a pair of keys to sign artifacts with
+  sign FOLDER   sign an artifact, for servers that take signed ones only
   compare       time eager, batched, scripted and compiled forms of two small functions
 
 exit codes: 0 the artifact is there; 1 the export failed and left nothing; 2 the command is wrong.
@@ -173,8 +175,29 @@ def _show(arguments: Sequence[str], console: Console) -> None:
         prog="python -m export show", description="Print the report of an artifact, once more."
     )
     parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parser.add_argument(
+        "--trusted-keys",
+        type=Path,
+        metavar="PATH",
+        help="public keys, a PEM file or a folder of such files: refuse what none of them signed",
+    )
     parsed = parser.parse_args(arguments)
-    print_report(console, open_artifact(parsed.folder), parsed.folder)
+    trusted = signing.trusted_keys(parsed.trusted_keys)
+    manifest = open_artifact(parsed.folder, trusted)
+    signature = signing.told_of(parsed.folder, checked=trusted is not None)
+    print_report(console, manifest, parsed.folder, signature)
+
+
+def _keygen(arguments: Sequence[str], console: Console) -> None:
+    parser = _Parser(prog="python -m export keygen", description=signing.KEYGEN)
+    signing.add_keygen_arguments(parser)
+    signing.keygen(parser.parse_args(arguments), console)
+
+
+def _sign(arguments: Sequence[str], console: Console) -> None:
+    parser = _Parser(prog="python -m export sign", description=signing.SIGN)
+    signing.add_sign_arguments(parser)
+    signing.sign(parser.parse_args(arguments), console)
 
 
 def _compare(arguments: Sequence[str], console: Console) -> None:
@@ -187,12 +210,14 @@ COMMANDS: dict[str, Command] = {
     "adopt": _adopt,
     "tune": _tune,
     "show": _show,
+    "keygen": _keygen,
+    "sign": _sign,
     "compare": _compare,
 }
 
 
 def _carry_out(work: Callable[[Stage], Made], console: Console) -> None:
-    with _progress(console) as stage:
+    with shown_on(console) as stage:
         made = work(stage)
     print_report(console, made.manifest, made.folder)
 
@@ -266,31 +291,3 @@ def _points(text: str) -> float:
     if not 0 <= value <= 100:
         raise argparse.ArgumentTypeError(f"must be 0 to 100 points, got {text!r}")
     return value
-
-
-@contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Stage]:
-    columns = (
-        TextColumn("{task.description:<10}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with Progress(*columns, console=console) as bars:
-
-        def stage(name: str) -> _Bar:
-            return _Bar(bars, name)
-
-        yield stage
-
-
-class _Bar:
-    """A line of the progress display; satisfies `models.definitions.definition.Progress`."""
-
-    def __init__(self, bars: Progress, name: str) -> None:
-        self._bars = bars
-        self._task = bars.add_task(name, total=None, note="")
-
-    def __call__(self, done: int, total: int, note: str) -> None:
-        self._bars.update(self._task, completed=done, total=total, note=note)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import pickle
-import shutil
+import pickle  # nosec B403 # only the name of an error
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +14,14 @@ from pydantic import ValidationError
 from torch import nn
 
 from export import profiling, report_html, tune, verify
-from export.artifact import choose_version, digest_of, publish, staging_folder
+from export.artifact import Sign, choose_version, digest_of, publish, staging_folder
 from export.errors import ExportError, UsageError
 from export.prove import Proof, ProofOptions, prove_variants, wanted_variants
 from export.variants.base import Subject
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
-from models.integrity import IntegrityError, read_artifact
+from models.integrity import IntegrityError, Untrusted, Verifier, read_artifact
 from models.manifest import SCHEMA_VERSION, GoldenExample, LeftOut, Manifest
 from models.plan import Precision
 from models.tensors import EncodedArray, stack
@@ -89,43 +87,59 @@ def export(job: Job, stage: Stage) -> Made:
         plan = tune.measure(staging, manifest, job.tuning, stage("timing"))
         if job.profile:
             _profile(subject, manifest, staging, stage("profiling"))
-        manifest = _renewed(manifest, plan=plan)
-        return Made(*_finish(staging, manifest))
+        manifest = renewed(manifest, plan=plan)
+        return finish(staging, manifest)
 
 
-def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
-    """Time an artifact's variants on this machine; the plan is written as a new version.
-
-    Raises:
-        UsageError: if there is no intact artifact, or no variant of the wanted precision.
-        ExportError: if the new version cannot be written.
-    """
-    old = open_artifact(folder)
-    folder = folder.resolve()  # "." has no parents to write to
-    if folder.parent.name != old.model:
-        raise UsageError(
-            f"{folder} holds the model {old.model!r}, its new version would not lie beside it; "
-            "keep artifacts in folders named MODEL/VERSION"
-        )
-    version = choose_version(folder.parent, None)
-    if options.precision is None and old.plan is not None:
-        options = dataclasses.replace(options, precision=old.plan.precision)
-    with staging_folder(folder.parent.parent, old.model) as staging:
-        _copy(folder, old, staging)
-        plan = tune.measure(staging, old, options, stage("timing"))
-        return Made(*_finish(staging, _renewed(old, plan=plan, version=version)))
-
-
-def open_artifact(folder: Path) -> Manifest:
+def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
     """The manifest of an artifact whose every file is intact.
 
+    Args:
+        folder: the artifact.
+        verifier: who judges its signature; None: nobody looks at it.
+
     Raises:
-        UsageError: if it is not; the message names the file.
+        UsageError: if it is not, or nobody trusted signed it; the message names the file.
     """
     try:
-        return read_artifact(folder)[0]
+        return read_artifact(folder, verifier=verifier).manifest
+    except Untrusted as error:
+        raise UsageError(f"{folder}: {error}") from error
     except IntegrityError as error:
         raise UsageError(f"{folder} is not an intact artifact: {error}") from error
+
+
+def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Made:
+    """Report and digests; then the folder gets its name.
+
+    What has a digest keeps it: it was proved, or verified, under that one.
+
+    Args:
+        staging: where the files are.
+        manifest: of the artifact, but for the report's digest and those of other new files.
+        sign: makes the file that signs the manifest; None: it is not signed.
+
+    Raises:
+        ExportError: if the disk refuses.
+    """
+    try:
+        (staging / REPORT_FILE).write_text(report_html.render(manifest), encoding="utf-8")
+        known = {name: file for name, file in manifest.files.items() if name != REPORT_FILE}
+        files = {
+            path.name: known.get(path.name) or digest_of(path) for path in sorted(staging.iterdir())
+        }
+    except OSError as error:
+        raise ExportError(f"cannot write {REPORT_FILE}: {error.strerror}") from error
+    manifest = renewed(manifest, files=files)
+    return Made(publish(staging, manifest, sign), manifest)
+
+
+def renewed(manifest: Manifest, **changes: object) -> Manifest:
+    """Another manifest with some fields changed, checked as a whole."""
+    if "version" in changes:
+        changes["created_at"] = dt.datetime.now(dt.UTC)
+    fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
+    return Manifest.model_validate(fields | changes)
 
 
 def _check(job: Job) -> None:
@@ -149,31 +163,6 @@ def _check_precision(precision: Precision | None, proof: Proof) -> None:
         if name in MAKERS and MAKERS[name].precision == precision
     )
     raise ExportError(f"--plan-precision {precision}: no variant is left: {'; '.join(reasons)}")
-
-
-def _copy(folder: Path, manifest: Manifest, staging: Path) -> None:
-    """Everything but the report, which tells of the plan."""
-    for name, digest in manifest.files.items():
-        if name == REPORT_FILE:
-            continue
-        try:
-            shutil.copyfile(folder / name, staging / name)
-            copied = digest_of(staging / name)
-        except OSError as error:
-            raise ExportError(f"cannot copy {folder / name}: {error.strerror}") from error
-        if copied != digest:
-            raise ExportError(f"{folder / name} changed while it was copied; run this again")
-
-
-def _finish(staging: Path, manifest: Manifest) -> tuple[Path, Manifest]:
-    """Report and digests; then the folder gets its name."""
-    try:
-        (staging / REPORT_FILE).write_text(report_html.render(manifest), encoding="utf-8")
-        files = {path.name: digest_of(path) for path in sorted(staging.iterdir())}
-    except OSError as error:
-        raise ExportError(f"cannot write {REPORT_FILE}: {error.strerror}") from error
-    manifest = _renewed(manifest, files=files)
-    return publish(staging, manifest), manifest
 
 
 def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: Path) -> Manifest:
@@ -221,14 +210,6 @@ def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Prog
     progress(1, 1, "")
 
 
-def _renewed(manifest: Manifest, **changes: object) -> Manifest:
-    """Another manifest with some fields changed, checked as a whole."""
-    if "version" in changes:
-        changes["created_at"] = dt.datetime.now(dt.UTC)
-    fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
-    return Manifest.model_validate(fields | changes)
-
-
 def _learned(job: Job, stage: Stage) -> nn.Module:
     module = job.definition.build()
     if job.weights is not None:
@@ -267,7 +248,7 @@ def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ..
 def _git_commit() -> str | None:
     """The commit of the code that made the artifact; None outside a git checkout."""
     try:
-        found = subprocess.run(
+        found = subprocess.run(  # nosec B603 B607 # nothing of it is given, git is where it is
             ["git", "rev-parse", "HEAD"],
             cwd=Path(__file__).parent,
             capture_output=True,

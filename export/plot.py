@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from typing import Any
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape  # nosec B406 # it writes, and parses nothing
 
 import matplotlib as mpl
 from matplotlib.axes import Axes

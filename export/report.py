@@ -14,13 +14,16 @@ from export.sections import Section
 from models.manifest import Manifest
 
 
-def print_report(console: Console, manifest: Manifest, folder: Path) -> None:
+def print_report(
+    console: Console, manifest: Manifest, folder: Path, signature: str | None = None
+) -> None:
     """Print all that a manifest tells: the plan, times, variants, proof; readable at 80 columns.
 
     Args:
         console: where to; tables fold to its width.
         manifest: of the artifact.
         folder: where the artifact lies.
+        signature: what to say of it; None: nothing.
     """
     content = content_of(manifest)
     console.print(_plain(content.title), style="bold")
@@ -28,7 +31,8 @@ def print_report(console: Console, manifest: Manifest, folder: Path) -> None:
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for word, what in (*content.facts, ("artifact", str(folder))):
+    signed = () if signature is None else (("signature", signature),)
+    for word, what in (*content.facts, ("artifact", str(folder)), *signed):
         facts.add_row(_plain(word), _plain(what))
     console.print(facts)
     for section in content.sections:

@@ -3,6 +3,7 @@
 find-capacity  the highest rate whose 99th percentile stays within an SLO
 run            one constant rate, with gates for CI
 compare        two results, before and after
+overload       what servers of its own do with 0.7 to 4 times what they hold
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from loadtests import comparison
 from loadtests.capacity import commands, options
 from loadtests.openloop.address import AddressError, Unreachable
 from loadtests.openloop.generator import TrialTooLarge
+from loadtests.overload import commands as overload_commands
+from loadtests.overload import options as overload_options
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.target import TargetError
 
@@ -46,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.command == "compare":
             return comparison.compare(given, console)
+        if given.command == "overload":
+            return overload_commands.overload(given, console, command)
         act = commands.run if given.command == "run" else commands.find_capacity
         return act(given, console, command)
     except EXPECTED as error:
@@ -71,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_common(single, "reports/run")
     options.add_run(single)
     comparison.add_arguments(below.add_parser("compare", help="two results, before and after"))
+    overload_options.add_arguments(below.add_parser("overload", help="goodput under overload"))
     return top
 
 

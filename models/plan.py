@@ -106,8 +106,15 @@ def form_at(steps: Sequence[Step], size: int) -> Form:
     return next((step.form for step in steps if size <= step.up_to), steps[-1].form)
 
 
+def nothing() -> None:
+    """Where nothing else is to be done between forwards."""
+
+
 def time_interleaved(
-    runs: Mapping[Key, Callable[[], object]], rounds: int, budget_s: float = math.inf
+    runs: Mapping[Key, Callable[[], object]],
+    rounds: int,
+    budget_s: float = math.inf,
+    between: Callable[[], None] = nothing,
 ) -> dict[Key, list[float]]:
     """Time every form on the same batch, in turns, so that all share the noise.
 
@@ -115,6 +122,7 @@ def time_interleaved(
         runs: each does one forward and returns when its result is there.
         rounds: how many at the most.
         budget_s: no further round is begun after so many seconds, but MIN_ROUNDS always are.
+        between: called before each form's turn; not timed.
 
     Returns:
         form -> seconds of one forward, one number per round.
@@ -129,6 +137,7 @@ def time_interleaved(
     order = list(runs)
     for done in range(1, rounds + 1):
         for form in order:
+            between()
             taken[form].append(seconds_of(runs[form], repeats[form]))
         order.append(order.pop(0))  # nobody always follows the same neighbour
         if done >= MIN_ROUNDS and time.perf_counter() - started > budget_s:

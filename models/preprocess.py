@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from models.manifest import PicturePreprocess
+from models.pictures import PictureError, essential
 
 # Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
 # of their size, so photographs are taken as cameras make them.
@@ -27,10 +30,6 @@ DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError),
     *(struct.error, Image.DecompressionBombError),
 )
-
-
-class PictureError(ValueError):
-    """The bytes are no picture that can be read; the message says why and is fit for the sender."""
 
 
 def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDArray[np.float32]:
@@ -50,8 +49,7 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, are damaged, or hold too many pixels.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of large or damaged pictures: the sender's fault
+    with _no_warnings():
         picture = _upright(open_picture(picture, how) if isinstance(picture, bytes) else picture)
     picture = _flatten(picture, "L" if how.channels == 1 else "RGB")
     pixels = np.asarray(picture)
@@ -77,10 +75,12 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
     is, so that an adopted model sees the very pixels that it saw elsewhere.
 
     Raises:
-        PictureError: if the bytes are not a PNG or JPEG, or hold too many pixels.
+        PictureError: if the bytes are not a PNG or JPEG, or hold too many pixels or parts.
     """
+    data = essential(data)
     try:
-        picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        with _no_warnings():
+            picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise PictureError("neither a PNG nor a JPEG picture") from error
     except DAMAGE as error:
@@ -96,6 +96,14 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
             f"that is not progressive {MAX_JPEG_PIXELS} for a model of small ones; scale it down"
         )
     return picture
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Of large or damaged pictures Pillow warns in many words: its senders would fill our log."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:

@@ -18,6 +18,7 @@ Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int6
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+MAX_SIZE = 2**31 - 1  # of one axis
 
 
 class Part(BaseModel):
@@ -83,7 +84,7 @@ class EncodedArray(Part):
     """An array kept exactly: little-endian, row-major bytes in base64."""
 
     dtype: Dtype
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, Field(ge=0, le=MAX_SIZE)], ...]
     data: str
 
     @classmethod

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from app.access.entries import PREDICT
+from app.access.guard import Caller
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import NOT_PARSED, Remembered
@@ -36,15 +38,18 @@ class Call:
         deadline: on the engine's clock.
 
     Raises:
-        InvalidInput, ModelNotFound, ModelNotReady, PayloadTooLarge: already known by its head.
+        TorchlaneError: refused by its head: who sends it, what it asks for, or how large it is.
     """
 
     __slots__ = (
         "_accept",
         "_arrived",
+        "_caller",
+        "_changes",
         "_content_type",
         "_decoded",
         "_digest",
+        "_endpoint",
         "_lag_s",
         "_many",
         "_model",
@@ -55,12 +60,19 @@ class Call:
     )
 
     def __init__(
-        self, service: Service, endpoint: Endpoint, headers: Iterable[tuple[bytes, bytes]]
+        self, service: Service, endpoint: Endpoint, headers: Sequence[tuple[bytes, bytes]]
     ) -> None:
         self._arrived = self._decoded = time.perf_counter()
         self._service = service
         self._many = endpoint.many
-        self._accept = self._content_type = timeout_ms = content_length = b""
+        if service.hosts.asks:
+            service.hosts.check(headers)
+        self._caller: Caller | None = None
+        if service.guard.looks:
+            self._caller = service.guard.admit(headers, PREDICT)
+            self._caller.arrives()
+        self._accept = self._content_type = content_length = b""
+        timeout_ms: bytes | None = None
         for name, value in headers:  # one pass: there may be a dozen
             if name == b"content-type":
                 self._content_type = value
@@ -72,7 +84,9 @@ class Call:
                 timeout_ms = value
         self._lag_s = service.engine.read_lag_s()
         self.deadline = service.engine.now() + _timeout_s(timeout_ms, service.limits.timeout_s)
+        self._endpoint = endpoint
         self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
+        self._changes = service.loaded.changes
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
         self._digest: bytes | None = None
@@ -85,7 +99,11 @@ class Call:
         Raises:
             TorchlaneError: refused; nothing was queued.
         """
-        service, model = self._service, self._model
+        service = self._service
+        if self._changes != service.loaded.changes:  # while the body was on its way
+            endpoint = self._endpoint
+            self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
+        model = self._model
         content_type = self._content_type.decode("latin-1")
         memo = service.memo
         identity = service.engine.identity(model.id)
@@ -94,6 +112,7 @@ class Call:
             self._remembered = memo.get(self._digest)
             if self._remembered is not None:
                 keys = self._remembered.keys
+                self._asks_for(len(keys))
                 known = service.engine.submit_known(model.id, keys, self.deadline)
                 if known is not None:
                     self._decoded = time.perf_counter()
@@ -104,6 +123,7 @@ class Call:
             service.engine.foresee(model.id, self.deadline, self._lag_s)
         max_items = service.limits.max_items
         items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
+        self._asks_for(len(items))
         self._decoded = time.perf_counter()
         self._submission = service.engine.submit(model.id, items, self.deadline, self._lag_s)
         return self._submission
@@ -141,6 +161,12 @@ class Call:
             content,
         )
 
+    def _asks_for(self, items: int) -> None:
+        """Count them once, in whichever way they become known."""
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.asks_for(items)
+
     def _json(self, answer: Answer) -> bytes:
         if self._remembered is not None:
             return self._remembered.content
@@ -152,11 +178,11 @@ class Call:
         return content
 
 
-def _timeout_s(given: bytes, most_s: float) -> float:
-    if not given:
+def _timeout_s(given: bytes | None, most_s: float) -> float:
+    if given is None:
         return most_s
     try:
-        timeout_ms = float(given)
+        timeout_ms = math.nan if b"_" in given else float(given)
     except ValueError:
         timeout_ms = math.nan
     if not timeout_ms > 0 or math.isinf(timeout_ms):

@@ -15,6 +15,13 @@ from starlette.types import Scope
 from app import errors
 
 STATUS: dict[type[errors.TorchlaneError], int] = {
+    errors.MalformedRequest: 400,
+    errors.UntrustedHost: 400,
+    errors.HeadLate: 408,
+    errors.HeadTooLarge: 431,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.RateLimited: 429,
     errors.InvalidInput: 422,
     errors.UnsupportedMediaType: 415,
     errors.NotAcceptable: 406,
@@ -29,7 +36,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.NonFiniteOutput: 500,
     errors.ArtifactInvalid: 500,
 }
-# What Starlette itself raises, before any of our code runs.
+# What Starlette itself refuses, before any of our code runs.
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 HTTP_HINTS = {
     404: "no such path; GET /docs lists what there is",
@@ -39,6 +46,14 @@ INTERNAL_MESSAGE = "something went wrong inside the server; its log has this req
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
+# After a drain's refusal the client finds another server at once; after the others nothing that the
+# client sends can be told apart from what it has sent.
+LAST_ANSWERS = (
+    errors.ShuttingDown,
+    errors.MalformedRequest,
+    errors.HeadTooLarge,
+    errors.HeadLate,
+)
 NOTHING_MORE: Mapping[str, float] = MappingProxyType({})
 
 
@@ -56,11 +71,14 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
         raise error
     headers = [(b"content-type", b"application/json")]
     more: dict[str, float] = {}
-    if isinstance(error, errors.Overloaded):
+    if isinstance(error, errors.Unauthorized):  # RFC 6750
+        known = b', error="invalid_token"' if error.wrong_key else b""
+        headers.append((b"www-authenticate", b'Bearer realm="torchlane"' + known))
+    if isinstance(error, errors.RetryLater):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         more["retry_after_ms"] = round(error.retry_after_s * 1000, 1)
-    if isinstance(error, errors.ShuttingDown):
-        headers.append((b"connection", b"close"))  # the client finds another server at once
+    if isinstance(error, LAST_ANSWERS):
+        headers.append((b"connection", b"close"))
     content = error_body(scope, error.code, str(error), error.details, more)
     headers.append((b"content-length", b"%d" % len(content)))
     return status, headers, content

@@ -72,6 +72,7 @@ class Exchange:
         "_call",
         "_connection",
         "_endpoint",
+        "_for_browsers",
         "_request_id",
         "_scope",
         "_submission",
@@ -87,6 +88,7 @@ class Exchange:
         self._connection = connection
         self._endpoint = endpoint
         self._request_id = connection.ids.of(connection.headers)
+        self._for_browsers = connection.service.origins.headers(connection.headers)
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._call: Call | None = None
@@ -147,6 +149,12 @@ class Exchange:
             late = DeadlineExceeded(BODY_LATE)
             self._timer = self._connection.loop.call_later(max(0.0, left_s), self._fail, late)
 
+    def refuse(self, error: TorchlaneError) -> None:
+        """What comes is not to be read any further."""
+        self.keep_alive = False
+        if self._submission is None:
+            self._fail(error)
+
     def give_up(self) -> None:
         """The server stops: a body that is not here yet will not be waited for."""
         if self._submission is None:
@@ -198,6 +206,7 @@ class Exchange:
                 headers = [each for each in headers if each[0] != b"connection"]
                 headers.append((b"connection", b"close"))
             headers.append((HEADER, self._request_id))
+            headers += self._for_browsers
             parts = [STATUS_LINE[status]]
             for name, value in (*connection.server_state.default_headers, *headers):
                 parts += (name, b": ", value, b"\r\n")

@@ -1,4 +1,7 @@
-"""Around every request: its id, the last resort for unknown errors, its measures. Pure ASGI."""
+"""Around every request: its id, the door, the last resort for unknown errors, its measures.
+
+Pure ASGI. Predictions that come the short way pass none of this: see `exchange.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,37 @@ import structlog
 from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access.entries import ADMIN
+from app.api.access import CALLER, is_admin_path
+from app.api.endpoints import Endpoints
 from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body, error_response
 from app.api.request_ids import RequestIds
-from app.errors import Abandoned, ShuttingDown
-from app.metrics import Metrics
+from app.api.service import Service
+from app.errors import Abandoned, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
+PROBES = frozenset(("/health/live", "/health/ready"))  # come by address, and tell nobody anything
 
 
 class RequestMiddleware:
     """Gives each request an id, answers what nobody caught, counts and times predictions.
 
+    Before anything of a body is read it refuses what is meant for another host, and whoever asks
+    for a path below /admin without the key for it, be there a route or not.
+
     Args:
         app: what it surrounds.
-        metrics: where to count.
+        service: who is let in, and where to count.
         stopping: whether the server is about to end.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool]) -> None:
+    def __init__(self, app: ASGIApp, service: Service, stopping: Callable[[], bool]) -> None:
         self._app = app
-        self._metrics = metrics
+        self._service = service
+        self._metrics = service.metrics
         self._stopping = stopping
         self._ids = RequestIds()
+        self._endpoints = Endpoints()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -51,6 +63,9 @@ class RequestMiddleware:
             await send(message)
 
         try:
+            if (refusal := self._refusal(scope)) is not None:
+                await error_response(scope, refusal)(scope, receive, send_with_id)
+                return
             await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:  # a stop ends what is unfinished, such as an upload
             if status or not self._stopping():
@@ -69,3 +84,18 @@ class RequestMiddleware:
                 outcome = scope.get(OUTCOME, "ok" if status else Abandoned.code)
                 request = self._metrics.request(scope[ROUTE], status or 499, outcome)
                 request.ended(time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> TorchlaneError | None:
+        """Why a request does not get in, as far as its head tells."""
+        path, headers = scope["path"], scope["headers"]
+        try:
+            if path not in PROBES:
+                self._service.hosts.check(headers)
+            if is_admin_path(path):
+                scope[CALLER] = self._service.guard.admit(headers, ADMIN)
+        except TorchlaneError as error:
+            endpoint = self._endpoints.at(scope.get("raw_path", b""))
+            if endpoint is not None and scope["method"] == "POST":
+                scope[ROUTE] = endpoint.route  # it never gets to its route, and is counted
+            return error
+        return None

@@ -1,32 +1,40 @@
 """The OpenAPI document of the prediction routes: true for every body, answer and error.
 
-The examples are those of the default model, so that what is pasted works; hence the document is
-made when it is asked for.
+What is said of /predict is true of the default model, and the examples are its own, so that what
+is pasted works; hence the document is made when it is asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app.api import schemas
+from app.api.access import SECURITY, SECURITY_SCHEMES
+from app.api.body_schemas import BINARY, any_body, body_for
+from app.api.header_schemas import CHALLENGE, REQUEST_ID, RETRY_AFTER, answered
+from app.api.header_schemas import parameters as header_parameters
 from app.api.payloads import JSON
 from app.api.service import Service
 from app.codecs.base import NPY, OCTET_STREAM
-from app.codecs.image import PICTURES
 from app.errors import TorchlaneError
+from app.loaded import LoadedModel
 
 Docs = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]
 
 _DESCRIPTIONS = {
+    401: "No API key was sent, or none that is known",
+    403: "The API key does not allow this",
     404: "No such model, or not this version of it",
     406: "The answer cannot be written as Accept asks",
     413: "The body or the number of items is over the limit",
     415: "The model does not read this Content-Type",
     422: "The input is not what the model takes; `details` names the item",
+    429: "The caller's rate limit is reached (with Retry-After); worth a retry",
     500: "The model failed on the input",
     503: "Overloaded (with Retry-After), loading, or shutting down; worth a retry",
     504: "The time that the request had was over",
@@ -35,16 +43,7 @@ ERRORS: dict[int, Responses] = {
     status: {status: {"model": schemas.ErrorBody, "description": text}}
     for status, text in _DESCRIPTIONS.items()
 }
-_BINARY: Docs = {"schema": {"type": "string", "format": "binary"}}
-_ANSWER_HEADERS = {
-    "X-Request-Id": "the request's id: the client's if well formed, else a new one",
-    "X-Torchlane-Cache": "hit, miss or joined; for a batch how many of each",
-    "Server-Timing": "decode, queue, compute and encode in milliseconds",
-}
-_REQUEST_HEADERS = {
-    "X-Request-Id": ("string", "an id to find this request by; comes back in the answer"),
-    "X-Torchlane-Timeout-Ms": ("number", "milliseconds after which the answer is not wanted"),
-}
+DOOR_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of who is refused
 
 
 def prediction_docs(path: str, *, many: bool) -> Docs:
@@ -53,78 +52,102 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
     ok: Docs = {
         "model": answer,
         "description": "The predictions" if many else "The prediction",
-        "content": {OCTET_STREAM: _BINARY, NPY: _BINARY},
-        "headers": {
-            name: {"description": text, "schema": {"type": "string"}}
-            for name, text in _ANSWER_HEADERS.items()
-        },
+        "content": {OCTET_STREAM: BINARY, NPY: BINARY},
+        "headers": answered(many=many),
     }
     responses: Responses = {200: ok}
-    for each in ERRORS.values():
-        responses.update(each)
-    parameters = [
-        {
-            "name": name,
-            "in": "header",
-            "required": False,
-            "description": text,
-            "schema": {"type": kind},
-        }
-        for name, (kind, text) in _REQUEST_HEADERS.items()
-    ]
+    for status in ERRORS.keys() - DOOR_HEADERS.keys():
+        responses.update(ERRORS[status])
+    responses[503] = {**responses[503], "headers": RETRY_AFTER}
+    parameters = header_parameters()
     if "{name}" in path:
-        parameters.append(_path_parameter("name", "string"))
+        parameters.append(path_parameter("name", {"type": "string"}))
     if "{version}" in path:
-        parameters.append(_path_parameter("version", "integer"))
+        parameters.append(path_parameter("version", {"type": "integer", "minimum": 1}))
     return {
         "responses": responses,
-        "openapi_extra": {"requestBody": _request_body(many=many), "parameters": parameters},
+        "openapi_extra": {"requestBody": any_body(many=many), "parameters": parameters},
     }
 
 
 def install_openapi(app: FastAPI, service: Service) -> None:
-    """Make the document when it is asked for, with the default model's example, if it has one."""
+    """Make the document when it is asked for, and anew once another default model is loaded."""
+    told_of: object = None
+    told: Docs = {}
 
     def document() -> Docs:
-        made = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
+        nonlocal told_of, told
         try:
-            example = service.loaded.resolve().manifest.example
+            model = service.loaded.resolve()
         except TorchlaneError:
-            return made  # nothing is loaded yet: the document is true, only without examples
-        if example is None:
-            return made  # too large to show
-        for path, methods in made["paths"].items():
-            if path.endswith("predict"):
-                body = {"inputs": [example, example]} if "batch" in path else {"input": example}
-                methods["post"]["requestBody"]["content"][JSON]["example"] = body
-        return made
+            model = None  # nothing is loaded yet: the document is true, only less exact
+        guard = service.guard
+        now = (model, guard.asks_for_keys, guard.looks)
+        if now != told_of:  # it takes 20 ms, in which nobody else is served
+            told_of, told = now, _made(app, model, service)
+        return told
 
     app.openapi = document  # type: ignore[method-assign]  # the way FastAPI documents
 
 
-def _request_body(*, many: bool) -> Docs:
-    item = {
-        "description": "One item: numbers, nested or flat; a base64 picture; an object by name",
-        "anyOf": [
-            {"type": "array", "items": {}},
-            {"type": "string"},
-            {"type": "object", "additionalProperties": True},
-            {"type": "number"},
-        ],
-    }
-    name = "inputs" if many else "input"
-    value = {"type": "array", "items": item, "minItems": 1} if many else item
-    schema = {
-        "type": "object",
-        "properties": {name: value},
-        "required": [name],
-        "additionalProperties": False,
-    }
-    raw = dict.fromkeys((OCTET_STREAM, NPY, *PICTURES), _BINARY)
-    return {"required": True, "content": {JSON: {"schema": schema}, **raw}}
+def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
+    made = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    _show_door(made, service)
+    for operation in _operations(made):
+        for response in operation["responses"].values():
+            response["headers"] = {**response.get("headers", {}), **REQUEST_ID}
+    if model is not None:
+        _tell_of(model, service.limits.max_items, made)
+    return made
 
 
-def _path_parameter(name: str, kind: str) -> Docs:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
+def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
+    """Bodies as the default model takes them, and examples that work with it."""
+    for path, many in (("/predict", False), ("/batch-predict", True)):
+        made["paths"][path]["post"]["requestBody"] = body_for(model.codec, max_items, many=many)
+    example, named = model.manifest.example, model.id._asdict()
+    for operation in _operations(made):
+        tags = operation.get("tags", ())
+        if "predictions" not in tags and "models" not in tags:
+            continue  # an example that unloads the default model would work all too well
+        for parameter in operation.get("parameters", ()):
+            if parameter["in"] == "path" and parameter["name"] in named:
+                parameter["example"] = named[parameter["name"]]
+        if "predictions" in tags and example is not None:  # None: too large to show
+            content = operation["requestBody"]["content"][JSON]
+            many = "inputs" in content["schema"]["properties"]
+            content["example"] = {"inputs": [example, example]} if many else {"input": example}
+
+
+def _show_door(made: Docs, service: Service) -> None:
+    """Say of each operation whether it asks for a key, as this server is configured."""
+    asked = {"predictions", "models"} if service.guard.asks_for_keys else set()
+    for operation in _operations(made):
+        tags = set(operation.get("tags", ()))
+        metered = "predictions" in tags and service.guard.looks
+        closed = operation["operationId"] == "metrics" and not service.limits.open_metrics
+        if tags & asked or closed:
+            operation["security"] = SECURITY
+        statuses = {401, 403} if "security" in operation else set()
+        for status in sorted(statuses | ({429} if metered else set())):
+            content = {JSON: {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+            shown = {
+                "description": _DESCRIPTIONS[status],
+                "content": content,
+                "headers": DOOR_HEADERS[status],
+            }
+            operation["responses"].setdefault(str(status), shown)
+        if "security" in operation:
+            made["components"].setdefault("securitySchemes", {}).update(SECURITY_SCHEMES)
+
+
+def _operations(made: Docs) -> Iterator[Docs]:
+    for methods in made["paths"].values():
+        yield from methods.values()
+
+
+def path_parameter(name: str, schema: Docs) -> Docs:
+    """Of a path that FastAPI is not told of: it would add a 422 that nobody ever gets."""
+    return {"name": name, "in": "path", "required": True, "schema": schema}

@@ -9,6 +9,8 @@ from app.errors import InvalidInput, PayloadTooLarge
 from app.types import Item
 
 JSON = "application/json"
+# As Python objects a list takes 64 bytes and more, and three to write: smaller bodies may.
+MAX_UNCOUNTED_BYTES = 64 << 10
 AS_MOST_WRITE_THEM = frozenset((JSON, OCTET_STREAM, NPY))
 
 
@@ -43,12 +45,45 @@ def read_items(
     items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
     if items is not None:
         return items
+    _check_marks(body, codec, max_items if many else 1)
     values = _values(body, many=many)
     check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0])]
     budget = PixelBudget()
     return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
+
+
+def _check_marks(body: bytes, codec: Codec, items: int) -> None:
+    """Refuse what holds far more lists or numbers than any right body, before it is parsed.
+
+    Lists are counted on their own, too: a picture has a thousand numbers for each of its lists, and
+    as many empty lists as it has numbers would take far longer to make.
+
+    Args:
+        body: as it came.
+        codec: knows how many one item has.
+        items: that it may hold.
+
+    Raises:
+        PayloadTooLarge: with both numbers.
+    """
+    if len(body) <= MAX_UNCOUNTED_BYTES:
+        return
+    opened = body.count(b"[") + body.count(b"{")
+    most = (codec.most_lists + 1) * items + 4
+    if opened > most:
+        raise PayloadTooLarge(
+            f"the body has {opened} lists and objects; a right one for this model, with as many "
+            f"items as are taken, has at most {most}"
+        )
+    marks = opened + body.count(b",")
+    most = (codec.most_marks + 2) * items + 4
+    if marks > most:
+        raise PayloadTooLarge(
+            f"the body has {marks} commas and opening brackets; a right one for this model, with "
+            f"as many items as are taken, has at most {most}"
+        )
 
 
 def _values(body: bytes, *, many: bool) -> list[object]:

@@ -8,19 +8,21 @@ the ASGI application, which answers predictions just the same: see `predict.py`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.api.endpoints import Endpoints
 from app.api.exchange import Exchange
+from app.api.limited import LimitedProtocol
 from app.api.request_ids import RequestIds
 from app.api.service import Service
+from app.errors import CallerError
 
 
-class Protocol(HttpToolsProtocol):
+class Protocol(LimitedProtocol):
     """One connection; see `uvicorn`'s class, and `asyncio.Protocol`.
 
     Args:
@@ -33,35 +35,23 @@ class Protocol(HttpToolsProtocol):
     def __init__(
         self, service: Service, ids: RequestIds, endpoints: Endpoints, **uvicorn: Any
     ) -> None:
-        super().__init__(**uvicorn)
-        self.service = service
-        self.ids = ids
+        super().__init__(service, ids, **uvicorn)
         self._endpoints = endpoints
         self._exchange: Exchange | None = None
+        self._running: RequestResponseCycle | None = None  # the last that got a task
         self._short_way = (
             not self.access_log and self.limit_concurrency is None and not self.root_path
         )
-        # A timer for each request would cost 2 us: one runs on and looks when the last one ended.
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._idle_since: float | None = None
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        super().data_received(data)
+    def body_goes_on(self) -> None:
+        """What had come was read, and a body is still to come."""
         if self._exchange is not None:
             self._exchange.hurry()
-        elif self._idle_since is not None:  # the rest of a body that was refused by its head
-            self._idle_since = self.loop.time()
 
-    def on_message_begin(self) -> None:
-        """A request begins; uvicorn's scope is made when it is known to be needed."""
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
-        self._idle_since = None
-
-    def on_headers_complete(self) -> None:
-        """Choose the way."""
+    def choose_way(self) -> None:
+        """The head is complete: the short way, or uvicorn's."""
+        if self.transport.is_closing():  # behind an answer that was the last: nobody could be told
+            return
         endpoint = self._endpoints.at(self.url) if self._takes_short_way() else None
         if endpoint is not None:
             exchange = self._exchange = Exchange(self, endpoint)
@@ -69,28 +59,30 @@ class Protocol(HttpToolsProtocol):
             exchange.open()
             return
         url, headers, expect = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
+        HttpToolsProtocol.on_message_begin(self)  # makes the scope, with headers of its own
         self.url, self.expect_100_continue = url, expect
         self.headers.extend(headers)
-        super().on_headers_complete()
+        super().choose_way()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
-        if self._exchange is not None and self._reads(self._exchange):
+        if self._exchange is not None and self._is_of(self._exchange):
+            self._bytes_without_body = 0
             self._exchange.take(body)
         else:
             super().on_body(body)
 
-    def on_message_complete(self) -> None:
+    def body_ends(self) -> None:
         """The body is complete."""
-        if self._exchange is not None and self._reads(self._exchange):
+        if self._exchange is not None and self._is_of(self._exchange):
             self._exchange.begin()
         else:
-            super().on_message_complete()
+            super().body_ends()
 
     def on_response_complete(self) -> None:
         """An answer has been written."""
-        self._idle_since = None if self.pipeline else self.loop.time()
+        if not self.pipeline:
+            self.answered()
         super().on_response_complete()
 
     def exchanged(self) -> None:
@@ -100,16 +92,22 @@ class Protocol(HttpToolsProtocol):
             self.on_response_complete()
             return
         self.server_state.total_requests += 1
-        self._idle_since = self.loop.time()
-        if self._idle_timer is None and not self.transport.is_closing():
-            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+        self.answered()
+
+    def refuse_the_rest(self, error: CallerError) -> bool:
+        """Refuse the request that is being read, if it came the short way."""
+        if self._exchange is None or not self._is_of(self._exchange):
+            return False
+        self._exchange.refuse(error)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
         if self._exchange is not None:
             self._exchange.disconnected()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True  # uvicorn tells the last that was read, not this one
+            self._running.message_event.set()
         current: object = self.cycle
         if isinstance(current, Exchange):  # uvicorn would tell it the ASGI way
             self.cycle = None  # type: ignore[assignment]  # as before the first request
@@ -120,7 +118,12 @@ class Protocol(HttpToolsProtocol):
         if self._exchange is not None:
             self._exchange.give_up()
 
-    def _reads(self, exchange: Exchange) -> bool:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """See uvicorn's class: every request that goes its way begins here."""
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _is_of(self, exchange: Exchange) -> bool:
         """Whether what is read belongs to it, and not to a pipelined request behind it."""
         current: object = self.cycle
         return current is exchange
@@ -137,18 +140,6 @@ class Protocol(HttpToolsProtocol):
             and not self.expect_100_continue
             and not self.flow.write_paused
         )
-
-    def _close_if_idle(self) -> None:
-        self._idle_timer = None
-        if self.transport.is_closing():
-            return
-        wait_s = float(self.timeout_keep_alive)
-        if self._idle_since is not None:
-            wait_s -= self.loop.time() - self._idle_since
-        if wait_s <= 0:
-            self.transport.close()
-        else:
-            self._idle_timer = self.loop.call_later(wait_s, self._close_if_idle)
 
 
 def protocol_for(service: Service) -> Callable[..., Protocol]:

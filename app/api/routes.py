@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import schemas
+from app.api.access import Reader, Scraper
+from app.api.admin import add_admin
 from app.api.errors import ROUTE
-from app.api.openapi import ERRORS, prediction_docs
+from app.api.openapi import ERRORS, path_parameter, prediction_docs
 from app.api.predict import PredictionApp
 from app.api.service import Service
 from app.errors import ModelNotFound
@@ -44,6 +46,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         _add_prediction(app, f"{prefix}/predict", _predict, suffix, single)
         _add_prediction(app, f"{prefix}/batch-predict", _batch_predict, suffix, batch)
     _add_models(app, service)
+    add_admin(app, service)
     _add_health(app, service)
 
 
@@ -79,15 +82,23 @@ def _add_prediction(
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
-    @app.get("/models", tags=["models"], operation_id="list_models")
+    @app.get("/models", tags=["models"], operation_id="list_models", dependencies=[Reader])
     async def list_models() -> schemas.ModelList:
         """Every model in the repository, and what is loaded of it."""
         models = [_model_info(service, name) for name in service.loaded.names]
         return schemas.ModelList(models=models)
 
-    @app.get("/models/{name}", tags=["models"], operation_id="get_model", responses=ERRORS[404])
-    async def get_model(name: str) -> schemas.ModelInfo:
+    @app.get(
+        "/models/{name}",
+        tags=["models"],
+        operation_id="get_model",
+        responses=ERRORS[404],
+        dependencies=[Reader],
+        openapi_extra={"parameters": [path_parameter("name", {"type": "string"})]},
+    )
+    async def get_model(request: Request) -> schemas.ModelInfo:
         """One model: versions, state, replicas and the public part of its manifest."""
+        name = request.path_params["name"]
         if name not in service.loaded.names:
             raise ModelNotFound(f"there is no model {name!r}; GET /models lists what there is")
         return _model_info(service, name)
@@ -119,6 +130,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         operation_id="metrics",
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}},
+        dependencies=[] if service.limits.open_metrics else [Scraper],
     )
     async def metrics() -> Response:
         """What has been counted, for Prometheus."""
@@ -128,7 +140,8 @@ def _add_health(app: FastAPI, service: Service) -> None:
 def _model_info(service: Service, name: str) -> schemas.ModelInfo:
     statuses = service.loaded.statuses(name)
     loaded = service.loaded.get(name)
-    state = ModelState.READY if loaded else statuses[0].state
+    newest = statuses[0].state if statuses else ModelState.UNLOADED
+    state = ModelState.READY if loaded else newest
     return schemas.ModelInfo(
         name=name,
         default=name == service.loaded.default_model,
@@ -136,6 +149,7 @@ def _model_info(service: Service, name: str) -> schemas.ModelInfo:
         version=loaded.id.version if loaded else None,
         variant=loaded.selection.variant if loaded else None,
         precision=loaded.selection.precision if loaded else None,
+        signed_by=loaded.signed_by if loaded else None,
         versions=[
             schemas.VersionState(version=s.id.version, state=s.state.value, problem=s.problem)
             for s in statuses

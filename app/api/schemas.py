@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+State = Literal["loading", "ready", "draining", "unloaded", "failed"]
+
 
 class ErrorBody(BaseModel):
     """What every error looks like."""
@@ -16,8 +18,9 @@ class ErrorBody(BaseModel):
     details: list[dict[str, str | int | float]] = Field(description="such as the index of an item")
     retry_after_ms: float = Field(
         default=0,
-        description="with `overloaded` only: until what waits now is foreseen to be done; "
-        "Retry-After is the same in whole seconds, rounded up",
+        description="with `overloaded` and `rate_limited` only: until what waits now is foreseen "
+        "to be done, or so much is allowed again; Retry-After is the same in whole seconds, "
+        "rounded up",
     )
 
 
@@ -73,7 +76,7 @@ class VersionState(BaseModel):
     """One version that the server has looked at."""
 
     version: int
-    state: Literal["loading", "ready", "failed"]
+    state: State
     problem: str | None = None
 
 
@@ -109,10 +112,14 @@ class ModelInfo(BaseModel):
 
     name: str
     default: bool = Field(description="whether /predict means this model")
-    state: Literal["loading", "ready", "failed"]
-    version: int | None = Field(description="the version that is loaded")
+    state: State = Field(description="ready where any version is")
+    version: int | None = Field(description="what requests mean that name no version")
     variant: str | None = Field(description="the only variant served; null: a plan decides")
     precision: str | None = Field(description="what every answer is computed in")
+    signed_by: str | None = Field(
+        description="fingerprint of the trusted key that signed the loaded version; null where "
+        "the server asks for no signatures"
+    )
     versions: list[VersionState]
     replicas: list[ReplicaInfo]
     manifest: dict[str, JsonValue] | None = Field(
@@ -124,3 +131,24 @@ class ModelList(BaseModel):
     """All models."""
 
     models: list[ModelInfo]
+
+
+class VersionName(BaseModel):
+    """One version of one model."""
+
+    model: str
+    version: int
+
+
+class FailedVersion(VersionName):
+    """A version that could not be loaded."""
+
+    problem: str = Field(description="why; what was served before still is")
+
+
+class ChangesAnswer(BaseModel):
+    """What an admin call has changed in the process that answers."""
+
+    loaded: list[VersionName] = Field(description="they serve now")
+    retired: list[VersionName] = Field(description="they serve no more, and have answered all")
+    failed: list[FailedVersion]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.access.guard import Guard
 from app.api.memo import AnswerMemo
+from app.api.origins import Hosts, Origins
 from app.engine.engine import Engine
 from app.lifecycle import Lifecycle
 from app.loaded import LoadedModels
@@ -17,17 +19,21 @@ class RequestLimits:
 
     Attributes:
         timeout_s: a request's time where it does not say; also the most it may say.
+        head_timeout_s: in which its head must come.
+        open_metrics: whether GET /metrics asks for no key.
     """
 
     max_body_bytes: int
     max_items: int
     max_answer_bytes: int
     timeout_s: float
+    head_timeout_s: float
+    open_metrics: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The engine, the life cycle, what is loaded, the limits, the metrics and the memo."""
+    """The engine, what is loaded and how it gets there, and what stands between it and callers."""
 
     engine: Engine
     lifecycle: Lifecycle
@@ -35,3 +41,6 @@ class Service:
     limits: RequestLimits
     metrics: Metrics
     memo: AnswerMemo
+    guard: Guard
+    hosts: Hosts
+    origins: Origins

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import structlog
 
 from app.types import Arrays, Serving
+from models.plan import nothing
 
 LOG = structlog.get_logger(__name__)
 
+# Called between the forwards of something long, which others may use: see `Replica.install`.
+Between: TypeAlias = Callable[[], None]
+
 
 class Backend(Protocol):
-    """Called from its replica's thread only, in the order load, warm_up, run..., close.
+    """Called in the order load, warm_up, run..., close; all but `load` in its replica's thread.
 
     Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """
 
     def load(self) -> None:
-        """Read the variant's file and put it on the device.
+        """Read the variant's file and put it on the device; in whatever thread has time for it.
 
         Raises:
             ArtifactInvalid: if the file is not what the manifest says.
             ReplicaError: if the device refuses.
         """
 
-    def warm_up(self, batches: Sequence[Arrays]) -> None:
+    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
         """Run each batch at least three times: TorchScript specialises on the second and third.
 
         Args:
             batches: one per bucket, input name -> array with the batch axis.
+            between: called between forwards.
         """
 
     def run(self, inputs: Arrays) -> Arrays:

@@ -32,7 +32,6 @@ class CompiledBackend(FormBackend):
         manifest: what is in it.
         form: which variant.
         device: where to run.
-        cpu_threads: intra-op threads of what the package leaves to torch.
         packages: where loaded packages are kept: each is loaded once a process. What is closed
             stays there, for to load it again would leak.
     """
@@ -43,10 +42,9 @@ class CompiledBackend(FormBackend):
         manifest: Manifest,
         form: Form,
         device: Device,
-        cpu_threads: int,
         packages: Packages,
     ) -> None:
-        super().__init__(folder, manifest, form, device, cpu_threads)
+        super().__init__(folder, manifest, form, device)
         self._packages = packages
 
     def open(self, data: bytes) -> Forward:

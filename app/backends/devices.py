@@ -52,6 +52,11 @@ def cpu_threads(devices: tuple[Device, ...], processes: int = 1) -> int:
     return max(1, (usable_cores() // processes - 1) // max(1, replicas))
 
 
+def compute_with(threads: int) -> None:
+    """Compute with so many intra-op threads in this thread; torch keeps the number by thread."""
+    torch.set_num_threads(threads)
+
+
 def share_one_core(devices: tuple[Device, ...], processes: int = 1) -> bool:
     """Whether the replicas compute on the only core that the event loop of their process has."""
     return all(device.kind == "cpu" for device in devices) and usable_cores() // processes <= 1

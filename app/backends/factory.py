@@ -96,5 +96,5 @@ class TorchBackends:
     def _backend(self, folder: Path, manifest: Manifest, form: Form, device: Device) -> Backend:
         variant: Variant = manifest.variants[form.variant]
         if variant.format == "torchscript":
-            return TorchScriptBackend(folder, manifest, form, device, self._threads)
-        return CompiledBackend(folder, manifest, form, device, self._threads, self._packages)
+            return TorchScriptBackend(folder, manifest, form, device)
+        return CompiledBackend(folder, manifest, form, device, self._packages)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from app.backends.base import Between
 from app.types import Arrays, ServedStep, Serving
+from models.plan import nothing
 
 # Gets the inputs of a run and either returns its outputs, or None to leave that to the backend; it
 # may block, or raise what a real backend would.
@@ -45,11 +47,12 @@ class FakeBackend:
         if self.refusal is not None:
             raise self.refusal
 
-    def warm_up(self, batches: Sequence[Arrays]) -> None:
+    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
         """See `Backend`."""
         self.calls.append("warm_up")
         for batch in batches:
             for _ in range(3):
+                between()
                 self.run(batch)
 
     def run(self, inputs: Arrays) -> Arrays:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +9,20 @@ from pathlib import Path
 import structlog
 import torch
 
-from app.errors import ArtifactInvalid, DeviceLost, ModelError, ReplicaError
+from app.backends.base import Between
+from app.errors import ArtifactInvalid, DeviceLost, ModelError, OutOfMemory, ReplicaError
 from app.types import Array, Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
 from models.forms import Forward, named_outputs
+from models.integrity import IntegrityError, read_verified
 from models.manifest import Manifest
-from models.plan import WARM_RUNS, Form
+from models.plan import WARM_RUNS, Form, nothing
 
 LOG = structlog.get_logger(__name__)
+# What torch's allocators say: that of the CPU raises a RuntimeError as for anything else, and so
+# does TorchScript's interpreter of whatever it hears from below.
+NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+NO_MEMORY = (NO_HOST_MEMORY, "CUDA out of memory")
 
 
 class FormBackend(ABC):
@@ -28,18 +33,14 @@ class FormBackend(ABC):
         manifest: what is in it.
         form: which variant, and whether it is optimized at load.
         device: where to run.
-        cpu_threads: intra-op threads when the device is the CPU.
     """
 
-    def __init__(
-        self, folder: Path, manifest: Manifest, form: Form, device: Device, cpu_threads: int
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, form: Form, device: Device) -> None:
         self.manifest = manifest
         self.form = form
         self.variant = manifest.variants[form.variant]
         self.file = folder / self.variant.file
         self.device = torch.device(str(device))
-        self._cpu_threads = cpu_threads
         self._forward: Forward | None = None
 
     @abstractmethod
@@ -57,8 +58,6 @@ class FormBackend(ABC):
 
     def load(self) -> None:
         """See `Backend`."""
-        if self.device.type == "cpu":
-            torch.set_num_threads(self._cpu_threads)  # per thread: this is the replica's
         data = verified_bytes(self.file, self.manifest)
         try:
             self._forward = self.open(data)
@@ -73,10 +72,11 @@ class FormBackend(ABC):
             LOG.error("form_not_loaded", file=self.file.name, form=str(self.form), error=str(error))
             raise self.refused() from error
 
-    def warm_up(self, batches: Sequence[Arrays]) -> None:
+    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
         """See `Backend`."""
         for batch in batches:
             for _ in range(WARM_RUNS):
+                between()
                 self.run(batch)
 
     def run(self, inputs: Arrays) -> Arrays:
@@ -103,13 +103,9 @@ def verified_bytes(file: Path, manifest: Manifest) -> bytes:
         ArtifactInvalid: if it is not what the manifest says.
     """
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise ArtifactInvalid(f"{file.name} cannot be read: {error.strerror}") from error
-    got, wanted = hashlib.sha256(data).hexdigest(), manifest.files[file.name].sha256
-    if got != wanted:
-        raise ArtifactInvalid(f"{file.name} has SHA-256 {got}, the manifest says {wanted}")
-    return data
+        return read_verified(file.parent, file.name, manifest.files[file.name])
+    except IntegrityError as error:
+        raise ArtifactInvalid(str(error)) from error
 
 
 def run_forward(
@@ -134,11 +130,14 @@ def run_forward(
         with torch.inference_mode():
             tensors = [_tensor(inputs[spec.name]).to(device) for spec in manifest.inputs]
             return named_outputs(forward(*tensors), manifest.outputs)
-    except torch.OutOfMemoryError as error:  # a smaller part of the batch may fit
-        raise ModelError(f"out of memory on {device}") from error
+    except (torch.OutOfMemoryError, MemoryError):  # a smaller part of the batch may fit
+        # Without its cause, whose frames would keep the tensors while smaller parts are tried.
+        raise OutOfMemory(f"out of memory on {device}") from None
     except torch.AcceleratorError as error:
         raise DeviceLost(str(error)) from error
-    except (torch.jit.Error, RuntimeError, ValueError, TypeError, MemoryError) as error:
+    except (torch.jit.Error, RuntimeError, ValueError, TypeError) as error:
+        if any(words in str(error) for words in NO_MEMORY):
+            raise OutOfMemory(f"out of memory on {device}") from None
         raise ModelError(str(error)) from error
 
 

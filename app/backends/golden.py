@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from app.backends.base import Backend
+from app.backends.base import Backend, Between
 from app.errors import ArtifactInvalid
 from app.types import Array, Arrays
 from models.manifest import Manifest
+from models.plan import nothing
 from models.tensors import Tolerance, stack
 
 
@@ -52,10 +53,17 @@ class Golden:
         """
         self._check(backend, [0])
 
-    def replay(self, backend: Backend, sizes: Sequence[int]) -> dict[int, float]:
+    def replay(
+        self, backend: Backend, sizes: Sequence[int], between: Between = nothing
+    ) -> dict[int, float]:
         """Replay every example alone, then those of one shape together in batches of every size.
 
         Different examples stand side by side: none may find its way into another's answer.
+
+        Args:
+            backend: a loaded one.
+            sizes: of the batches.
+            between: called between forwards.
 
         Returns:
             batch size -> seconds of its run; where shapes differ, of the slowest.
@@ -65,10 +73,12 @@ class Golden:
             BackendError: if there is none.
         """
         for index in range(len(self._examples)):
+            between()
             self._check(backend, [index])
         took_s: dict[int, float] = {}
         for group in self._groups:
             for size in sizes:
+                between()
                 seconds = self._check(backend, [group[row % len(group)] for row in range(size)])
                 took_s[size] = max(seconds, took_s.get(size, 0.0))
         return took_s

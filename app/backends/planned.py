@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from app.backends.base import Backend, close_safely
+from app.backends.base import Backend, Between, close_safely
 from app.backends.golden import Golden
 from app.errors import ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
@@ -22,6 +23,7 @@ from models.plan import (
     choose,
     choose_one,
     form_at,
+    nothing,
     seconds_of,
     time_interleaved,
     within_limits,
@@ -30,6 +32,8 @@ from models.processor import Processor
 
 LOG = structlog.get_logger(__name__)
 TIMED_ROUNDS = 9
+PATIENCE_S = 60.0  # with another replica that measures
+LOOK_S = 0.001  # between two looks at what else a waiting thread could do
 TIMING_BUDGET_S = 0.5  # per batch size: a large model gets fewer rounds, but MIN_ROUNDS
 
 
@@ -64,16 +68,26 @@ class Measurements:
         self._lock = threading.Lock()
 
     def known(self, key: Hashable) -> Measured | None:
-        """What was measured before; waits for who is measuring now."""
-        with self._lock:
-            return self._found.get(key)
+        """What was measured before."""
+        return self._found.get(key)
 
-    def get(self, key: Hashable, measure: Callable[[], Measured]) -> Measured:
-        """What is known, else what `measure` finds; others wait so long."""
-        with self._lock:
+    def get(
+        self, key: Hashable, measure: Callable[[], Measured], between: Between = nothing
+    ) -> Measured:
+        """What is known, else what `measure` finds; who waits so long has time for others."""
+        waits_until = time.monotonic() + PATIENCE_S
+        while not self._lock.acquire(timeout=LOOK_S):
+            if key in self._found:
+                return self._found[key]
+            if time.monotonic() > waits_until:  # who measures may hang: it is no longer waited for
+                return measure()
+            between()
+        try:
             if key not in self._found:
                 self._found[key] = measure()
             return self._found[key]
+        finally:
+            self._lock.release()
 
 
 class PlannedBackend:
@@ -131,7 +145,7 @@ class PlannedBackend:
                 raise VariantUnusable("; ".join(dict.fromkeys(refusals)))
             self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
 
-    def warm_up(self, batches: Sequence[Arrays]) -> None:
+    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
         """See `Backend`; replays the golden examples on every form, and measures where it must.
 
         Raises:
@@ -144,12 +158,14 @@ class PlannedBackend:
         if self._stored is not None or self._measured is not None:
             for form, part in self._loaded.items():
                 served = [size for size in by_size if form_at(self._steps, size) == form]
-                _warm(part, by_size, sorted(served))
+                _warm(part, by_size, sorted(served), between)
             return
-        sizes = self._warm_contestants(by_size)
+        sizes = self._warm_contestants(by_size, between)
         if len(self._loaded) > 1 and by_size:
             key = (self._key, tuple(self._loaded))  # another replica may have lost a form
-            self._measured = self._measurements.get(key, lambda: self._measure(by_size, sizes))
+            self._measured = self._measurements.get(
+                key, lambda: self._measure(by_size, sizes, between), between
+            )
             self._steps = self._measured.steps
             LOG.info(
                 "plan_measured",
@@ -197,7 +213,9 @@ class PlannedBackend:
                 self._loaded[form] = part
         return refusals
 
-    def _warm_contestants(self, by_size: Mapping[int, Sequence[Arrays]]) -> dict[Form, set[int]]:
+    def _warm_contestants(
+        self, by_size: Mapping[int, Sequence[Arrays]], between: Between
+    ) -> dict[Form, set[int]]:
         """Warm every form; one that fails here is dropped while there are others.
 
         Returns:
@@ -207,7 +225,8 @@ class PlannedBackend:
         for form, part in list(self._loaded.items()):
             try:
                 alone = len(self._loaded) == 1
-                sizes[form] = _warm(part, by_size, sorted(by_size), stop_at_limit=not alone)
+                ascending = sorted(by_size)
+                sizes[form] = _warm(part, by_size, ascending, between, stop_at_limit=not alone)
             except ModelError as error:
                 if len(self._loaded) == 1:
                     raise
@@ -216,7 +235,10 @@ class PlannedBackend:
         return sizes
 
     def _measure(
-        self, by_size: Mapping[int, Sequence[Arrays]], sizes: Mapping[Form, set[int]]
+        self,
+        by_size: Mapping[int, Sequence[Arrays]],
+        sizes: Mapping[Form, set[int]],
+        between: Between,
     ) -> Measured:
         rounds: dict[int, dict[Form, list[float]]] = {}
         for size, same in sorted(by_size.items()):
@@ -225,7 +247,7 @@ class PlannedBackend:
                 for form, part in self._loaded.items()
                 if size in sizes[form]
             }
-            taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S)
+            taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
             rounds[size] = {form: [t / len(same) for t in times] for form, times in taken.items()}
         holds_gil = [form for form, part in self._loaded.items() if part.holds_gil]
         allowed = within_limits(rounds, holds_gil)
@@ -243,6 +265,7 @@ def _warm(
     part: Part,
     by_size: Mapping[int, Sequence[Arrays]],
     sizes: Sequence[int],
+    between: Between,
     *,
     stop_at_limit: bool = False,
 ) -> set[int]:
@@ -256,7 +279,7 @@ def _warm(
     """
     warmed: list[int] = []
     for size in sizes:
-        part.backend.warm_up(by_size[size])
+        part.backend.warm_up(by_size[size], between)
         if part.holds_gil:
             longest_s = max(_seconds(part.backend, batch) for batch in by_size[size])
             if longest_s > GIL_LIMIT_S and stop_at_limit:
@@ -270,7 +293,7 @@ def _warm(
                     instead="serve the plan, or a TorchScript variant",
                 )
         warmed.append(size)
-    part.golden.replay(part.backend, warmed)
+    part.golden.replay(part.backend, warmed, between)
     return set(warmed)
 
 

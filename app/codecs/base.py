@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from app.codecs.item_schema import JsonSchema
 from app.errors import PayloadTooLarge
 from app.types import Arrays, Item
 from models.manifest import Manifest
@@ -39,6 +40,8 @@ class Codec(Protocol):
 
     manifest: Manifest
     media_types: tuple[str, ...]
+    most_marks: int  # commas and opening brackets that the JSON of one item may need
+    most_lists: int  # opening brackets among them that are not the item's own object
 
     def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
         """One item from its JSON value; pictures take from the request's budget.
@@ -63,6 +66,9 @@ class Codec(Protocol):
             InvalidInput: if the bytes are not what the media type and the manifest say.
             PayloadTooLarge: if there are too many items; known before any of them is made.
         """
+
+    def item_schema(self) -> JsonSchema:
+        """What an item is in JSON."""
 
     def finish(self, outputs: Arrays) -> Arrays:
         """What is answered and cached of a batch's outputs; rows stay rows, whatever their mates.

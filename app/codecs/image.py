@@ -6,11 +6,13 @@ import base64
 import binascii
 
 from app.codecs.base import PixelBudget
+from app.codecs.item_schema import JsonSchema
 from app.codecs.tensor import TensorCodec, check_media_type
 from app.errors import InvalidInput
 from app.types import Item
 from models.manifest import ImageCodecSpec, Manifest
-from models.preprocess import PictureError, open_picture, preprocess
+from models.pictures import PictureError
+from models.preprocess import open_picture, preprocess
 
 PICTURES = ("image/png", "image/jpeg")
 
@@ -33,6 +35,8 @@ class ImageCodec:
         self._input = manifest.inputs[0]
         self._tensor = TensorCodec(manifest)
         self.media_types = (*PICTURES, *self._tensor.media_types)
+        self.most_marks = self._tensor.most_marks
+        self.most_lists = self._tensor.most_lists
         self.decode_numbers = self._tensor.decode_numbers
         self.finish = self._tensor.finish
         self.encode = self._tensor.encode
@@ -59,6 +63,15 @@ class ImageCodec:
             return [self._picture(body, None)]
         check_media_type(media_type, self.media_types)
         return self._tensor.decode_raw(media_type, body, max_items=max_items)
+
+    def item_schema(self) -> JsonSchema:
+        """A string that JSON Schema cannot tell from others, or the tensor."""
+        picture = {
+            "type": "string",
+            "contentEncoding": "base64",
+            "description": "a PNG or JPEG file in base64, also as a data: URL",
+        }
+        return {"anyOf": [picture, *self._tensor.item_schema()["anyOf"]]}
 
     def _picture(self, data: bytes, budget: PixelBudget | None) -> Item:
         try:

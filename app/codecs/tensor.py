@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import math
 import tokenize
+import warnings
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
+from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.numbers import NumberReader, is_finite
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Item, Signature
@@ -18,6 +21,7 @@ from models.manifest import Manifest
 from models.tensors import TensorSpec
 
 MAX_NPY_HEADER_BYTES = 4096
+INEXACT = 2**53  # from here on a float may stand for another whole number than was written
 MAX_SHOWN = 8  # of a client's names, in an error
 MAX_SHOWN_CHARACTERS = 60
 # What numpy's reader of the header, a Python literal, raises at what is none.
@@ -38,6 +42,8 @@ class TensorCodec:
         self.manifest = manifest
         self.media_types: tuple[str, ...] = ()
         self._inputs = manifest.inputs
+        self.most_marks = sum(map(_most_marks, self._inputs))
+        self.most_lists = sum(map(_most_lists, self._inputs))
         self._reader: NumberReader | None = None
         self._signature: Signature | None = None  # one for all items, where no dimension is free
         if all(spec.is_fixed for spec in self._inputs):
@@ -90,6 +96,10 @@ class TensorCodec:
         _check_finite(spec, stacked)
         return self._items(stacked)
 
+    def item_schema(self) -> JsonSchema:
+        """See `Codec`."""
+        return tensor_item(self._inputs)
+
     def _octets(self, body: bytes, many: bool) -> Array:
         spec, size = self._inputs[0], self._item_bytes
         fits = len(body) == size if not many else len(body) > 0 and len(body) % size == 0
@@ -113,6 +123,21 @@ class TensorCodec:
         if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
             rows = (stacked[index, ...] for index in range(len(stacked)))
         return [Item({name: row}, signature) for row in rows]
+
+
+def _most_marks(spec: TensorSpec) -> int:
+    """Of one item: a comma behind each number, list and name, an opening bracket before a list."""
+    return math.prod(_most_sizes(spec)) + 2 * _most_lists(spec) + 4
+
+
+def _most_lists(spec: TensorSpec) -> int:
+    """Of one item: the list of the first axis, those of the second in it, and so on."""
+    sizes = _most_sizes(spec)
+    return sum(math.prod(sizes[:depth]) for depth in range(len(sizes)))
+
+
+def _most_sizes(spec: TensorSpec) -> list[int]:
+    return [spec.free_max if size == -1 else size for size in spec.item_shape]
 
 
 def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
@@ -139,15 +164,35 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
         ) from error
     if array.size == 0 and array.dtype == np.float64:  # an empty list has no type of its own
         array = array.astype(spec.dtype)
+        if not spec.is_fixed:  # and there is one way to write [0], [0, 2] and [0, 0, 7]
+            inner = tuple(max(0, size) for size in spec.item_shape[array.ndim :])
+            array = array.reshape(array.shape + inner)
     if flat and array.ndim == 1 and array.size == math.prod(spec.item_shape):
         array = array.reshape(spec.item_shape)
     if not spec.takes(array.shape):
         raise InvalidInput(
             f"{spec.name!r}: expected {_wanted(spec)}, got shape {list(array.shape)}"
         )
+    if array.dtype.kind != "b" and _holds_bools(value):  # numpy made numbers of them
+        raise _not_all(spec)
     converted = _convert(spec, array)
     _check_finite(spec, converted)
     return converted
+
+
+def _holds_bools(value: object) -> bool:
+    if not isinstance(value, list):
+        return isinstance(value, bool)
+    kinds = set(map(type, value))
+    return bool in kinds or (list in kinds and any(map(_holds_bools, value)))
+
+
+def _not_all(spec: TensorSpec) -> InvalidInput:
+    kind = "true or false" if spec.dtype == "bool" else "numbers"
+    return InvalidInput(
+        f"{spec.name!r}: expected {_wanted(spec)}, got values that are not all {kind} "
+        "(or some too large)"
+    )
 
 
 def _convert(spec: TensorSpec, array: Array) -> Array:
@@ -155,14 +200,17 @@ def _convert(spec: TensorSpec, array: Array) -> Array:
     wanted = np.dtype(spec.dtype)
     numeric = "b" if wanted.kind == "b" else "iu" if array.dtype.kind in "iu" else "f"
     if array.dtype.kind not in numeric:
-        raise InvalidInput(
-            f"{spec.name!r}: expected {_wanted(spec)}, got values that are not all "
-            f"{'true or false' if wanted.kind == 'b' else 'numbers'} (or some too large)"
-        )
+        raise _not_all(spec)
     with np.errstate(over="ignore", invalid="ignore"):
         converted = np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
     if wanted.kind in "iu" and not np.array_equal(converted, array):
         raise InvalidInput(f"{spec.name!r}: expected whole numbers in the range of {spec.dtype}")
+    if wanted.kind in "iu" and array.dtype.kind == "f" and (abs(array) >= INEXACT).any():
+        raise InvalidInput(
+            f"{spec.name!r}: whole numbers of 2**53 and more are exact only where all are written "
+            f"as integers, and one here has a decimal point or an exponent, or is out of the range "
+            f"of {spec.dtype}"
+        )
     return converted
 
 
@@ -180,16 +228,11 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
     """Reads header and bytes apart: the header's claims allocate nothing."""
     file = io.BytesIO(body)
     try:
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            header = np.lib.format.read_array_header_1_0(file, MAX_NPY_HEADER_BYTES)
-        elif version == (2, 0):
-            header = np.lib.format.read_array_header_2_0(file, MAX_NPY_HEADER_BYTES)
-        else:
-            raise InvalidInput(f"an .npy file of version {version}; 1.0 and 2.0 are read")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that Python 2 wrote, for the log of a sender
+            shape, fortran, dtype = _npy_header(file)
     except NPY_DAMAGE as error:
         raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
-    shape, fortran, dtype = header
     if dtype.hasobject or dtype.kind not in "fiub":
         raise InvalidInput(f"{spec.name!r}: expected {_wanted(spec)}, got an array of {dtype}")
     data = memoryview(body)[file.tell() :]
@@ -207,6 +250,15 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
         wanted = f"{_wanted(spec)}, with a leading axis for the items" if many else _wanted(spec)
         raise InvalidInput(f"{spec.name!r}: expected {wanted}, got shape {list(shape)}")
     return _convert(spec, rows)
+
+
+def _npy_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file, MAX_NPY_HEADER_BYTES)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file, MAX_NPY_HEADER_BYTES)
+    raise InvalidInput(f"an .npy file of version {version}; 1.0 and 2.0 are read")
 
 
 def _wanted(spec: TensorSpec) -> str:

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 WEIGHT = 0.2  # of the newest batch
 MOST = 5.0  # times what was expected: more of one batch is an accident, and counts as so much
-NO_ACCIDENT = 3  # such batches in a row: what was expected was wrong, at every size
+# Such batches in a row, all longer or all shorter: what was expected was wrong, by what the mildest
+# of them says. The last of three accidents may have been a hundred times too long. It was wrong at
+# every size if they were of two sizes: one size alone may have been measured badly, or be special.
+NO_ACCIDENT = 3
 NO_PRESSURE = (
     8  # full batches that fit into the time allowed: then nothing is gained by smaller ones
 )
@@ -33,7 +36,7 @@ class BatchTimes:
         self.most = most
         self._sizes = sorted(measured)
         self._means = [max(LEAST_S, measured[size]) for size in self._sizes]
-        self._surprises = 0
+        self._surprises: list[tuple[float, int]] = []  # times what was expected, and the size
         self._deviation = 0.0  # of what batches took from what was expected, as a share of that
         self.full_s = self.expected_s(most)
 
@@ -62,10 +65,10 @@ class BatchTimes:
         if expected_s <= 0 or not self._sizes[0] <= size <= self._sizes[-1]:
             self._learn(size, max(LEAST_S, seconds * size / items))
         else:
-            off = self._believed(seconds / expected_s) - 1
             at = bisect_left(self._sizes, items)
-            for each in (at,) if self._sizes[at] == items or at == 0 else (at - 1, at):
-                self._means[each] = max(LEAST_S, self._means[each] * (1 + WEIGHT * off))
+            known = range(at if self._sizes[at] == items or at == 0 else at - 1, at + 1)
+            off = self._believed(seconds / expected_s, size, known) - 1
+            self._scale(known, 1 + WEIGHT * off)
             self._deviation += WEIGHT * (abs(off) - self._deviation)
         self.full_s = self.expected_s(self.most)
 
@@ -83,17 +86,34 @@ class BatchTimes:
         best = max(size / self.expected_s(size) for size in fitting)
         return next(size for size in fitting if size / self.expected_s(size) >= EFFICIENT * best)
 
-    def _believed(self, ratio: float) -> float:
-        """What to make of a batch that took so many times what was expected."""
+    def _believed(self, ratio: float, size: int, known: range) -> float:
+        """What to make of a batch that took so many times what was expected.
+
+        Args:
+            ratio: so many.
+            size: of the batch, rounded up to a power of two.
+            known: the means that it was expected by.
+        """
         if 1 / MOST <= ratio <= MOST:
-            self._surprises = 0
+            self._surprises.clear()
             return ratio
-        self._surprises += 1
-        if self._surprises < NO_ACCIDENT:
+        longer = ratio > 1
+        if self._surprises and (self._surprises[-1][0] > 1) is not longer:
+            self._surprises.clear()
+        self._surprises.append((ratio, size))
+        if len(self._surprises) < NO_ACCIDENT:
             return min(ratio, MOST)
-        self._surprises = 0
-        self._means = [max(LEAST_S, mean * ratio) for mean in self._means]
+        ratios = [each for each, _ in self._surprises]
+        one_size = all(each == size for _, each in self._surprises)
+        self._surprises.clear()
+        self._scale(
+            known if one_size else range(len(self._means)), min(ratios) if longer else max(ratios)
+        )
         return 1.0
+
+    def _scale(self, which: range, factor: float) -> None:
+        for each in which:
+            self._means[each] = max(LEAST_S, self._means[each] * factor)
 
     def _learn(self, size: int, seconds: float) -> None:
         at = bisect_left(self._sizes, size)

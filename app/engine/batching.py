@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from app.types import Item, Signature
+import numpy as np
+
+from app.types import Array, Item, Signature
 
 COMPACT_ABOVE = 64  # withdrawn tickets that a lane may hold on to before it is swept
+NO_ITEM = Item({}, ())  # what a withdrawn ticket has: its own would count for nobody
 
 
 class TicketState(enum.Enum):
@@ -71,6 +74,7 @@ class _Lane:
     is cut, and its oldest ticket has to be looked for.
     """
 
+    item_bytes: int
     tickets: deque[Ticket] = field(default_factory=deque)
     waiting: int = 0
     by_age: bool = True
@@ -125,16 +129,19 @@ class Batcher:
 
     Args:
         limit_items: how many may wait.
+        limit_bytes: how many bytes those may have, counted by their arrays.
 
     Attributes:
         submitted: tickets that were ever submitted.
     """
 
-    def __init__(self, limit_items: int) -> None:
+    def __init__(self, limit_items: int, limit_bytes: int) -> None:
         self.submitted = 0
-        self._limit = limit_items
+        self.limit_items = limit_items
+        self.limit_bytes = limit_bytes
         self._lanes: dict[Signature, _Lane] = {}
         self._waiting = 0
+        self._waiting_bytes = 0
 
     @property
     def waiting(self) -> int:
@@ -142,15 +149,23 @@ class Batcher:
         return self._waiting
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes of their items."""
+        return self._waiting_bytes
+
+    @property
     def room(self) -> int:
         """How many more may be submitted."""
-        return max(0, self._limit - self._waiting)
+        return max(0, self.limit_items - self._waiting)
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes those may have."""
+        return max(0, self.limit_bytes - self._waiting_bytes)
 
     def submit(self, ticket: Ticket) -> None:
-        """Queue a ticket; the caller has looked at `room`."""
-        lane = self._lanes.get(ticket.item.signature)
-        if lane is None:
-            lane = self._lanes[ticket.item.signature] = _Lane()
+        """Queue a ticket; the caller has looked at `room` and `room_bytes`."""
+        lane = self._lane_of(ticket)
         if lane.tickets and ticket.due_at < lane.tickets[-1].due_at:
             lane.by_due = False
         lane.tickets.append(ticket)
@@ -158,10 +173,10 @@ class Batcher:
         self._count(lane, +1)
 
     def put_back(self, tickets: Sequence[Ticket]) -> None:
-        """Queue accepted tickets again, once, ahead of the others and whatever the limit."""
+        """Queue accepted tickets again, once, ahead of the others and whatever the limits."""
         for ticket in reversed(tickets):
             ticket.state, ticket.moved = TicketState.WAITING, True
-            lane = self._lanes.setdefault(ticket.item.signature, _Lane())
+            lane = self._lane_of(ticket)
             if lane.tickets and lane.tickets[0].due_at < ticket.due_at:
                 lane.by_due = False
             if lane.tickets and lane.tickets[0].enqueued_at < ticket.enqueued_at:
@@ -176,6 +191,7 @@ class Batcher:
             lane = self._lanes[ticket.item.signature]
             self._count(lane, -1)
             self._forget_if_empty(ticket.item.signature, lane)
+            ticket.item = NO_ITEM
             if len(lane.tickets) > 2 * lane.waiting + COMPACT_ABOVE:  # callers that come and go
                 lane.tickets = deque(t for t in lane.tickets if t.state is TicketState.WAITING)
 
@@ -199,9 +215,18 @@ class Batcher:
             views.append(LaneView(signature, lane.waiting, oldest_at, first.due_at, allowed_s))
         return views
 
-    def ahead(self, deadline: float) -> int:
-        """Tickets that wait and are due no later: done before one of that deadline."""
-        return sum([lane.ahead(deadline) for lane in self._lanes.values()])
+    @property
+    def shapes(self) -> int:
+        """How many signatures wait: these cannot share batches."""
+        return len(self._lanes)
+
+    def waiting_by_shape(self) -> list[int]:
+        """Tickets that wait, of each signature."""
+        return [lane.waiting for lane in self._lanes.values()]
+
+    def ahead(self, deadline: float) -> list[int]:
+        """Those of them that are due no later: done before one of that deadline."""
+        return [lane.ahead(deadline) for lane in self._lanes.values()]
 
     def cut(self, signature: Signature, size: int, now: float) -> tuple[list[Ticket], list[Ticket]]:
         """Take up to `size` tickets for a batch, the earliest due first.
@@ -229,10 +254,34 @@ class Batcher:
         self._forget_if_empty(signature, lane)
         return batch, expired
 
+    def _lane_of(self, ticket: Ticket) -> _Lane:
+        lane = self._lanes.get(ticket.item.signature)
+        if lane is None:
+            lane = self._lanes[ticket.item.signature] = _Lane(ticket.item.nbytes)
+        return lane
+
     def _count(self, lane: _Lane, change: int) -> None:
         lane.waiting += change
         self._waiting += change
+        self._waiting_bytes += change * lane.item_bytes
 
     def _forget_if_empty(self, signature: Signature, lane: _Lane) -> None:
         if lane.waiting == 0:
             del self._lanes[signature]
+
+
+def on_its_own(item: Item) -> Item:
+    """An item that keeps no more alive than its own bytes: those are what the queue counts.
+
+    The items of one body are mostly views of one array of them all, which lives as long as any.
+    """
+    for array in item.arrays.values():
+        if _is_part(array):
+            arrays = {name: a.copy() if _is_part(a) else a for name, a in item.arrays.items()}
+            return Item(arrays, item.signature)
+    return item
+
+
+def _is_part(array: Array) -> bool:
+    whole = array.base
+    return isinstance(whole, np.ndarray) and whole.nbytes > array.nbytes

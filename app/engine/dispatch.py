@@ -62,6 +62,10 @@ class Dispatcher:
         """Serve a line from now on."""
         self.lines[line.model] = line
 
+    def remove(self, line: Line) -> None:
+        """Serve a line no more; nothing of it waits or runs."""
+        del self.lines[line.model]
+
     def serves(self, model: ModelId) -> bool:
         """Whether any replica serves the model."""
         for replica in self._replicas:  # noqa: SIM110  # for every request: `any` takes twice as long
@@ -129,6 +133,8 @@ class Dispatcher:
     def _serve(self, line: Line, now: float) -> Decision:
         """Start one batch of a line if the policy says so."""
         free = [replica for replica in self._replicas if replica.is_free(line.model)]
+        # Where one proves a new version, a batch would wait for a forward of that, or for ever.
+        free = [replica for replica in free if not replica.is_called] or free
         again: float | None = None
         if not free or line.batcher.waiting == 0:
             line.gathering_since = None
@@ -158,10 +164,11 @@ class Dispatcher:
         expected_s = line.times.expected_s(len(items))
 
         def work(backend: Backend) -> Report:
-            return run_batch(backend, items, line.contract)
+            return run_batch(backend, items, line.contract, replica.beat)
 
         def done(report: Report) -> None:
             ended = self._clock.now()
+            line.running -= 1
             line.running_s -= expected_s
             took_s = report.compute_s
             if undisturbed:
@@ -170,21 +177,24 @@ class Dispatcher:
                 began = now if tickets[0].moved else min(now, max(replica.free_since, ready_at))
                 took_s = max(took_s, ended - began)
             replica.free_since = ended
-            line.used_s += took_s
+            # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
+            line.used_s += took_s if report.fault is None else min(took_s, expected_s)
             self._record(line, replica, tickets, report, now)
             if report.fault is None:
                 line.times.took(len(tickets), took_s)
             self.worked_at = self._clock.now()
 
         def failed(error: BaseException) -> Report:
-            fault = ReplicaError(f"bug: {type(error).__name__}: {error}")
+            fault = error if isinstance(error, ReplicaError) else _bug(error)
             return Report([None] * len(items), fault, (), 0.0, 0)
 
         self._fair_s = max(self._fair_s, line.used_s)
+        line.running += 1
         line.running_s += expected_s  # so that other replicas go to others meanwhile
-        undisturbed = replica.calling == 0  # by what is loaded in its thread
+        undisturbed = not replica.is_called  # by what is loaded in its thread
         replica.busy_until = now + expected_s
-        self._blocked = 0.0 < expected_s < self._block_s  # never for what was not measured
+        # Never for what was not measured.
+        self._blocked = undisturbed and 0.0 < expected_s < self._block_s
         replica.start(line.model, work, done, failed, self._block_s if self._blocked else 0.0)
 
     def _record(
@@ -194,6 +204,10 @@ class Dispatcher:
             line.metrics.compute_seconds.observe(report.compute_s)
         if report.forwards > 1:
             line.metrics.splits.inc()
+        if report.out_of_memory_at:
+            line.metrics.out_of_memory.inc()
+            line.out_of_memory(report.out_of_memory_at, self._clock.now())
+            LOG.warning("batch_limit_lowered", model=str(line.model), items=line.most)
         if report.errors:  # once a batch: a flood of bad items must not become a flood of logs
             first = str(report.errors[0])
             LOG.error("model_failed", model=str(line.model), items=len(report.errors), first=first)
@@ -231,6 +245,10 @@ def _sooner(one_s: float | None, other_s: float | None) -> float | None:
     if one_s is None or other_s is None:
         return other_s if one_s is None else one_s
     return min(one_s, other_s)
+
+
+def _bug(error: BaseException) -> ReplicaError:
+    return ReplicaError(f"bug: {type(error).__name__}: {error}")
 
 
 def _charged(line: Line) -> float:

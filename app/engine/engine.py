@@ -13,8 +13,9 @@ from types import MappingProxyType
 
 import structlog
 
+from app.engine.admission import Admission
 from app.engine.batch_times import BatchTimes
-from app.engine.batching import Batcher, Ticket, TicketState
+from app.engine.batching import Batcher, Ticket, TicketState, on_its_own
 from app.engine.cache import PredictionCache
 from app.engine.clock import Clock
 from app.engine.dispatch import Dispatcher
@@ -29,19 +30,17 @@ from app.engine.singleflight import Flight, SingleFlight, Waiter
 from app.engine.submission import Submission
 from app.engine.waiting import OpenWaiters
 from app.errors import (
-    DeadlineExceeded,
     ItemFailed,
     ModelNotFound,
     ModelNotReady,
-    Overloaded,
-    PayloadTooLarge,
     ReplicaError,
     ShuttingDown,
 )
-from app.metrics import Metrics, ModelMetrics
+from app.metrics import Metrics, ModelGauges, ModelMetrics
 from app.types import Answer, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
+RETIRE_LOOK_S = 0.01  # between two looks whether a model that leaves is done
 NOT_MEASURED: Mapping[int, float] = MappingProxyType({})
 
 
@@ -51,6 +50,7 @@ class EngineConfig:
 
     Attributes:
         queue_limit_items: how many items of one model may wait.
+        queue_limit_bytes: how many bytes those may have.
         cache_bytes: bound of the prediction cache; 0 turns it off.
         cache_ttl_s: how long a prediction is kept at most; None for ever.
         block_s: the event loop stands still for batches that take less: for replicas that compute
@@ -62,6 +62,7 @@ class EngineConfig:
     cache_bytes: int
     cache_ttl_s: float | None
     block_s: float = 0.0
+    queue_limit_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Engine:
         self._flights: SingleFlight[Ticket] = SingleFlight()
         self._dispatcher = Dispatcher(replicas, clock, self._settle, config.block_s)
         self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
+        self._admission = Admission(self._forecast, clock)
         self._lag = ReadingLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
@@ -149,7 +151,7 @@ class Engine:
                 flying.append(flight)
             else:
                 fresh[key] = item
-        self._admit(line, len(fresh), deadline, lag_s)
+        self._admission.admit(line, fresh.values(), deadline, lag_s)
         for flight in flying:
             self._join(line, flight, waiter)
         for key, item in fresh.items():
@@ -169,7 +171,7 @@ class Engine:
                 return None
             waiter.outcomes[key] = value
         waiter.keys.extend(keys)
-        self._admit(served.line, 0, deadline)
+        self._admission.admit(served.line, (), deadline)
         return self._accepted(served.line, waiter, CacheCounts(hit=len(keys)))
 
     def read_lag_s(self) -> float:
@@ -182,9 +184,9 @@ class Engine:
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as `submit` would.
         """
-        line, allowed_s = self._served(model).line, deadline - self._clock.now()
-        if allowed_s > 0:  # else `submit` has a better word for it
-            self._foresee(line, 1, deadline, allowed_s, lag_s)
+        line = self._served(model).line
+        if deadline > self._clock.now():  # else `submit` has a better word for it
+            self._admission.foresee(line, 1, deadline, lag_s)
 
     def identity(self, model: ModelId) -> str:
         """What its cached answers belong to, as it was published; empty: it was not."""
@@ -208,15 +210,34 @@ class Engine:
             batch_s: items of a batch -> seconds, as measured before it serves.
         """
         metrics = self._metrics.model(model)
-        batcher = Batcher(self._config.queue_limit_items)
-        metrics.queue_depth.set_function(lambda: batcher.waiting)  # asked when it is scraped
-        metrics.queue_limit.set(self._config.queue_limit_items)
-        metrics.replicas.set_function(lambda: self._dispatcher.ready_replicas(model))
+        batcher = Batcher(self._config.queue_limit_items, self._config.queue_limit_bytes)
         batches = self._config.batches
         times = BatchTimes(batches.max_batch_size, batch_s)
         line = Line(model, batcher, batches, contract, metrics, times)
+        gauges = ModelGauges(
+            waiting=lambda: batcher.waiting,
+            queue_limit=lambda: batcher.limit_items,
+            replicas=lambda: self._dispatcher.ready_replicas(model),
+            waiting_bytes=lambda: batcher.waiting_bytes,
+            queue_limit_bytes=lambda: batcher.limit_bytes,
+            predicted_wait_s=lambda: self._forecast.wait_s(line),
+        )
+        self._metrics.served(model, gauges)
         self._models[model] = _Served(line, KeyMaker(identity), partial(self._closed, line))
         self._dispatcher.add(line)
+
+    async def retire(self, model: ModelId) -> None:
+        """Serve a model no more: nothing new from now on; what was accepted is answered first.
+
+        How long that takes is bounded by the deadlines of those who wait.
+        """
+        served = self._models.pop(model, None)
+        if served is None:
+            return
+        while not served.line.is_empty:  # noqa: ASYNC110  # seldom; an event would cost every batch
+            await asyncio.sleep(RETIRE_LOOK_S)
+        self._dispatcher.remove(served.line)
+        self._metrics.retired(model)
 
     def watch_faults(self, tell: Callable[[Replica, ReplicaError], None]) -> None:
         """Have somebody told when a replica has broken; the engine gives it no more work."""
@@ -276,40 +297,11 @@ class Engine:
             raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
         return served
 
-    def _admit(self, line: Line, fresh: int, deadline: float, lag_s: float = 0.0) -> None:
-        """Refuse at once what cannot be queued as a whole, before anything has changed."""
-        allowed_s = deadline - self._clock.now()
-        if allowed_s <= 0:
-            raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
-        if fresh > self._config.queue_limit_items:
-            raise PayloadTooLarge(
-                f"{fresh} different items in one request, the queue holds "
-                f"{self._config.queue_limit_items}; split it"
-            )
-        if fresh > line.batcher.room:
-            raise Overloaded(
-                f"{line.batcher.waiting} items wait and {fresh} more do not fit "
-                f"(limit {self._config.queue_limit_items}); try again later or send fewer at once",
-                retry_after_s=self._forecast.clear_s(line, allowed_s),
-            )
-        if fresh > 0:
-            self._foresee(line, fresh, deadline, allowed_s, lag_s)
-
-    def _foresee(
-        self, line: Line, fresh: int, deadline: float, allowed_s: float, lag_s: float
-    ) -> None:
-        """Refuse what would be answered too late."""
-        if not self._forecast.can_meet(line, fresh, deadline, lag_s):
-            raise Overloaded(
-                f"it would not be ready within {allowed_s * 1000:.0f} ms: {line.batcher.waiting} "
-                "items wait; try again later, allow more or ask another server",
-                retry_after_s=self._forecast.clear_s(line, allowed_s),
-            )
-
     def _launch(self, line: Line, key: bytes, item: Item, waiter: Waiter) -> None:
         """Nobody computes this key yet: open a flight and queue its work."""
         now, deadline = self._clock.now(), waiter.deadline
-        ticket = Ticket(key, item, enqueued_at=now, due_at=deadline, expires_at=deadline)
+        own = on_its_own(item)
+        ticket = Ticket(key, own, enqueued_at=now, due_at=deadline, expires_at=deadline)
         self._flights.open(key, ticket, waiter)
         waiter.expect(key)
         line.batcher.submit(ticket)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from app.engine.clock import Clock
@@ -30,7 +31,9 @@ class Forecast:
         self._lines = lines
         self._clock = clock
 
-    def can_meet(self, line: Line, fresh: int, deadline: float, lag_s: float = 0.0) -> bool:
+    def can_meet(
+        self, line: Line, fresh: int, deadline: float, lag_s: float = 0.0, shapes: int = 1
+    ) -> bool:
         """Whether so many more items would be answered by their deadline, as far as one can tell.
 
         With an idle replica and nothing in the queue the answer is yes: a forecast that was wrong
@@ -41,14 +44,17 @@ class Forecast:
             fresh: how many.
             deadline: of them all.
             lag_s: what `ReadingLag` said when the request was read.
+            shapes: how many signatures they have.
         """
         now = self._clock.now()
         left_s = (deadline - now) * (1 - RESERVE) - lag_s
-        if self._at_most_s(fresh) <= left_s:
+        if self._at_most_s(fresh, shapes) <= left_s:
             return True
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):
             return True
-        return self._forecast_s(line, fresh, deadline, now, left_s) <= left_s
+        batches, each_s = _to_do(line, fresh, shapes, deadline, line.batch_size(left_s))
+        rounds = _rounded_up(batches, self._count(line, now))
+        return self._forecast_s(line, rounds * each_s, left_s, now) <= left_s
 
     def clear_s(self, line: Line, allowed_s: float) -> float:
         """Seconds until what waits for the model now is done, by the running estimates.
@@ -61,30 +67,32 @@ class Forecast:
         own_s = self._running_s(line, now) + line.waiting_s(allowed_s) / self._count(line, now)
         return own_s + self._others_s(line, own_s, allowed_s, now)
 
-    def _at_most_s(self, fresh: int) -> float:
-        """A bound that is quick to find: everything in full batches, on one replica."""
+    def wait_s(self, line: Line) -> float:
+        """Seconds that a request which came now, and has time enough, would wait for its batch."""
+        idle = line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas)
+        return 0.0 if idle else self.clear_s(line, math.inf)
+
+    def _at_most_s(self, fresh: int, shapes: int) -> float:
+        """A bound that is quick to find: everything in full batches, on one replica.
+
+        The last batch of each signature is not full; one that waits is taken to be one of theirs.
+        """
         bound_s = 0.0
         for line in self._lines.values():
             if line.batcher.waiting and not self._is_served(line):
                 continue  # it waits for a replica, and takes none from others
-            times = line.times
-            batches = (line.batcher.waiting + fresh) // times.most + 2  # one that runs, one to fill
-            bound_s += batches * times.full_s * (1 + MARGIN * times.deviation)
+            times, most = line.times, line.most  # which is less where a full batch did not fit
+            full_s = times.full_s if most == times.most else times.expected_s(most)
+            queue = line.batcher
+            partial = max(1, queue.shapes) + shapes - 1
+            batches = (queue.waiting + fresh) // most + partial + 1  # one that runs
+            bound_s += batches * full_s * (1 + MARGIN * times.deviation)
             bound_s += line.limits.batch_wait_s
         return bound_s
 
-    def _forecast_s(
-        self, line: Line, fresh: int, deadline: float, now: float, left_s: float
-    ) -> float:
-        """Seconds until so many more items of that deadline would be answered.
-
-        What is due no later is done before, all in full batches: who comes later may join the last.
-        """
-        size = line.times.efficient(left_s)
-        batches = _rounded_up(line.batcher.ahead(deadline) + fresh, size)
-        rounds = _rounded_up(batches, self._count(line, now))
-        own_s = self._running_s(line, now) + rounds * line.times.expected_s(size)
-        own_s += line.limits.batch_wait_s
+    def _forecast_s(self, line: Line, batches_s: float, left_s: float, now: float) -> float:
+        """Seconds until batches that take so long, one after the other, would be answered."""
+        own_s = self._running_s(line, now) + batches_s + line.limits.batch_wait_s
         whole_s = own_s + self._others_s(line, own_s, left_s, now)
         # As if all were off to one side: what slows one batch down mostly slows the next ones too.
         return whole_s * (1 + MARGIN * line.times.deviation)
@@ -117,6 +125,20 @@ class Forecast:
             for each in self._replicas
             if each.serves(line.model) and not (each.busy and each.busy_until < latest)
         ]
+
+
+def _to_do(line: Line, fresh: int, shapes: int, deadline: float, size: int) -> tuple[int, float]:
+    """How many batches until so many more items are answered, and the seconds of one.
+
+    What is due no later is done before, all in full batches: who comes later may join the last. Of
+    several signatures each has batches of its own, mostly small ones.
+    """
+    ahead = line.batcher.ahead(deadline)
+    if shapes == 1 and len(ahead) <= 1:
+        items = ahead[0] + fresh if ahead else fresh
+        return _rounded_up(items, size), line.times.expected_s(size)
+    batches, seconds = line.batches(ahead + [_rounded_up(fresh, shapes)] * shapes, size)
+    return batches, seconds / batches
 
 
 def _rounded_up(items: int, size: int) -> int:

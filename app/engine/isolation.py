@@ -10,8 +10,9 @@ from typing import TypeAlias
 import numpy as np
 
 from app.backends.base import Backend
-from app.errors import BackendFailed, ModelError, NonFiniteOutput, ReplicaError
+from app.errors import BackendFailed, ModelError, NonFiniteOutput, OutOfMemory, ReplicaError
 from app.types import Array, Arrays, Item, Outcome, frozen_copy
+from models.plan import nothing
 
 # Rows up to here are views of one copy of their batch, and keep it alive as long as they wait to be
 # answered: a copy of each takes 0.6 us. What is kept for longer, in the cache, is copied there.
@@ -48,6 +49,8 @@ class Report:
             code.
         compute_s: seconds in the backend, repeats included.
         forwards: runs of the model; more than one means that the batch was split.
+        out_of_memory_at: the smallest number of items that did not fit into the device's memory,
+            though each of them does; 0: all did.
     """
 
     outcomes: Sequence[Outcome | None]
@@ -55,25 +58,41 @@ class Report:
     errors: Sequence[ModelError]
     compute_s: float
     forwards: int
+    out_of_memory_at: int = 0
 
 
-def run_batch(backend: Backend, items: Sequence[Item], contract: Contract) -> Report:
+def run_batch(
+    backend: Backend,
+    items: Sequence[Item],
+    contract: Contract,
+    beat: Callable[[], None] = nothing,
+) -> Report:
     """Run items of one signature as a batch; where it fails, split until the culprit is alone.
 
     Args:
         backend: the model on this replica's device.
         items: at least one, all of one signature.
         contract: of the model.
+        beat: called before each run.
     """
-    return _Run(backend, items, contract).report()
+    return _Run(backend, items, contract, beat).report()
 
 
 class _Run:
-    def __init__(self, backend: Backend, items: Sequence[Item], contract: Contract) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        items: Sequence[Item],
+        contract: Contract,
+        beat: Callable[[], None],
+    ) -> None:
+        self._beat = beat
+        self._did_not_fit: list[tuple[int, int]] = []  # spans of items
         self._backend = backend
         self._items = items
         self._contract = contract
         self._probed = False
+        self._unsure: list[int] = []  # items that failed alone since it last gave an answer
         self._outcomes: list[Outcome | None] = [None] * len(items)
         self._forwards = 0
         self._errors: list[ModelError] = []
@@ -85,35 +104,54 @@ class _Run:
             error = self._attempt(0, len(self._items))
             if error is not None:
                 self._isolate(0, len(self._items), error)
+            if self._unsure:
+                self._probe()
         except ReplicaError as broken:
             fault = broken
+            for index in self._unsure:  # it may have been broken by then: let another one try
+                self._outcomes[index] = None
         took_s = time.perf_counter() - started
-        return Report(self._outcomes, fault, self._errors, took_s, self._forwards)
+        return Report(
+            self._outcomes, fault, self._errors, took_s, self._forwards, self._least_too_large()
+        )
+
+    def _least_too_large(self) -> int:
+        """The least number of items that did not fit, though each of them fits alone."""
+        alone = {start for start, stop in self._did_not_fit if stop - start == 1}
+        sizes = [
+            stop - start
+            for start, stop in self._did_not_fit
+            if stop - start > 1 and not alone.intersection(range(start, stop))
+        ]
+        return min(sizes, default=0)
 
     def _attempt(self, start: int, stop: int) -> ModelError | None:
         """One forward over a span: outcomes on success, else the model's complaint."""
-        span = self._items[start:stop]
         self._forwards += 1
+        self._beat()
         try:
-            outputs = self._backend.run(stack(span))
-            _check(outputs, self._contract.outputs, len(span))
-            rows = _rows(outputs, len(span), self._contract.finish)
+            self._outcomes[start:stop] = self._forward(self._items[start:stop])
         except ReplicaError:
             raise
-        except ModelError as error:
-            return error
-        except (
-            Exception
-        ) as error:  # a backend outside its contract; an item must not end the thread
+        except Exception as error:  # a backend outside its contract must not end the thread either
+            if stop - start == 1:
+                self._unsure.append(start)
+            if isinstance(error, OutOfMemory):
+                self._did_not_fit.append((start, stop))
+            if isinstance(error, ModelError):
+                return error
             return ModelError(f"{type(error).__name__}: {error}")
-        self._outcomes[start:stop] = rows
+        self._unsure.clear()
         return None
+
+    def _forward(self, span: Sequence[Item]) -> list[Outcome]:
+        outputs = self._backend.run(stack(span))
+        _check(outputs, self._contract.outputs, len(span))
+        return _rows(outputs, len(span), self._contract.finish)
 
     def _isolate(self, start: int, stop: int, error: ModelError) -> None:
         """The span failed as a whole: split it until each culprit stands alone."""
         if stop - start == 1:
-            if all(outcome is None for outcome in self._outcomes):
-                self._suspect_replica()
             self._errors.append(error)
             self._outcomes[start] = BackendFailed("the model failed on this item")
             return
@@ -127,16 +165,21 @@ class _Run:
             self._isolate(middle, stop, right)
 
     def _suspect_replica(self) -> None:
-        """Nothing worked: the items or the replica? A golden example tells, once per batch."""
-        if self._probed:
-            return
-        self._probed = True
+        """Nothing worked: the items or the replica? To split on is in vain if it is the latter."""
+        if not self._probed:
+            self._probed = True
+            self._probe()
+
+    def _probe(self) -> None:
+        """A golden example tells whether the replica works."""
+        self._beat()
         try:
             self._contract.probe(self._backend)
         except ReplicaError:
             raise
         except Exception as error:
             raise ReplicaError(f"a golden example fails as well: {error}") from error
+        self._unsure.clear()
 
 
 def stack(items: Sequence[Item]) -> Arrays:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from app.engine.batch_times import BatchTimes
 from app.engine.batching import Batcher
@@ -12,6 +13,7 @@ from app.metrics import ModelMetrics
 from app.types import ModelId
 
 MOST_ARREARS_S = 1.0  # of device time that a model may have coming to it
+GROW_AFTER_S = 60.0  # a batch of twice the size is tried again: a neighbour may have had the memory
 
 
 @dataclass(eq=False, slots=True)
@@ -23,9 +25,11 @@ class Line:
         used_s: device time that it has had, as fair sharing counts it: the model that has had least
             goes first, and who comes back from idleness has had as much as the others.
         running_s: of its batches that run, what is expected.
+        running: its batches that run.
         gathering_since: when the batch that is growing was looked at first.
         seen: tickets that had been submitted one turn ago.
         arrivals: what has come since.
+        most: items of a batch at most; less than the limits say where more did not fit.
     """
 
     model: ModelId
@@ -36,9 +40,15 @@ class Line:
     times: BatchTimes
     used_s: float = 0.0
     running_s: float = 0.0
+    running: int = 0
     gathering_since: float | None = None
     seen: int = 0
     arrivals: Arrivals = NO_ARRIVALS
+    most: int = field(init=False)
+    _grow_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.most = self.limits.max_batch_size
 
     def turn(self, now: float, fair_s: float) -> None:
         """The event loop has taken a turn: take note of what it has read.
@@ -52,16 +62,50 @@ class Line:
         self.used_s = max(self.used_s, fair_s if idle else fair_s - MOST_ARREARS_S)
         self.seen = self.batcher.submitted
         self.arrivals = Arrivals(items, now - (self.gathering_since or now))
+        if self.most < self.limits.max_batch_size and now >= self._grow_at:
+            self.most = min(2 * self.most, self.limits.max_batch_size)
+            self._grow_at = now + GROW_AFTER_S
+
+    def out_of_memory(self, items: int, now: float) -> None:
+        """So many did not fit: no batch is larger than the next smaller bucket, for a while."""
+        bucket = 1 << max(0, (items - 1).bit_length() - 1)
+        self.most = min(self.most, bucket)
+        self._grow_at = now + GROW_AFTER_S
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of it waits or runs."""
+        return self.batcher.waiting == 0 and self.running == 0
+
+    def batch_size(self, allowed_s: float) -> int:
+        """Items of a batch at most whose requests are allowed so much time."""
+        return min(self.most, self.times.efficient(allowed_s))
 
     def limits_for(self, allowed_s: float) -> BatchLimits:
         """Smaller batches for requests that are allowed little time, see `BatchTimes.efficient`."""
-        size = self.times.efficient(allowed_s)
+        size = self.batch_size(allowed_s)
         if size == self.limits.max_batch_size:
             return self.limits
         return replace(self.limits, max_batch_size=size)
 
     def waiting_s(self, allowed_s: float) -> float:
         """Device time for what waits, in batches for requests that are allowed so much time."""
-        waiting, size = self.batcher.waiting, self.times.efficient(allowed_s)
-        rest_s = self.times.expected_s(waiting % size) if waiting % size else 0.0
-        return waiting // size * self.times.expected_s(size) + rest_s
+        return self.batches(self.batcher.waiting_by_shape(), self.batch_size(allowed_s))[1]
+
+    def batches(self, counts: Sequence[int], size: int) -> tuple[int, float]:
+        """How many batches of at most `size` items these make, and their device time.
+
+        Args:
+            counts: items of each signature: two of them share no batch.
+            size: at least one.
+        """
+        full = partial = items = 0  # `items` are those of the batches that are not full
+        for count in counts:
+            full += count // size
+            if count % size:
+                partial += 1
+                items += count % size
+        seconds = full * self.times.expected_s(size)
+        if partial:  # as if they were all of one size: there may be hundreds
+            seconds += partial * self.times.expected_s(-(-items // partial))
+        return full + partial, seconds

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
-import queue
-import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from app.backends.base import Backend, close_safely
+from app.backends.base import Backend, Between, close_safely
+from app.engine.threads import Handover, Job, ReplicaThread, in_thread, tell, unless_done
+from app.errors import DeviceLost, ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
 
 T = TypeVar("T")
-Job = Callable[[], None]
+LOAD_LIMIT_S = 900.0  # a load, which is no step of a thread that is watched, hangs after it
+
+# Proves a loaded backend in the replica's thread: warms it, replays examples.
+Prove: TypeAlias = Callable[[Backend, Between], None]
 
 
 class ReplicaState(enum.Enum):
@@ -25,8 +27,16 @@ class ReplicaState(enum.Enum):
     CLOSED = "closed"
 
 
+def nothing_to_prove(_: Backend, __: Between) -> None:
+    """For a backend that needs no proof."""
+
+
+def nothing_first() -> None:
+    """For a thread that needs no preparation."""
+
+
 class Replica:
-    """A thread on a device, and the backends that were loaded in it.
+    """A thread on a device, and the backends that live in it.
 
     Everything but the backends is owned by the event loop; the backends are touched by the thread
     only.
@@ -34,26 +44,28 @@ class Replica:
     Args:
         name: unique among replicas; shown in metrics and /models.
         device: where its backends live.
+        begin: called first in each of its threads.
 
     Attributes:
         busy: whether it runs a batch.
         busy_until: when that is expected to be done; whoever starts one says so.
         free_since: when the last one was done; likewise.
-        calling: how many `call`s wait in the thread or run there.
     """
 
-    def __init__(self, name: str, device: Device) -> None:
+    def __init__(
+        self, name: str, device: Device, begin: Callable[[], None] = nothing_first
+    ) -> None:
         self.name = name
         self.device = device
         self.state = ReplicaState.READY
         self.busy = False
         self.busy_until = self.free_since = 0.0
-        self.calling = 0
         self.models: dict[ModelId, Serving] = {}
-        self._backends: dict[ModelId, Backend] = {}
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        # A daemon: native code that never returns must not keep the process from ending.
-        self._thread = threading.Thread(target=self._work, name=f"replica-{name}", daemon=True)
+        self._begin = begin
+        self._thread = ReplicaThread(f"replica-{name}", begin)
+        self._lost: list[ReplicaThread] = []
+        self._give_up_batch: Callable[[BaseException], None] | None = None
+        self._calls: set[asyncio.Future[Any]] = set()
 
     def open(self) -> None:
         """Start the thread."""
@@ -66,6 +78,11 @@ class Replica:
     def is_free(self, model: ModelId) -> bool:
         """Whether it could start a batch of the model now."""
         return not self.busy and self.serves(model)
+
+    @property
+    def is_called(self) -> bool:
+        """Whether something that is no batch runs or waits in its thread, such as a load."""
+        return bool(self._calls)
 
     def start(
         self,
@@ -92,51 +109,90 @@ class Replica:
 
         def finish(result: T) -> None:
             self.busy = False
+            self._give_up_batch = None
             done(result)
 
-        handover = _Handover(asyncio.get_running_loop(), finish, awaited=block_s > 0)
+        thread = self._thread
+        handover = Handover(asyncio.get_running_loop(), finish, awaited=block_s > 0)
+        self._give_up_batch = lambda fault: handover.settle(failed(fault))
 
         def job() -> None:
             try:
-                result = work(self._backends[model])
+                result = work(thread.backends[model])
             except BaseException as error:  # becomes a result: a dead thread would hang its callers
                 result = failed(error)
             handover.give(result)
 
-        self._jobs.put(job)
+        thread.do(Job(job, is_batch=True))
         if block_s > 0:
             handover.wait(block_s)
 
-    async def install(self, model: ModelId, make: Callable[[], Backend]) -> None:
-        """Make a model's backend in the thread and keep it; it replaces an older one.
+    @property
+    def beat(self) -> Callable[[], None]:
+        """For a batch that begins now, in its thread: it is getting on, however long it takes."""
+        return self._thread.beat
+
+    async def install(
+        self, model: ModelId, load: Callable[[], Backend], prove: Prove = nothing_to_prove
+    ) -> None:
+        """Load a model beside what is served, prove it in the thread, and keep it.
+
+        It replaces an older backend of the same model. Batches are run between the steps of the
+        proof, so that nobody waits for the whole of it.
+
+        Args:
+            model: its name and version.
+            load: makes a loaded backend; in a thread of its own.
+            prove: in the replica's thread.
 
         Raises:
-            Exception: whatever `make` raises; the older backend stays then.
+            Exception: whatever these raise; an older backend stays then.
         """
+        try:
+            async with asyncio.timeout(LOAD_LIMIT_S):
+                backend = await in_thread(load, close_safely)
+        except TimeoutError as error:
+            raise ReplicaHangs(f"{model} was not loaded within {LOAD_LIMIT_S:g} s") from error
+        thread = self._thread
 
         def job() -> Serving:
-            made = make()
-            old = self._backends.get(model)
-            self._backends[model] = made
+            try:
+                prove(backend, thread.between)
+            except BaseException:
+                close_safely(backend)
+                raise
+            old = thread.backends.get(model)
+            thread.backends[model] = backend
             if old is not None:
                 close_safely(old)
-            return made.serving()
+            return backend.serving()
 
         self.models[model] = await self.call(job)
 
     async def remove(self, model: ModelId) -> None:
         """Close a model's backend; harmless when there is none."""
         self.models.pop(model, None)
+        thread = self._thread
 
         def job() -> None:
-            backend = self._backends.pop(model, None)
+            backend = thread.backends.pop(model, None)
             if backend is not None:
                 close_safely(backend)
 
-        await self.call(job)
+        try:
+            await self.call(job)
+        except DeviceLost:
+            raise
+        except ReplicaError:  # the thread was given up, with all it had
+            pass
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run something in the thread, after what is queued there, and await its result."""
+        """Run something in the thread, after what is queued there, and await its result.
+
+        Raises:
+            ReplicaError: if the thread was given up meanwhile.
+            Exception: whatever `work` raises.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -144,94 +200,65 @@ class Replica:
             try:
                 result = work()
             except BaseException as error:  # handed to the awaiting side, not swallowed
-                _tell(loop, _unless_done, future.set_exception, future, error)
+                tell(loop, unless_done, future.set_exception, future, error)
             else:
-                _tell(loop, _unless_done, future.set_result, future, result)
+                tell(loop, unless_done, future.set_result, future, result)
 
-        self.calling += 1
-        future.add_done_callback(self._called)
-        self._jobs.put(job)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        self._thread.do(Job(job, is_batch=False))
         return await future
 
-    def _called(self, _: object) -> None:
-        self.calling -= 1
+    def silent_s(self) -> float:
+        """For how many seconds its thread has been in one forward, or one step of a load."""
+        return self._thread.silent_s()
+
+    @property
+    def lost_threads(self) -> int:
+        """Threads that were given up and have not come back."""
+        self._lost = [thread for thread in self._lost if thread.is_alive()]
+        return len(self._lost)
+
+    def give_up_thread(self, fault: ReplicaError) -> bool:
+        """Its thread hangs: go on with a new one, which has no models yet. It is sick then.
+
+        What the old one was doing fails with the fault, and what only waited for a batch that hangs
+        as if the replica had broken: a version that is being proved meanwhile is not to blame. The
+        old one's backends are closed if it ever comes back, and are lost with it else.
+
+        Returns:
+            whether it was running a batch.
+        """
+        if self.state is not ReplicaState.CLOSED:
+            self.state = ReplicaState.SICK
+        self.models.clear()
+        innocent = self._thread.in_batch and isinstance(fault, ReplicaHangs)
+        waited = ReplicaError(f"{fault}, with a batch") if innocent else fault
+        self._lost.append(self._thread)
+        self._thread.orphan()
+        self._thread = ReplicaThread(f"replica-{self.name}", self._begin)
+        self._thread.start()
+        for future in tuple(self._calls):
+            unless_done(future.set_exception, future, waited)
+        ran = self._give_up_batch is not None
+        if self._give_up_batch is not None:
+            self._give_up_batch(fault)
+        return ran
 
     async def close(self, patience_s: float) -> bool:
         """Close all backends in the thread and end it; False if it did not get there in time."""
         self.state = ReplicaState.CLOSED
+        thread = self._thread
 
         def job() -> None:  # the last one: whatever an install before it made is here by now
-            for backend in self._backends.values():
+            for backend in thread.backends.values():
                 close_safely(backend)
-            self._backends.clear()
+            thread.backends.clear()
 
         try:
             async with asyncio.timeout(patience_s):
                 await self.call(job)
-        except TimeoutError:
+        except (TimeoutError, ReplicaError):
             return False
-        self._jobs.put(None)
+        thread.end()
         return True
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # an idle thread must not keep the last batch alive
-
-
-class _Handover(Generic[T]):
-    """One result, from the thread that gives it to the event loop, which finishes it exactly once.
-
-    Args:
-        loop: is told that there is a result, unless it awaits it.
-        finish: gets it, on the loop.
-        awaited: `wait` will be called.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, finish: Callable[[T], None], *, awaited: bool
-    ) -> None:
-        self._loop = loop
-        self._finish = finish
-        self._awaited = awaited
-        self._results: queue.SimpleQueue[T] = queue.SimpleQueue()
-        # To wait at the queue would hang on Python 3.11 and 3.12 where a signal outlasts the rest.
-        self._given = threading.Lock()
-        self._given.acquire()
-
-    def give(self, result: T) -> None:
-        """In the thread."""
-        self._results.put(result)
-        self._given.release()
-        if not self._awaited:
-            _tell(self._loop, self._take)
-
-    def wait(self, block_s: float) -> None:
-        """On the loop: stand still for the result, and finish it if it comes in time."""
-        try:
-            self._given.acquire(timeout=block_s)
-        finally:
-            self._awaited = False  # whoever gives from now on tells; what is there now is taken
-            try:
-                self._take()
-            except Exception as error:  # as the loop does for what it calls
-                context = {"message": "a result could not be taken", "exception": error}
-                self._loop.call_exception_handler(context)
-
-    def _take(self) -> None:
-        """Finish the result, if it is there and was not taken before."""
-        try:
-            result = self._results.get_nowait()
-        except queue.Empty:
-            return
-        self._finish(result)
-
-
-def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-        loop.call_soon_threadsafe(call, *arguments)
-
-
-def _unless_done(settle: Callable[[Any], None], future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        settle(value)

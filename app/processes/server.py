@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
+import math
 import os
 import signal
 import socket
@@ -32,6 +34,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LINGER_S = 1.0
 RESERVE = 0.2  # of the budget
 DATE_S = 1.0  # how often the Date header is renewed
+LOOP_HANGS = 4  # times what a forward may take
+LEAST_HANG_S = 5.0  # the loop itself stands still for a second where torch loads a large file
 
 
 class Server(uvicorn.Server):
@@ -41,6 +45,8 @@ class Server(uvicorn.Server):
         config: uvicorn's.
         lifecycle: what to drain.
         drain_s: budget of a graceful stop in seconds.
+        hang_s: what a forward may take; the process ends, with exit code 1 and all stacks on
+            stderr, when its event loop has stood still for four times as long, and 5 s at least.
         worker: set in one of several processes: connections and the order to stop come from there.
     """
 
@@ -49,11 +55,13 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         lifecycle: Lifecycle,
         drain_s: float,
+        hang_s: float,
         worker: Worker | None = None,
     ) -> None:
         super().__init__(config)
         self._lifecycle = lifecycle
         self._drain_s = drain_s
+        self._hang_s = max(LOOP_HANGS * hang_s, LEAST_HANG_S)
         self._worker = worker
         self._stopping = False
         self._stop_ordered = asyncio.Event()
@@ -87,8 +95,22 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_soon_threadsafe(self._stop_ordered.set)
 
     async def main_loop(self) -> None:
-        """Wait for the order to stop; uvicorn itself would look ten times a second."""
+        """Wait for the order to stop; uvicorn itself would look ten times a second.
+
+        Native code that holds the interpreter's lock and never returns stops this loop and all
+        threads: a timer of faulthandler, which needs no lock, ends the process then.
+        """
+        try:
+            await self._until_told_to_stop()
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    async def _until_told_to_stop(self) -> None:
+        wound_at = -math.inf
         while not await self.on_tick(0):  # at multiples of ten it renews the Date header
+            if time.monotonic() - wound_at >= self._hang_s / 4:
+                wound_at = time.monotonic()
+                faulthandler.dump_traceback_later(self._hang_s, exit=True, file=sys.stderr)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S):
                     await self._stop_ordered.wait()

@@ -7,7 +7,7 @@ not by its process id: a worker that takes the place of a dead one counts on whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,12 +21,15 @@ from prometheus_client import (
 )
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
-from app.metrics import LABELS, MODEL_INFO, Metrics
+from app.metrics import LABELS, MODEL_GAUGES, MODEL_INFO, Metrics, ModelGauges
 from app.processes.neighbours import Neighbours
+from app.types import ModelId
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
 SUPERVISOR = "supervisor"
+NOTHING_LEFT = ModelGauges(*(lambda: 0.0 for _ in ModelGauges._fields))
 PROCESS_CPU = "process_cpu_seconds"
 # Descriptors are limited by process, so the process that is nearest to its limit counts; the
 # youngest start says how long all of them have run, and changes when a worker is restarted.
@@ -121,6 +124,10 @@ class SharedMetrics(Metrics):
         gauges = [each for each in vars(self).values() if isinstance(each, Gauge)]
         self._gauges = {family.name: each for each in gauges for family in each.describe()}
 
+    def retired(self, model: ModelId) -> None:
+        """See `Metrics`; what is written down cannot be removed, so it is zero, and left out."""
+        self.served(model, NOTHING_LEFT)
+
     def open(self) -> None:
         """Answer the other processes from now on; called on the event loop."""
         self._neighbours = Neighbours(self._folder, self._name, self._write_down)
@@ -173,9 +180,20 @@ class _Merged(Collector):
         merged = multiprocess.MultiProcessCollector(None)  # type: ignore[no-untyped-call]
         families = merged.collect()  # type: ignore[no-untyped-call]
         found = {family.name: family for family in families}
+        served = {_version(each) for each in _samples(found, MODEL_INFO) if each.value}
         for family in self._declared:
-            if family.name in found:
-                samples = found[family.name].samples
-                keep_zeros = family.name != MODEL_INFO
-                family.samples = [each for each in samples if keep_zeros or each.value]
+            samples = _samples(found, family.name)
+            if family.name == MODEL_INFO:
+                samples = [each for each in samples if each.value]
+            elif family.name in MODEL_GAUGES:
+                samples = [each for each in samples if _version(each) in served]
+            family.samples = samples
             yield family
+
+
+def _samples(found: Mapping[str, Metric], name: str) -> list[Sample]:
+    return found[name].samples if name in found else []
+
+
+def _version(sample: Sample) -> tuple[str, ...]:
+    return tuple(sample.labels[label] for label in LABELS)

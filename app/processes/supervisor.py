@@ -105,7 +105,7 @@ class Supervisor:
             place = Place(
                 index, self._plan.workers, os.getpid(), theirs.fileno(), self._plan.folder
             )
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # nosec B603 # this very program, once more
                 [*self._plan.command, "--worker", str(place)],
                 env=self._plan.environment,
                 pass_fds=[theirs.fileno()],

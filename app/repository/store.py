@@ -1,18 +1,23 @@
-"""Artifact folders on disk: which exist, and whether every byte is as export wrote it."""
+"""Artifact folders on disk: which exist, are they as export wrote them, and who signed them."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from app.errors import ArtifactInvalid
 from app.types import ModelId
-from models.integrity import IntegrityError, read_artifact
+from models.integrity import IntegrityError, Verifier, read_artifact
 from models.manifest import MANIFEST_FILE, Manifest
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+# Of the files of a version: names, bytes and times.
+Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +26,34 @@ class Artifact:
 
     Attributes:
         digest: SHA-256 of the manifest, in hex; it stands for the whole artifact.
+        signed_by: fingerprint of the trusted key that signed it; None where no keys are given.
     """
 
     id: ModelId
     folder: Path
     manifest: Manifest
     digest: str
+    signed_by: str | None = None
 
 
 class Repository:
-    """Reads `root/MODEL/VERSION`; never writes.
+    """Reads `root/MODEL/VERSION`; never writes, and opens no file that lies elsewhere.
 
     Args:
         root: the folder that export writes to.
+        verifier: who judges signatures; None: artifacts need none, and nobody looks at them.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, verifier: Verifier | None = None) -> None:
         self.root = root
+        self._verifier = verifier
 
     def versions(self) -> dict[str, list[int]]:
-        """Model name -> its version numbers, newest first; what else lies there is passed over."""
+        """Model name -> its version numbers, newest first; what else lies there is passed over.
+
+        These are names only. A folder that is a link out of the repository is among them, so that
+        `open` refuses it and somebody hears of it.
+        """
         found: dict[str, list[int]] = {}
         for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             if not MODEL_NAME.fullmatch(folder.name) or not folder.is_dir():
@@ -51,15 +64,24 @@ class Repository:
                 found[folder.name] = versions
         return found
 
+    def stamp(self, model: ModelId) -> Stamp:
+        """Changes when a version's files do: their names, sizes and times."""
+        try:
+            with os.scandir(self.root / model.name / str(model.version)) as entries:
+                stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+        except OSError:
+            return ()
+        return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
     def open(self, model: ModelId) -> Artifact:
-        """Check every digest and read the manifest. Reads whole files: call it off the event loop.
+        """Check signature and digests, read the manifest. Reads whole files: not on the event loop.
 
         Raises:
             ArtifactInvalid: naming the file, and both digests where they differ.
         """
         folder = self.root / model.name / str(model.version)
         try:
-            manifest, digest = read_artifact(folder)
+            manifest, digest, signed_by = read_artifact(folder, self.root, self._verifier)
         except IntegrityError as error:
             raise ArtifactInvalid(f"{model}: {error}") from error
         if (manifest.model, manifest.version) != (model.name, model.version):
@@ -67,4 +89,4 @@ class Repository:
                 f"{model}: {MANIFEST_FILE} is of {manifest.model}/{manifest.version}; "
                 "the folder was moved or renamed"
             )
-        return Artifact(model, folder, manifest, digest)
+        return Artifact(model, folder, manifest, digest, signed_by)

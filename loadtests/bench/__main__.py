@@ -13,21 +13,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
 from rich.console import Console
 
 from loadtests.bench import machine, plot, report
+from loadtests.bench.adopting import ModelError
 from loadtests.bench.answers import CheckError
+from loadtests.bench.artifacts import newest_artifact
 from loadtests.bench.bodies import BodiesError
 from loadtests.bench.environments import SetupError, check_compiled, set_up
 from loadtests.bench.generator import LoadError
-from loadtests.bench.mean_model import ModelError
 from loadtests.bench.options import Setup, parse
 from loadtests.bench.servers import Cores, ServerError, choose_cores, pinned
 from loadtests.bench.session import Session
-from models.manifest import MANIFEST_FILE, Manifest
 
-MODEL = "digits"
 TABLE_WIDTH = 112  # a narrower terminal breaks lines: better than figures without their ends
 FAILURES = (BodiesError, CheckError, LoadError, ModelError, ServerError, SetupError, ValueError)
 
@@ -94,27 +92,6 @@ def _report(console: Console, session: Session, found: report.Json) -> None:
     console.print(f"written to {file} and {picture}")
 
 
-def newest_artifact(artifacts: Path) -> Path:
-    """The folder of the newest version of digits.
-
-    Raises:
-        ValueError: if there is none, or none that can be read.
-    """
-    versions = [
-        int(file.parent.name)
-        for file in (artifacts / MODEL).glob(f"*/{MANIFEST_FILE}")
-        if file.parent.name.isdecimal()
-    ]
-    if not versions:
-        raise ValueError(f"there is no model {MODEL!r} in {artifacts}; run `make export` first")
-    folder = artifacts / MODEL / str(max(versions))
-    try:
-        Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
-    except ValidationError as error:
-        raise ValueError(f"{folder / MANIFEST_FILE} is damaged; run `make export` anew") from error
-    return folder
-
-
 def raw_forwards(console: Console, folder: Path, cores: Cores) -> report.Json | None:
     """Forwards without a server, by the plan and by the plain script, on the server's core.
 
@@ -123,7 +100,9 @@ def raw_forwards(console: Console, folder: Path, cores: Cores) -> report.Json | 
     """
     with pinned(cores.server):
         command = [sys.executable, "-m", "loadtests.bench.forward", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # nosec B603 # a module of ours
+            command, capture_output=True, text=True, check=False
+        )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["it ended without a word"]
         console.print(f"forwards were not measured: {lines[-1].removeprefix('forward: ')}")

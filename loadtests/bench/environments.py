@@ -97,6 +97,6 @@ def _make(peer: str) -> None:
 
 def _pip(peer: str, arguments: Sequence[str]) -> None:
     command = [str(python_of(peer)), "-m", "pip", "install", "--quiet", *arguments]
-    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    done = subprocess.run(command, stdout=sys.stderr, check=False)  # nosec B603 # our pip
     if done.returncode != 0:
         raise SetupError(f"{peer}: `{' '.join(command)}` failed; see above")

@@ -21,6 +21,17 @@ OURS = ("torch", "numpy", "fastapi", "uvicorn", "uvloop", "httptools", "orjson")
 
 
 def conditions(command: str, options: Options, cores: Cores) -> dict[str, Any]:
+    """Of the benchmark: also what makes its load."""
+    return {
+        **where(command, cores, compiled=options.package is not None),
+        "generator": "wrk" if wrk.find() else "asyncio",
+        "generator_version": generator(),
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+    }
+
+
+def where(command: str, cores: Cores, *, compiled: bool) -> dict[str, Any]:
     """Machine, versions, date and settings; of settings in the environment only the names."""
     return {
         "command": command,
@@ -32,11 +43,7 @@ def conditions(command: str, options: Options, cores: Cores) -> dict[str, Any]:
         "load_average_before": round(os.getloadavg()[0], 2),
         "server_core": cores.server,
         "generator_core": cores.generator,
-        "generator": "wrk" if wrk.find() else "asyncio",
-        "generator_version": generator(),
-        "compiled": options.package is not None,
-        "rounds": options.rounds,
-        "seconds": options.seconds,
+        "compiled": compiled,
         "versions": {name: version(name) for name in OURS},
         "peers": {peer: pins(peer) for peer in WITH_ENVIRONMENT},
         # their names only: a value may be a secret
@@ -49,16 +56,26 @@ def generator() -> str:
     path = wrk.find()
     if path is None:
         return "the asyncio generator of this project (wrk is not installed)"
-    told = subprocess.run([path, "-v"], capture_output=True, text=True, check=False)
+    told = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
+        [path, "-v"], capture_output=True, text=True, check=False
+    )
     return (told.stdout or told.stderr).splitlines()[0].partition("[")[0].strip()
 
 
 def headline(found: dict[str, Any], folder: str) -> str:
     """What a reader of the table has to know first."""
     lines = [
-        f"{folder} on {found['processor']}, {found['cores']} cores, {found['date']}",
-        f"torch {found['versions']['torch']}; load by {found['generator_version']}",
+        f"{folder}; load by {found['generator_version']}",
         f"{found['rounds']} round(s) of {found['seconds']} s a run",
+    ]
+    return "\n".join([*lines, place(found)])
+
+
+def place(found: dict[str, Any]) -> str:
+    """The machine, for people."""
+    lines = [
+        f"{found['processor']}, {found['cores']} cores, {found['date']}",
+        f"torch {found['versions']['torch']}",
     ]
     if found["server_core"] is None:
         lines.append("only one core can be used: server and load share it, nothing is pinned")

@@ -6,22 +6,18 @@ benchmark adopts the file as anybody would (docs/bring-your-own-model.md).
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from loadtests.bench.adopting import adopt, run
 from loadtests.bench.environments import ENVIRONMENTS
 from models.manifest import MANIFEST_FILE
 
 SHAPE = (3, 224, 224)
 NAME = "mean"
 MODELS = ENVIRONMENTS / "models"
-
-
-class ModelError(Exception):
-    """The model cannot be made; the message holds what was said about it."""
 
 
 def artifact() -> Path:
@@ -35,17 +31,8 @@ def artifact() -> Path:
         return folder
     MODELS.mkdir(parents=True, exist_ok=True)
     file = MODELS / f"{NAME}.pt"
-    _run([sys.executable, "-W", "ignore", "-m", "loadtests.bench.mean_model", str(file)])
-    shape = ",".join(map(str, (-1, *SHAPE)))
-    adopt = ["-m", "export", "adopt", str(file), "--name", NAME, "--input", f"float32[{shape}]"]
-    _run([sys.executable, *adopt, "--threads", "1", "--version", "1", "--out", str(MODELS)])
-    return folder
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ModelError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
+    run([sys.executable, "-W", "ignore", "-m", "loadtests.bench.mean_model", str(file)])
+    return adopt(file, NAME, f"float32[{','.join(map(str, (-1, *SHAPE)))}]", MODELS)
 
 
 def write(file: Path) -> None:

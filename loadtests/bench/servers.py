@@ -64,13 +64,20 @@ class Server:
 
     def cpu_s(self) -> float:
         """Processor time that all its processes have taken, user and system, in seconds."""
-        ticks = 0
+        return sum(self._ticks_by_process().values()) / TICKS_PER_S
+
+    def process_ids(self) -> list[int]:
+        """Of all its processes."""
+        return list(self._ticks_by_process())
+
+    def _ticks_by_process(self) -> dict[int, int]:
+        ticks: dict[int, int] = {}
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # a process may end while we look
                 fields = file.read_text().rpartition(")")[2].split()
                 if int(fields[3]) == self.process.pid:  # its session
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / TICKS_PER_S
+                    ticks[int(file.parent.name)] = int(fields[11]) + int(fields[12])
+        return ticks
 
     def signal_all(self, number: signal.Signals) -> None:
         """To all its processes; to nobody if they are gone."""
@@ -187,7 +194,7 @@ def _start(spec: ServerSpec) -> Server:
     given: Mapping[str, str] = {name: _put(value, ports) for name, value in spec.environment}
     log = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the server is stopped
     with pinned(spec.core):
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # nosec B603 # commands are written in this package
             [_put(argument, ports) for argument in spec.command],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -53,7 +53,7 @@ def _busy(core: int | None, seconds: float) -> Iterator[None]:
         return
     with (
         pinned(core),
-        subprocess.Popen(
+        subprocess.Popen(  # nosec B603 # a program of ours
             [sys.executable, "-c", SPIN, str(seconds)], stdout=subprocess.PIPE
         ) as other,
     ):

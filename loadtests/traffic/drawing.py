@@ -35,7 +35,7 @@ class Source:
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
+        self.random = random.Random(self.seed)  # nosec B311 # to be repeated, not to be secret
 
 
 class UniqueItems:

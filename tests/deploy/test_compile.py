@@ -16,7 +16,7 @@ def test_a_folder_without_the_server_is_named_with_what_it_lacks(tmp_path: Path)
         [sys.executable, str(SCRIPT), str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert f"{tmp_path} lacks app/api/calls.py, " in done.stderr
+    assert f"{tmp_path} lacks app/access/guard.py, " in done.stderr
 
 
 def test_a_mistake_in_the_source_fails_with_what_was_said(tmp_path: Path) -> None:

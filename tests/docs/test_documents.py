@@ -56,12 +56,24 @@ def test_every_metric_is_documented() -> None:
     assert documented == {name for name in families if name.startswith("torchlane_")}
 
 
-def test_every_test_and_contract_that_the_architecture_names_exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/security.md"])
+def test_every_test_that_is_named_exists(document: str) -> None:
     code = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    names = re.findall(r"`(test_\w+)`", text)
+    names = re.findall(r"`(test_\w+)`", (ROOT / document).read_text())
     assert len(names) > 15
     assert [name for name in names if f"def {name}(" not in code] == []
+
+
+def test_every_attack_that_is_defended_has_a_test() -> None:
+    text = (ROOT / "docs/security.md").read_text()
+    table = text.partition("## What is defended")[2].partition("\n## ")[0]
+    attacks = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(attacks) > 15
+    assert [line for line in attacks if "`test_" not in line.rpartition(" | ")[2]] == []
+
+
+def test_every_contract_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
     contracts = re.findall(r'^name = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     flat = " ".join(text.replace("\\_", "_").split())
     named = re.findall(r"\*([^*]+)\*", " ".join(re.findall(r"\(contracts? ([^)]+)\)", flat)))

@@ -9,8 +9,9 @@ import pytest
 
 from models.integrity import read_artifact
 from tests.artifacts import write_artifact, write_manifest
-from tests.integration.harness import Api, serving
+from tests.integration.harness import Api, serving, settled
 
+FLOAT_MAX = 3.4028234663852886e38
 ROUTES = {
     "/predict",
     "/batch-predict",
@@ -18,6 +19,13 @@ ROUTES = {
     "/models/{name}/batch-predict",
     "/models/{name}/versions/{version}/predict",
     "/models/{name}/versions/{version}/batch-predict",
+}
+ADMIN = {
+    "/admin/reload",
+    "/admin/models/{name}/load",
+    "/admin/models/{name}/unload",
+    "/admin/models/{name}/versions/{version}/load",
+    "/admin/models/{name}/versions/{version}/unload",
 }
 
 
@@ -29,7 +37,7 @@ async def test_every_route_is_there(repository: Path) -> None:
     async with serving(repository) as api:
         paths = set((await document(api))["paths"])
     others = {"/models", "/models/{name}", "/health/live", "/health/ready", "/metrics"}
-    assert paths == ROUTES | others
+    assert paths == ROUTES | ADMIN | others
 
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
@@ -46,9 +54,85 @@ async def test_the_example_of_a_prediction_route_works(repository: Path, path: s
         assert set(answer.json()) == set(wanted["required"])
 
 
+async def test_the_default_models_body_is_told_exactly(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    async with serving(tmp_path, max_items=7) as api:
+        paths = (await document(api))["paths"]
+        content = paths["/batch-predict"]["post"]["requestBody"]["content"]
+        value = content["application/json"]["schema"]["properties"]["inputs"]
+        assert (value["minItems"], value["maxItems"]) == (1, 7)
+        number = {"type": "number", "minimum": -FLOAT_MAX, "maximum": FLOAT_MAX}
+        item = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
+        assert value["items"]["anyOf"][0] == item
+        assert set(content) == {"application/json", "application/octet-stream", "application/x-npy"}
+        any_of_them = paths["/models/{name}/predict"]["post"]["requestBody"]["content"]
+        assert "image/png" in any_of_them
+
+
+async def test_the_example_of_a_path_is_what_is_loaded(repository: Path) -> None:
+    async with serving(repository) as api:
+        path = "/models/{name}/versions/{version}/predict"
+        parameters = (await document(api))["paths"][path]["post"]["parameters"]
+        examples = {each["name"]: each["example"] for each in parameters if each["in"] == "path"}
+        assert examples == {"name": "digits", "version": 1}
+
+
+async def test_only_paths_that_change_nothing_have_examples(repository: Path) -> None:
+    async with serving(repository) as api:
+        paths = (await document(api))["paths"]
+    shown = {
+        path
+        for path, methods in paths.items()
+        for operation in methods.values()
+        if any("example" in each for each in operation.get("parameters", ()))
+    }
+    assert shown == {path for path in ROUTES if "{" in path} | {"/models/{name}"}
+
+
+@pytest.mark.parametrize("ready", [False, True])
+async def test_no_answer_is_told_of_that_only_the_framework_would_give(
+    repository: Path, ready: bool
+) -> None:
+    async with serving(repository, wait_ready=ready) as api:
+        text = (await api.client.get("/openapi.json")).text
+        parameters = (await document(api))["paths"]["/models/{name}"]["get"]["parameters"]
+    assert "ValidationError" not in text
+    assert [(each["name"], each["in"]) for each in parameters] == [("name", "path")]
+
+
+async def test_every_answer_tells_its_headers(repository: Path) -> None:
+    async with serving(repository) as api:
+        paths = (await document(api))["paths"]
+        for path, methods in paths.items():
+            for operation in methods.values():
+                for status, response in operation["responses"].items():
+                    assert response["headers"]["X-Request-Id"]["required"], (path, status)
+        responses = paths["/predict"]["post"]["responses"]
+        assert {"Server-Timing", "X-Torchlane-Cache"} < set(responses["200"]["headers"])
+        assert "Retry-After" in responses["503"]["headers"]
+
+
+async def test_nothing_loaded_is_told_in_general(tmp_path: Path) -> None:
+    async with serving(tmp_path, wait_ready=False) as api:
+        content = (await document(api))["paths"]["/predict"]["post"]["requestBody"]["content"]
+        assert "image/png" in content
+        assert "example" not in content["application/json"]
+
+
+async def test_it_is_made_anew_only_for_another_model(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    async with serving(tmp_path, wait_ready=False) as api:
+        general = api.app.openapi()
+        assert api.app.openapi() is general
+        await settled(api)
+        exact = api.app.openapi()
+        assert exact != general
+        assert api.app.openapi() is exact
+
+
 async def test_an_example_that_is_too_large_to_show_is_left_out(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
-    manifest, _ = read_artifact(folder)
+    manifest = read_artifact(folder).manifest
     write_manifest(folder, manifest.model_copy(update={"example": None}))
     async with serving(tmp_path) as api:
         for path in ROUTES:
@@ -70,7 +154,7 @@ async def test_operation_ids_are_unique(repository: Path) -> None:
     async with serving(repository) as api:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
-        assert len(ids) == len(set(ids)) == 11
+        assert len(ids) == len(set(ids)) == 16
 
 
 async def test_the_docs_page_is_served(repository: Path) -> None:

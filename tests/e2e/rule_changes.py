@@ -45,10 +45,12 @@ ROUNDS: tuple[tuple[Change, ...], ...] = (
         ("TorchlaneItemsFail", "alerts.yml", "          > 0.01", "          > 0.02"),
         ("TorchlaneSlow", "alerts.yml", "p99_5m > 0.25", "p99_5m > 0.3"),
         ("TorchlaneQueueWaitHigh", "alerts.yml", "p95_5m > 0.1", "p95_5m > 0.05"),
+        ("TorchlaneQueueFilling", "alerts.yml", "limit_bytes > 0.8", "limit_bytes > 0.5"),
         ("TorchlaneMemoryGrows", "alerts.yml", "> 8 * 3600", "> 9 * 3600"),
     ),
     (
         ("TorchlaneErrors", "alerts.yml", "          }) > 0.01", "          }) > 0.001"),
         ("TorchlaneSlow", "recording.yml", "(0.99,", "(0.95,"),
+        ("TorchlaneQueueFilling", "alerts.yml", "limit_bytes > 0.8", "limit_bytes > 0.9"),
     ),
 )

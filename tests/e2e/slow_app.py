@@ -1,11 +1,13 @@
 """`python -m tests.e2e.slow_app`: the application with a model that takes SLOW_S seconds a batch.
 
-With SLOW_UNTIL a batch takes until the file of that name is there. All else is real: settings,
+With SLOW_UNTIL a batch takes until the file of that name is there; one with a -1 in it takes the
+interpreter's lock with it and never comes back. All else is real: settings,
 signals, sockets, engine, threads.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -31,6 +33,8 @@ def make_backend(artifact: Artifact, selection: Selection, device: Device) -> Ba
     def script(inputs: Arrays) -> Arrays:
         if (inputs["x"] == 1).any():  # the golden example is quick
             return {"y": inputs["x"] * 2}
+        if (inputs["x"] == -1).any():
+            ctypes.PyDLL(None).sleep(3600)
         if gate is None:
             time.sleep(slow_s)
         else:

@@ -29,6 +29,8 @@ MAY_BE_ZERO = {
     "In flight",
     "Requests in flight",
     "Queue depth",
+    "Queue in bytes",
+    "Predicted wait",
     "Splits and moves",
 }
 WHERE_SLOW = {"TorchlaneSlow", "TorchlaneQueueWaitHigh"}  # on a busy machine, rightly

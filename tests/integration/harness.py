@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from app.lifecycle import BackendFactory
+from app.installing import BackendFactory
 from app.main import create_app
 from app.settings import Settings
 

@@ -20,7 +20,7 @@ from app.api.service import Service
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend, Step
 from app.backends.selection import Selection
-from app.lifecycle import BackendFactory
+from app.installing import BackendFactory
 from app.main import create_app
 from app.repository.store import Artifact
 from app.settings import Settings

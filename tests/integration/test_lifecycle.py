@@ -18,7 +18,7 @@ from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
-from app.lifecycle import BackendFactory
+from app.installing import BackendFactory
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.plan import Form
@@ -283,9 +283,9 @@ async def test_a_file_that_was_altered_after_the_start_is_not_loaded_into_a_rebu
 ) -> None:
     folder = write_artifact(tmp_path, "double")
     artifact = Repository(tmp_path).open(ModelId("double", 1))
-    (folder / "script.pt").write_bytes((folder / "script.pt").read_bytes() + b" ")
+    (folder / "script.pt").write_bytes((folder / "script.pt").read_bytes()[:-1] + b"~")
     form = Form(variant="script")
-    backend = TorchScriptBackend(folder, artifact.manifest, form, Device("cpu"), 1)
+    backend = TorchScriptBackend(folder, artifact.manifest, form, Device("cpu"))
     with pytest.raises(ArtifactInvalid, match=r"script\.pt has SHA-256"):
         backend.load()
 

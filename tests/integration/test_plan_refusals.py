@@ -13,7 +13,8 @@ import torch
 from structlog.testing import capture_logs
 from torch import nn
 
-from models.integrity import read_artifact, sha256_of
+from export.artifact import digest_of
+from models.integrity import read_artifact
 from models.tensors import EncodedArray
 from tests.artifacts import scripted, small_module, write_manifest, write_small
 from tests.integration.harness import serving
@@ -85,7 +86,7 @@ async def test_one_flipped_byte_in_any_file_is_refused_by_name_and_digests(
     assert {path.name for path in folder.iterdir()} == {
         *("manifest.json", "manifest.sha256", "script.pt", "compiled.pt2")
     }
-    before = sha256_of(folder / name)
+    before = digest_of(folder / name).sha256
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 3] ^= 0x10
     (folder / name).write_bytes(data)
@@ -95,7 +96,7 @@ async def test_one_flipped_byte_in_any_file_is_refused_by_name_and_digests(
     assert str(tmp_path) not in found
     digests = re.findall(r"\b[0-9a-f]{64}\b", found)
     if name != "manifest.sha256":
-        assert digests == [sha256_of(folder / name), before]
+        assert digests == [digest_of(folder / name).sha256, before]
 
 
 @pytest.mark.parametrize("index", [0, 2])
@@ -103,7 +104,7 @@ async def test_an_altered_golden_example_is_found_out_though_every_digest_is_rig
     tmp_path: Path, index: int
 ) -> None:
     folder = write_small(tmp_path, ["script", "compiled"], plan=plan("float32"))
-    manifest, _ = read_artifact(folder)
+    manifest = read_artifact(folder).manifest
     content = json.loads(manifest.model_dump_json())
     wrong = manifest.golden[index].outputs["y"].array() + np.array([0, 0, 0.01], np.float32)
     content["golden"][index]["outputs"]["y"] = EncodedArray.of(wrong).model_dump()

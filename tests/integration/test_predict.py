@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ async def api(tmp_path: Path, repository: Path) -> AsyncIterator[Api]:
     second = Y.model_copy(update={"name": "z"})
     write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
     for name in ("digits", "pairwise"):
-        (tmp_path / name).symlink_to(repository / name)
+        shutil.copytree(repository / name, tmp_path / name, copy_function=os.link)
     async with serving(tmp_path, default_model="double", max_items=8, max_body_bytes=200_000) as a:
         yield a
 

@@ -6,6 +6,8 @@ import base64
 import collections
 import io
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,7 @@ def models(tmp_path: Path, repository: Path) -> Path:
     second = Y.model_copy(update={"name": "z"})
     write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
     for name in ("digits", "pairwise"):
-        (tmp_path / name).symlink_to(repository / name)
+        shutil.copytree(repository / name, tmp_path / name, copy_function=os.link)
     return tmp_path
 
 

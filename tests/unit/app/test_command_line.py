@@ -96,3 +96,26 @@ def test_a_folder_whose_name_is_too_long_for_a_socket_is_refused(
     assert "is longer than 80 bytes" in error
     assert "TMPDIR" in error
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("API_KEYS", "tl_a-key-in-the-wrong-place", "TORCHLANE_API_KEYS: entry 1: after the name"),
+        ("API_KEYS_FILE", "keys", "TORCHLANE_API_KEYS_FILE=keys: line 2: after the scopes"),
+        ("RATE_LIMIT", "many", "TORCHLANE_RATE_LIMIT='many': a limit is a number of items"),
+    ],
+)
+def test_keys_that_are_wrong_refuse_the_start_and_are_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    value: str,
+    told: str,
+) -> None:
+    Path("keys").write_text("# who\nmobile predict tl_a-key-in-the-wrong-place\n")
+    monkeypatch.setenv(PREFIX + name, value)
+    assert main(arguments=[]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"torchlane: {told}")
+    assert "tl_" not in error

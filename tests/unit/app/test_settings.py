@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from app.settings import PREFIX, Settings, SettingsError, load_settings
+from app.settings import OPEN_WHERE_UNSET, PREFIX, Settings, SettingsError, load_settings
 
 MIB = 1024 * 1024
 DEFAULTS: dict[str, object] = {
@@ -16,6 +17,7 @@ DEFAULTS: dict[str, object] = {
     "port": 8000,
     "workers": 1,
     "model_dir": Path("artifacts"),
+    "trusted_keys": None,
     "default_model": None,
     "devices": "auto",
     "replicas_per_device": 1,
@@ -24,11 +26,19 @@ DEFAULTS: dict[str, object] = {
     "max_batch_size": 64,
     "batch_wait_ms": 0,
     "queue_limit_items": 1024,
+    "queue_limit_bytes": 1024 * MIB,
     "request_timeout_ms": 30_000,
     "max_body_bytes": 16 * MIB,
     "max_items": 1024,
     "cache_bytes": 256 * MIB,
     "cache_ttl_s": None,
+    "api_keys": None,
+    "api_keys_file": None,
+    "rate_limit": None,
+    "open_metrics": True,
+    "trusted_hosts": "*",
+    "cors_origins": None,
+    "head_timeout_s": 10,
     "drain_s": 30,
     "log_level": "info",
     "log_format": "console",
@@ -85,6 +95,19 @@ def test_they_are_frozen(name: str) -> None:
         ("CACHE_BYTES", "0", 0),
         ("CACHE_BYTES", "1GiB", 1024 * MIB),
         ("CACHE_TTL_S", "0.5", 0.5),
+        ("API_KEYS", "a predict sha256:00", "a predict sha256:00"),
+        ("API_KEYS_FILE", "/run/secrets/keys", Path("/run/secrets/keys")),
+        ("RATE_LIMIT", "100/second", "100/second"),
+        ("OPEN_METRICS", "false", False),
+        ("TRUSTED_HOSTS", "a.example,*.b.example", "a.example,*.b.example"),
+        ("TRUSTED_HOSTS", "127.0.0.1, [::1]", "127.0.0.1, [::1]"),
+        ("CORS_ORIGINS", "*", "*"),
+        (
+            "CORS_ORIGINS",
+            "https://a.example,http://[::1]:8080",
+            "https://a.example,http://[::1]:8080",
+        ),
+        ("HEAD_TIMEOUT_S", "2.5", 2.5),
         ("DRAIN_S", "2", 2),
         ("LOG_LEVEL", "debug", "debug"),
         ("LOG_FORMAT", "json", "json"),
@@ -123,10 +146,33 @@ def test_a_misspelt_name_in_the_file_is_refused_too(tmp_path: Path) -> None:
         load()
 
 
-@pytest.mark.parametrize("name", [name.upper() for name in DEFAULTS])
+@pytest.mark.parametrize("name", sorted({name.upper() for name in DEFAULTS} - {*OPEN_WHERE_UNSET}))
 def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(PREFIX + name, "")
     assert getattr(load(), name.lower()) == DEFAULTS[name.lower()]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TRUSTED_KEYS", "API_KEYS", "API_KEYS_FILE", "RATE_LIMIT", "OPEN_METRICS", "TRUSTED_HOSTS"],
+)
+class TestEmptyGuards:
+    """A variable whose secret is missing opens nothing."""
+
+    @pytest.mark.parametrize("spelt", [str.upper, str.lower])
+    def test_in_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, spelt: Callable[[str], str]
+    ) -> None:
+        monkeypatch.setenv(spelt(PREFIX + name), "")
+        with pytest.raises(SettingsError, match="is set, but empty: unset it to ") as caught:
+            load()
+        assert str(caught.value).startswith(spelt(PREFIX + name))
+
+    @pytest.mark.parametrize("line", ["{}=", "{}", "{}=''"])
+    def test_in_a_file(self, tmp_path: Path, name: str, line: str) -> None:
+        (tmp_path / ".env").write_text(line.format(PREFIX + name))
+        with pytest.raises(SettingsError, match=f"^{PREFIX}{name} is set, but empty"):
+            load()
 
 
 @pytest.mark.parametrize(
@@ -159,6 +205,14 @@ def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch, na
         ("MAX_ITEMS", "0", "greater than or equal to 1"),
         ("CACHE_BYTES", "-1", "byte string"),
         ("CACHE_TTL_S", "0", "greater than 0"),
+        ("OPEN_METRICS", "perhaps", "valid boolean"),
+        ("TRUSTED_HOSTS", "https://a.example", "right are example.com, *.example.com and *"),
+        ("TRUSTED_HOSTS", "a.example:80", "right are example.com, *.example.com and *"),
+        ("TRUSTED_HOSTS", "a.*.example", "right are example.com, *.example.com and *"),
+        ("CORS_ORIGINS", "a.example", "right are https://example.com:8443 and *"),
+        ("CORS_ORIGINS", "https://a.example/", "right are https://example.com:8443 and *"),
+        ("CORS_ORIGINS", "https://*.example", "right are https://example.com:8443 and *"),
+        ("HEAD_TIMEOUT_S", "0", "greater than 0"),
         ("DRAIN_S", "0", "greater than 0"),
         ("LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
         ("LOG_FORMAT", "xml", "'console' or 'json'"),
@@ -210,3 +264,7 @@ def test_a_name_like_none_of_ours_is_refused_with_where_to_look() -> None:
 
 def test_other_peoples_variables_are_none_of_our_business() -> None:
     assert load_settings({"TORCH_HOME": "/", "PORT": "x", "XTORCHLANE_PORT": "1"}).port == 8000
+
+
+def test_entries_of_keys_are_not_shown() -> None:
+    assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))

@@ -56,7 +56,7 @@ class TestWrongUsage:
                 ["unknown"],
                 (
                     "unknown model 'unknown'; there are: close, liar, moody, nan, tiny, "
-                    "unscriptable; or a command: adopt, tune, show, compare"
+                    "unscriptable; or a command: adopt, tune, show, keygen, sign, compare"
                 ),
             ),
             ([], "the following arguments are required: model"),
@@ -162,7 +162,7 @@ class TestDamaged:
     @pytest.mark.parametrize(
         ("damage", "message"),
         [
-            ("script.pt", "script.pt has SHA-256 "),
+            ("script.pt", "script.pt has 2 bytes, the manifest says "),
             ("manifest.json", "manifest.json has SHA-256 "),
             (None, "manifest.json cannot be read: No such file or directory"),
         ],

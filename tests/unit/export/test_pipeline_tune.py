@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from export.errors import ExportError, UsageError
-from export.pipeline import Made, open_artifact, tune_again
+from export.pipeline import Made, open_artifact
+from export.renewal import tune_again
 from export.tune import TuneOptions
 from models.manifest import Manifest
 from tests.unit.export.definitions import CATALOG
@@ -79,8 +80,8 @@ def test_a_precision_that_there_is_not(old: Path) -> None:
 
 @pytest.mark.parametrize("name", ["script.pt", "report.html", "manifest.json"])
 def test_a_damaged_artifact_is_refused_by_the_files_name(old: Path, name: str) -> None:
-    with (old / name).open("ab") as file:
-        file.write(b" ")
+    data = (old / name).read_bytes()
+    (old / name).write_bytes(data[:-1] + b"~")
     with pytest.raises(UsageError, match=f"{old} is not an intact artifact: {name} has SHA-256"):
         tune_again(old, TuneOptions(), stage)
     assert [path.name for path in old.parent.iterdir()] == ["1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from export.artifact import digest_of
-from models.integrity import IntegrityError, read_artifact, sha256_of
+from models.integrity import IntegrityError, read_artifact
 from models.manifest import Manifest
 from tests.artifacts import Double, scripted, write_artifact, write_manifest
 
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     """An artifact with two variants and a report."""
     variants = {"script": scripted(Double()), "trace": scripted(Double(), "trace")}
     made = write_artifact(tmp_path, "double", variants=variants)
-    manifest, _ = read_artifact(made)
+    manifest = read_artifact(made).manifest
     (made / "report.html").write_text("<p>What export measured.</p>")
     files = {**manifest.files, "report.html": digest_of(made / "report.html")}
     write_manifest(made, manifest.model_copy(update={"files": files}))
@@ -52,7 +53,8 @@ def replace(folder: Path, text: str) -> None:
 
 
 def test_an_intact_artifact_and_the_digest_that_stands_for_it(folder: Path) -> None:
-    manifest, digest = read_artifact(folder)
+    manifest, digest, signed_by = read_artifact(folder)
+    assert signed_by is None  # nobody asked
     assert isinstance(manifest, Manifest)
     assert list(manifest.variants) == ["script", "trace"]
     assert digest == hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
@@ -66,7 +68,7 @@ def test_one_flipped_bit_in_any_file_is_refused_with_its_name_and_both_digests(
     folder: Path, name: str, where: float, bit: int
 ) -> None:
     path = folder / name
-    before = sha256_of(path)
+    before = digest_of(path).sha256
     data = bytearray(path.read_bytes())
     data[round(where * (len(data) - 1))] ^= bit
     path.write_bytes(data)
@@ -74,14 +76,18 @@ def test_one_flipped_bit_in_any_file_is_refused_with_its_name_and_both_digests(
     assert "the artifact was altered or damaged, export it again" in message
     found = re.findall(DIGEST, message)
     if name == "manifest.sha256":
-        now = sha256_of(folder / "manifest.json")
+        now = digest_of(folder / "manifest.json").sha256
         assert message.startswith(f"manifest.json has SHA-256 {now}, manifest.sha256 says ")
     elif name == "manifest.json":
-        assert message.startswith(f"{name} has SHA-256 {sha256_of(path)}, manifest.sha256 says ")
-        assert found == [sha256_of(path), before]
+        assert message.startswith(
+            f"{name} has SHA-256 {digest_of(path).sha256}, manifest.sha256 says "
+        )
+        assert found == [digest_of(path).sha256, before]
     else:
-        assert message.startswith(f"{name} has SHA-256 {sha256_of(path)}, the manifest says ")
-        assert found == [sha256_of(path), before]
+        assert message.startswith(
+            f"{name} has SHA-256 {digest_of(path).sha256}, the manifest says "
+        )
+        assert found == [digest_of(path).sha256, before]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -98,8 +104,8 @@ def test_a_folder_in_place_of_a_file(folder: Path, name: str) -> None:
 
 
 def test_two_files_that_changed_places(folder: Path) -> None:
-    data = b"other bytes"
     first, second = folder / "script.pt", folder / "trace.pt"
+    data = b"o" * first.stat().st_size
     second.write_bytes(data)
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
     files = {**manifest.files, "trace.pt": digest_of(second)}
@@ -145,15 +151,79 @@ def test_a_digest_file_that_holds_anything_is_not_repeated_whole(folder: Path) -
     assert "\x1b" not in message
 
 
-def test_a_file_name_that_leads_out_of_the_folder_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../secret", "..", ".", "", "/etc/passwd", "a/b", "a/../../secret", "..\\secret"),
+        *("C:\\secret", "C:secret", "nul\0.pt", "script.pt\n", ".hidden", "x" * 129, "ä.pt", "~"),
+    ],
+)
+def test_traversal_a_file_name_that_is_not_plain_is_refused(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_text("secret")
-    rewrite(folder, lambda m: m["files"].update({"../secret": m["files"]["script.pt"]}))
-    assert refusal(folder).startswith("manifest.json, files.../secret.[key]: ")
+    rewrite(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
+    message = refusal(folder)
+    assert message.startswith("manifest.json, files.")
+    assert message.isprintable()
 
 
-def test_a_large_file_is_read_in_pieces(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 8192
-    (tmp_path / "large").write_bytes(data)
-    assert sha256_of(tmp_path / "large") == hashlib.sha256(data).hexdigest()
-    with pytest.raises(IntegrityError, match="none cannot be read: No such file or directory"):
-        sha256_of(tmp_path / "none")
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..\\secret", "nul\0.pt"])
+def test_traversal_so_is_the_file_of_a_variant(folder: Path, name: str) -> None:
+    rewrite(folder, lambda m: m["variants"]["trace"].update(file=name))
+    assert refusal(folder).startswith("manifest.json, variants.trace.file: ")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "manifest.sig"])
+def test_the_manifest_cannot_hold_a_digest_of_itself_or_of_what_vouches_for_it(
+    folder: Path, name: str
+) -> None:
+    rewrite(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
+    assert f"{name} cannot have a digest in the manifest itself" in refusal(folder)
+
+
+@pytest.mark.parametrize("size", [0, 2**40])
+def test_a_file_of_another_size_is_refused_before_it_is_read(folder: Path, size: int) -> None:
+    before = (folder / "script.pt").stat().st_size
+    os.truncate(folder / "script.pt", size)  # 1 TiB that would take a quarter of an hour to digest
+    assert refusal(folder).startswith(
+        f"script.pt has {size} bytes, the manifest says {before}; the artifact was altered"
+    )
+
+
+def test_a_manifest_of_gigabytes_is_not_read_into_memory(folder: Path) -> None:
+    os.truncate(folder / "manifest.json", 2**40)
+    assert refusal(folder) == (
+        "manifest.json has 1,099,511,627,776 bytes; at most 268,435,456 are read"
+    )
+
+
+def test_what_a_manifest_holds_is_not_repeated_whole(folder: Path) -> None:
+    rewrite(folder, lambda m: m["files"].update({"\x1b[2J" + "z" * 100_000: 1}))
+    message = refusal(folder)
+    assert len(message) < 1000
+    assert message.isprintable()
+    rewrite(folder, lambda m: m.update(schema_version=["z" * 100_000]))
+    assert len(refusal(folder)) < 1000
+
+
+def test_an_axis_of_any_length_is_no_more_than_a_wrong_manifest(folder: Path) -> None:
+    empty = {"dtype": "float32", "shape": [0, 10**30], "data": ""}
+    free = {"name": "x", "dtype": "float32", "shape": [-1, -1, 10**30]}
+
+    def change(manifest: Any) -> None:
+        manifest["inputs"] = [free]
+        manifest["golden"][0]["inputs"]["x"] = empty
+
+    rewrite(folder, change)
+    assert refusal(folder).startswith("manifest.json, golden.0.inputs.x.shape.1: ")
+
+
+def test_a_large_file_is_digested_in_pieces(folder: Path) -> None:
+    (folder / "report.html").write_bytes(bytes(range(256)) * 8192 + b"and some")
+    manifest = read_manifest(folder)
+    files = {**manifest.files, "report.html": digest_of(folder / "report.html")}
+    write_manifest(folder, manifest.model_copy(update={"files": files}))
+    assert read_artifact(folder).manifest.files == files
+
+
+def read_manifest(folder: Path) -> Manifest:
+    return Manifest.model_validate_json((folder / "manifest.json").read_bytes())

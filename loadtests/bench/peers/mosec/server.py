@@ -14,6 +14,8 @@ from loadtests.bench.peers.model import BODY, MAX_BATCH, PORT, WORKERS, Asked, a
 # 0 is its best here, and `max_wait_time=0` would mean 10: only this option, which is deprecated,
 # says 0. A request that is alone does not wait, and the queue fills while the worker computes.
 MAX_WAIT_MS = 0
+TIMEOUT_MS = os.environ.get("BENCH_TIMEOUT_MS", "30000")  # after it mosec drops a request
+CAPACITY = os.environ.get("BENCH_CAPACITY", "1024")  # requests that may be inside; more get 429
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -44,7 +46,8 @@ class Predict(Worker):  # type: ignore[misc]
 if __name__ == "__main__":
     sys.argv += ["--address", "127.0.0.1", "--port", os.environ[PORT], "--log-level", "error"]
     sys.argv += ["--wait", str(MAX_WAIT_MS)]
-    sys.argv += ["--timeout", "30000", "--max-request-size", str(MAX_BODY_BYTES)]
+    sys.argv += ["--capacity", CAPACITY]
+    sys.argv += ["--timeout", TIMEOUT_MS, "--max-request-size", str(MAX_BODY_BYTES)]
     server = Server()
     server.append_worker(
         Predict, num=WORKERS, max_batch_size=MAX_BATCH, max_wait_time=MAX_WAIT_MS, route="/predict"

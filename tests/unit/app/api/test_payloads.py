@@ -8,10 +8,11 @@ import numpy as np
 import orjson
 import pytest
 
-from app.api.payloads import JSON, check_length, read_items
+from app.api.payloads import JSON, MAX_UNCOUNTED_BYTES, check_length, read_items
 from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
+from models.tensors import TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 
 CODEC = TensorCodec(make_manifest([spec("x", shape=(-1, 2))]))
@@ -112,3 +113,87 @@ class TestReadItems:
     def test_they_are_counted_before_they_are_decoded(self) -> None:
         with pytest.raises(PayloadTooLarge):
             read({"inputs": ["wrong"] * 4}, many=True)
+
+
+class TestMarks:
+    """Large bodies are counted before they are parsed; no right one is refused for it."""
+
+    INPUTS = (
+        (spec("x", shape=(-1, 40, 3, 50)),),
+        (spec("x", shape=(-1, -1, 9)),),
+        (spec("x", shape=(-1, 12_000)),),
+        (
+            spec("x", shape=(-1, 9000, 1)),
+            spec("second", shape=(-1, -1, -1)),
+            spec("z", shape=(-1,)),
+        ),
+    )
+
+    PICTURES = (
+        (spec("x", shape=(-1, 3, 224, 224)),),
+        (spec("x", shape=(-1, 3, 128, 128)), spec("y", shape=(-1, 128, 128))),
+    )
+
+    @staticmethod
+    def largest(specs: tuple[TensorSpec, ...]) -> object:
+        """The item with the most numbers and lists that a model takes."""
+
+        def nested(sizes: list[int]) -> object:
+            return [nested(sizes[1:])] * sizes[0] if sizes else 0
+
+        items = {
+            each.name: nested([each.free_max if n == -1 else n for n in each.item_shape])
+            for each in specs
+        }
+        return items if len(items) > 1 else items["x"]
+
+    @pytest.mark.parametrize("specs", INPUTS)
+    @pytest.mark.parametrize("many", [False, True])
+    def test_the_largest_right_body_is_read(
+        self, specs: tuple[TensorSpec, ...], many: bool
+    ) -> None:
+        codec = TensorCodec(make_manifest(small_free(specs)))
+        item = self.largest(small_free(specs))
+        wrapped = {"x": item} if len(specs) == 1 else item
+        for each in (item, wrapped):
+            body = orjson.dumps({"inputs": [each] * 3} if many else {"input": each})
+            counted = body.ljust(MAX_UNCOUNTED_BYTES + 1)
+            items = read_items(codec, JSON, counted, many=many, max_items=3)
+            assert len(items) == (3 if many else 1)
+
+    @pytest.mark.parametrize("specs", INPUTS)
+    def test_one_with_many_times_as_much_is_not(self, specs: tuple[TensorSpec, ...]) -> None:
+        codec = TensorCodec(make_manifest(small_free(specs)))
+        body = orjson.dumps({"inputs": [self.largest(small_free(specs))] * 30})
+        with pytest.raises(PayloadTooLarge, match="a right one for this model, with as many"):
+            read_items(codec, JSON, body.ljust(MAX_UNCOUNTED_BYTES + 1), many=True, max_items=3)
+
+    @pytest.mark.parametrize("specs", PICTURES)
+    @pytest.mark.parametrize("piece", [b"[]", b"{}", b"[[[]]]", b'{"x":[]}'])
+    @pytest.mark.parametrize("many", [False, True])
+    def test_lists_in_the_place_of_numbers_are_not_even_parsed(
+        self, specs: tuple[TensorSpec, ...], piece: bytes, many: bool
+    ) -> None:
+        codec = TensorCodec(make_manifest(specs))
+        key, items = (b"inputs", 8) if many else (b"input", 1)
+        most = codec.most_marks * items // (1 + piece.count(b"[") + piece.count(b"{"))
+        body = b'{"%b":[%b]}' % (key, b",".join([piece] * most))
+        with pytest.raises(PayloadTooLarge, match="lists and objects; a right one for this model"):
+            read_items(codec, JSON, body, many=many, max_items=items)
+
+    def test_too_many_numbers_in_few_lists(self) -> None:
+        codec = TensorCodec(make_manifest([spec("x", shape=(-1, 12_000))]))
+        body = orjson.dumps({"input": [0] * 40_000})
+        with pytest.raises(PayloadTooLarge, match="commas and opening brackets"):
+            read_items(codec, JSON, body, many=False, max_items=3)
+
+    def test_a_little_too_much_is_told_apart(self) -> None:
+        codec = TensorCodec(make_manifest([spec("x", shape=(-1, 20_000))]))
+        body = orjson.dumps({"input": [0.25] * 20_001})
+        with pytest.raises(InvalidInput, match=r"expected float32 of shape \[20000\]"):
+            read_items(codec, JSON, body, many=False, max_items=3)
+
+
+def small_free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """With free dimensions of a size that a test can write."""
+    return tuple(each.model_copy(update={"free_max": 60}) for each in specs)

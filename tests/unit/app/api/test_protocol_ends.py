@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, listening, until
-from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
+from tests.integration.wire import COUNTED, JSON, OPEN, READY, answered, ask_for, request
 
 KEEP_ALIVE_S = 0.2
 LARGE = 4_000_000  # numbers of an answer that no socket takes at once
@@ -88,6 +89,22 @@ class TestGone:
                 while await server.metric(OPEN):
                     await asyncio.sleep(0.01)
             assert await server.metric(COUNTED) <= 2
+
+    async def test_with_a_request_behind_the_one_that_waits(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(request("/predict?way=asgi", b'{"input": [3, 2]}'))
+            await until(lambda: doubles.one.batches == [[3]])
+            wire.send(ask_for(4))
+            await asyncio.sleep(0.02)
+            wire.writer.transport.abort()
+            async with asyncio.timeout(5):  # the model still computes
+                while await server.metric(OPEN):
+                    await asyncio.sleep(0.01)
+            assert await server.metric(COUNTED, status="499") == 1
+            doubles.go_on()
 
 
 class TestKeepAlive:
@@ -216,7 +233,11 @@ class TestEnd:
                     assert (await wire.ask(before)).status == 200
                 wire.send(data)
                 answer = await wire.answer()
-                assert (answer.status, answer.body) == (400, b"Invalid HTTP request received.")
+                assert (answer.status, answer["content-type"]) == (400, JSON)
+                assert answer["connection"] == "close"
+                told = answer.json()
+                assert told["code"] == "bad_request"
+                assert told["request_id"] == answer["x-request-id"]
                 assert await wire.rest() == b""
 
     async def test_a_body_in_damaged_chunks(self, models: Path) -> None:
@@ -277,6 +298,26 @@ class TestEnd:
             assert await wire.rest() == b""
             assert await server.metric(COUNTED, status="503") == 1
             assert await server.metric(OPEN) == 0
+
+    @pytest.mark.parametrize(
+        "behind", [ask_for(5), request("/predict?way=asgi"), READY], ids=["short", "asgi", "other"]
+    )
+    async def test_what_stands_behind_the_last_answer_is_not_begun(
+        self, models: Path, behind: bytes
+    ) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            assert (await wire.ask(ask_for(3))).status == 200
+            server.service.lifecycle.begin_drain(5)
+            with capture_logs() as logs:
+                wire.send(ask_for(4) + behind)
+                answer = await wire.answer()
+                assert (answer.code, answer["connection"]) == ("shutting_down", "close")
+                assert await wire.rest() == b""
+                await until(lambda: not server.connections)
+            assert logs == []
+            assert server.asgi == []
+            assert await server.metric(COUNTED) == 2
 
     async def test_what_is_computed_is_not_given_up(self, models: Path) -> None:
         doubles = Doubles()

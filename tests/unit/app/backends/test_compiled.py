@@ -42,7 +42,7 @@ def written(root: Path, made: Made) -> Artifact:
 
 def backend_of(artifact: Artifact, packages: Packages = PACKAGES) -> CompiledBackend:
     folder, manifest = artifact.folder, artifact.manifest
-    return CompiledBackend(folder, manifest, form("compiled"), Device("cpu"), 1, packages)
+    return CompiledBackend(folder, manifest, form("compiled"), Device("cpu"), packages)
 
 
 class TestCompiledBackend(BackendSuite):

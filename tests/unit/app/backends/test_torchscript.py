@@ -29,7 +29,7 @@ OPTIMIZED = Form(variant="script", optimized=True)
 
 
 def backend_of(artifact: Artifact, device: Device = CPU, form: Form = PLAIN) -> TorchScriptBackend:
-    return TorchScriptBackend(artifact.folder, artifact.manifest, form, device, 1)
+    return TorchScriptBackend(artifact.folder, artifact.manifest, form, device)
 
 
 class TestTorchScriptBackend(BackendSuite):
@@ -114,7 +114,7 @@ class TestRefusals:
     def test_a_file_that_changed_since(self, tmp_path: Path) -> None:
         artifact = self.written(tmp_path, scripted(Double()))
         (artifact.folder / "script.pt").write_bytes(b"not a model")
-        with pytest.raises(ArtifactInvalid, match=r"^script\.pt has SHA-256"):
+        with pytest.raises(ArtifactInvalid, match=r"^script\.pt has 11 bytes, the manifest"):
             backend_of(artifact).load()
 
     def test_a_file_that_is_no_archive(self, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_outputs_are_named_in_order_and_their_dtypes_checked(tmp_path: Path) -> 
 
 
 def _loaded(artifact: Artifact, manifest: Manifest) -> TorchScriptBackend:
-    backend = TorchScriptBackend(artifact.folder, manifest, PLAIN, CPU, 1)
+    backend = TorchScriptBackend(artifact.folder, manifest, PLAIN, CPU)
     backend.load()
     return backend
 

@@ -63,6 +63,7 @@ class TestTaken:
             ([[1, 2], [3, 4]], "float32", (-1, 2)),
             ([], "float32", (-1,)),
             ([], "bool", (-1,)),
+            ([[], []], "float32", (2, -1)),
         ],
     )
     def test_dtypes_and_free_dimensions(
@@ -71,6 +72,15 @@ class TestTaken:
         array = decode(value, dtype, shape)
         assert array.dtype == np.dtype(dtype)
         np.testing.assert_array_equal(array, np.array(value).astype(dtype))
+
+    @pytest.mark.parametrize(
+        ("shape", "wanted"), [((-1, 2), (0, 2)), ((-1, -1, 3), (0, 0, 3)), ((-1,), (0,))]
+    )
+    def test_nothing_at_all_where_a_dimension_is_free(
+        self, shape: tuple[int, ...], wanted: tuple[int, ...]
+    ) -> None:
+        """As numpy writes an array without rows."""
+        assert decode(np.zeros(wanted, np.float32).tolist(), shape=shape).shape == wanted
 
     @given(npst.arrays(np.float32, (2, 3), elements=st.floats(width=32, allow_nan=False)))
     def test_numbers_are_kept_exactly(self, array: npt.NDArray[np.float32]) -> None:
@@ -103,6 +113,9 @@ class TestRefused:
             ([[1, 2, None], [4, 5, 6]], "not all numbers"),
             ([[1, 2, {}], [4, 5, 6]], "not all numbers"),
             ([[True, False, True]] * 2, "not all numbers"),
+            ([[True, 1, 2], [3, 4, 5]], "not all numbers"),
+            ([[0.5, 1, 2], [3, 4, False]], "not all numbers"),
+            ([0, 1, 2, 3, 4, True], "not all numbers"),
             ([10**400] * 6, "too large"),
         ],
     )
@@ -139,6 +152,22 @@ class TestRefused:
     def test_what_is_no_whole_number_in_range(self, value: float, dtype: Dtype) -> None:
         with pytest.raises(InvalidInput, match=f"whole numbers in the range of {dtype}"):
             decode([value], dtype, (1,))
+
+    @pytest.mark.parametrize(
+        "value",
+        [[2**53 + 1, 1.0], [-(2**53) - 1, 0.0], [0.0, 2**53], [2.0**60, 1], [1, -(2.0**53)]],
+    )
+    def test_whole_numbers_that_a_float_beside_them_may_have_changed(
+        self, value: list[float]
+    ) -> None:
+        with pytest.raises(
+            InvalidInput, match=r"^'x': whole numbers of 2\*\*53 and more are exact "
+        ):
+            decode(value, "int64", (2,))
+
+    @pytest.mark.parametrize("value", [[2**53 - 1, 1.0], [1 - 2**53, 0.0], [2**53 + 1, 1]])
+    def test_whole_numbers_that_stay_as_they_were_written(self, value: list[float]) -> None:
+        assert decode(value, "int64", (2,)).tolist() == value
 
     @pytest.mark.parametrize(
         ("value", "dtype"),

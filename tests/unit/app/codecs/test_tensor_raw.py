@@ -119,6 +119,10 @@ class TestNpy:
         assert got.flags.c_contiguous
         np.testing.assert_array_equal(got, PAIR)
 
+    def test_a_file_that_python_2_wrote_is_read_without_a_word(self) -> None:
+        (got,) = rows(NPY, npy_of(header("(2L, 3L)"), PAIR.tobytes()))
+        np.testing.assert_array_equal(got, PAIR)
+
     @pytest.mark.parametrize("fortran", [False, True])
     def test_many_items(self, fortran: bool) -> None:
         array = np.arange(18, dtype=np.float32).reshape(3, 2, 3)

@@ -103,6 +103,7 @@ async def rig(
     max_batch_size: int = 8,
     batch_wait_s: float = 0.0,
     queue_limit: int = 100,
+    queue_limit_bytes: int = 10**9,
     cache_bytes: int = 0,
     cache_ttl_s: float | None = None,
     block_s: float | None = None,
@@ -120,6 +121,7 @@ async def rig(
         cache_bytes,
         cache_ttl_s,
         DEFAULT.block_s if block_s is None else block_s,
+        queue_limit_bytes,
     )
     engine = Engine(replicas, clock, metrics, config)
     backends = [FakeBackend(script) for script in scripts]

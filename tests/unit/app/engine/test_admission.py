@@ -131,9 +131,33 @@ async def test_shapes_go_by_their_deadlines() -> None:
         assert r.backend.batches == [[0], [2], [1]]
 
 
+async def test_the_predicted_wait_can_be_watched() -> None:
+    async with rig(scripts=(None, None), batch_s=TEN_MS, max_batch_size=1) as r:
+
+        def wait_s() -> float:
+            return round(r.metric("torchlane_predicted_wait_seconds"), 6)
+
+        assert wait_s() == 0
+        r.backends[0].gate.clear()
+        first = r.start(0)
+        await until(lambda: len(r.backends[0].batches) == 1)
+        assert wait_s() == 0  # the other one is idle
+        r.backends[1].gate.clear()
+        second = r.start(1)
+        await until(lambda: len(r.backends[1].batches) == 1)
+        assert wait_s() == 0.010
+        waiting = [r.start(number) for number in range(2, 8)]  # three for each
+        await turns()
+        assert wait_s() == 0.040
+        for backend in r.backends:
+            backend.gate.set()
+        await asyncio.gather(first, second, *waiting)
+        assert wait_s() == 0
+
+
 def test_nobody_has_more_than_a_second_coming_to_it() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
-    batcher = Batcher(100)
+    batcher = Batcher(100, 10**9)
     metrics = Metrics().model(MODEL)
     line = Line(MODEL, batcher, BatchLimits(1, 0.0), CONTRACT, metrics, BatchTimes(1, {1: 0.01}))
     for number in range(4):
@@ -157,7 +181,7 @@ def test_a_replica_that_hangs_is_no_help() -> None:
     for replica in replicas:
         replica.models[MODEL] = Serving(())
         replica.busy, replica.busy_until = True, clock.now() + 0.01
-    batcher, limits = Batcher(100), BatchLimits(1, 0.0)
+    batcher, limits = Batcher(100, 10**9), BatchLimits(1, 0.0)
     times = BatchTimes(1, {1: 0.01})
     line = Line(MODEL, batcher, limits, CONTRACT, Metrics().model(MODEL), times)
     for number in range(4):

@@ -51,17 +51,58 @@ def test_one_accident_does_not_count_for_more_than_it_may() -> None:
     assert times.expected_s(8) == pytest.approx(0.056, rel=0.05)
 
 
-@pytest.mark.parametrize("factor", [1e-6, 0.01, 30.0, 1e6])
+FACTORS = [1e-6, 0.01, 30.0, 1e6]
+
+
+@pytest.mark.parametrize("factor", FACTORS)
 def test_three_in_a_row_are_no_accident(factor: float) -> None:
     times = BatchTimes(64, LINEAR)
-    for _ in range(3):
-        times.took(8, 0.056 * factor)
-    assert times.expected_s(8) == pytest.approx(0.056 * factor, rel=1.0)
+    for items in (8, 2, 8):  # of two sizes: the machine is another
+        times.took(items, LINEAR[items] * factor)
+    for items, seconds in LINEAR.items():
+        assert times.expected_s(items) == pytest.approx(seconds * factor, rel=1.0)
     for _ in range(30):
         times.took(8, 0.056 * factor)
     assert times.expected_s(8) == pytest.approx(0.056 * factor, rel=0.05)
-    assert times.expected_s(64) == pytest.approx(0.448 * factor, rel=1.0)
+    assert times.full_s == pytest.approx(0.448 * factor, rel=1.0)
     assert times.deviation < 0.1
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_three_of_one_size_say_nothing_of_others(factor: float) -> None:
+    times = BatchTimes(64, LINEAR)
+    for _ in range(33):
+        times.took(8, 0.056 * factor)
+    assert times.expected_s(8) == pytest.approx(0.056 * factor, rel=0.05)
+    for items in (1, 2, 4, 16, 32, 64):
+        assert times.expected_s(items) == LINEAR[items]
+    assert times.full_s == LINEAR[64]
+
+
+@pytest.mark.parametrize("factor", [0.01, 30.0])
+def test_between_two_sizes_both_are_corrected_and_no_other(factor: float) -> None:
+    times = BatchTimes(64, LINEAR)
+    for items in (5, 6, 7):  # all of them batches of up to eight
+        times.took(items, 0.007 * items * factor)
+    for items in (4, 6, 8):
+        assert times.expected_s(items) == pytest.approx(0.007 * items * factor, rel=1.0)
+    for items in (1, 2, 16, 32, 64):
+        assert times.expected_s(items) == LINEAR[items]
+
+
+def test_of_three_surprises_the_mildest_is_believed() -> None:
+    times = BatchTimes(8, {8: 0.010})
+    for seconds in (0.2, 0.2, 8.0):  # the first two count as accidents of five times each
+        times.took(8, seconds)
+    assert times.expected_s(8) < 0.5
+
+
+def test_surprises_in_both_directions_are_accidents() -> None:
+    times = BatchTimes(8, {8: 0.010})
+    for seconds in (0.090, 0.0005, 0.090, 0.0005) * 5:
+        before = times.expected_s(8)
+        times.took(8, seconds)
+        assert times.expected_s(8) <= 1.8 * before + 1e-9
 
 
 def test_scatter_is_known() -> None:
@@ -109,3 +150,62 @@ def test_whatever_happens_the_numbers_stay_sane(
         assert all(times.expected_s(n) > 0 for n in range(1, 13))
         assert times.deviation >= 0
     assert 1 <= times.efficient(allowed_s) <= 12
+
+
+SIZES = [1, 2, 4, 8, 16]
+measurements = st.dictionaries(st.sampled_from(SIZES), st.floats(1e-6, 10), min_size=1)
+
+
+@given(measurements, st.integers(1, 40))
+def test_between_two_sizes_lies_what_is_expected_between_them(
+    measured: dict[int, float], items: int
+) -> None:
+    times = BatchTimes(16, measured)
+    expected_s = times.expected_s(items)
+    below = [measured[size] for size in sorted(measured) if size <= items]
+    above = [measured[size] for size in sorted(measured) if size >= items]
+    if below and above:
+        least, most = sorted((below[-1], above[0]))
+        assert least * 0.999 <= expected_s <= most * 1.001
+    elif below:
+        assert expected_s == pytest.approx(below[-1] * items / max(measured))
+    else:
+        assert expected_s == above[0]
+
+
+@given(measurements, st.lists(st.integers(1, 16), max_size=20))
+def test_what_was_expected_teaches_nothing(measured: dict[int, float], batches: list[int]) -> None:
+    times, untaught = BatchTimes(16, measured), BatchTimes(16, measured)
+    for items in batches:
+        times.took(items, times.expected_s(items))
+    assert times.deviation == pytest.approx(0, abs=1e-9)
+    for size in sorted(measured):
+        assert times.expected_s(size) == pytest.approx(untaught.expected_s(size))
+
+
+# As after a warm-up: a batch smaller or larger than all that are known is taken in proportion.
+warmed_up = st.fixed_dictionaries(dict.fromkeys(SIZES, st.floats(1e-6, 10)))
+
+
+@given(warmed_up, st.integers(1, 16), st.floats(0.3, 3))
+def test_what_is_learned_lies_between_what_was_known_and_what_was_seen(
+    measured: dict[int, float], items: int, factor: float
+) -> None:
+    times = BatchTimes(16, measured)
+    before_s = times.expected_s(items)
+    seen_s = before_s * factor
+    times.took(items, seen_s)
+    least, most = sorted((before_s, seen_s))
+    assert least * 0.999 <= times.expected_s(items) <= most * 1.001
+
+
+@given(measurements, st.floats(1e-6, 100))
+def test_a_batch_leaves_half_of_the_time_allowed_if_any_can(
+    measured: dict[int, float], allowed_s: float
+) -> None:
+    times = BatchTimes(16, measured)
+    size = times.efficient(allowed_s)
+    fitting = [each for each in (1, 2, 4, 8, 16) if times.expected_s(each) <= allowed_s / 2]
+    assert size in fitting or (size == 1 and not fitting)
+    best = max((each / times.expected_s(each) for each in fitting), default=0.0)
+    assert size / times.expected_s(size) >= 0.9 * best or size == 16

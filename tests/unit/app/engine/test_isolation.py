@@ -7,7 +7,7 @@ import pytest
 
 from app.backends.fake import FakeBackend
 from app.engine.isolation import SHARED_ROW_BYTES, Contract, run_batch
-from app.errors import ModelError
+from app.errors import ModelError, ReplicaError
 from app.types import Array, Arrays, Item, Outcome
 from tests.unit.app.engine.harness import item, replay, value_of
 
@@ -74,3 +74,47 @@ def test_a_backend_may_overwrite_what_it_has_answered() -> None:
     second = run_batch(backend, [item(n) for n in (7, 8)], contract)
     answered = [value_of(outcome) for outcome in (*first.outcomes, *second.outcomes) if outcome]
     assert answered == [0, 2, 4, "backend_failed", 14, 16]
+
+
+class Breaking:
+    """Answers 2 x; a 3 fails, and from a 9 on nothing works, golden examples neither."""
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def __call__(self, inputs: Arrays) -> Arrays | None:
+        self.broken = self.broken or bool((inputs["x"] == 9).any() and len(inputs["x"]) <= 2)
+        if self.broken or (inputs["x"] == 3).any() or len(inputs["x"]) > 2:
+            raise ModelError("it fails")
+        return None
+
+
+@pytest.mark.parametrize(
+    ("batch", "left_to_others"),
+    [
+        pytest.param((1, 2, 5, 9), [5, 9], id="at the end"),
+        pytest.param((3, 2, 1, 4, 9, 5, 6, 7), [9, 5, 6, 7], id="after culprits and a good probe"),
+        pytest.param((3, 9), [3, 9], id="after a culprit that nothing vouches for"),
+        pytest.param((9,), [9], id="alone"),
+    ],
+)
+def test_who_failed_when_the_replica_may_have_been_broken_is_not_blamed(
+    batch: tuple[int, ...], left_to_others: list[int]
+) -> None:
+    contract = Contract(("value",), replay, finish=lambda outputs: outputs)
+    report = run_batch(FakeBackend(Breaking()), [item(n) for n in batch], contract)
+    assert isinstance(report.fault, ReplicaError)
+    left = [n for n, outcome in zip(batch, report.outcomes, strict=True) if outcome is None]
+    assert left == left_to_others
+    for n, outcome in zip(batch, report.outcomes, strict=True):
+        if outcome is not None:
+            assert value_of(outcome) == ("backend_failed" if n == 3 else 2 * n)
+
+
+def test_a_culprit_that_others_were_answered_after_costs_no_probe() -> None:
+    backend, probes = FakeBackend(Reusing()), list[int]()
+    contract = Contract(("value",), lambda _: probes.append(1), finish=lambda outputs: outputs)
+    report = run_batch(backend, [item(n) for n in (3, 1)], contract)
+    assert report.fault is None
+    assert [value_of(outcome) for outcome in report.outcomes if outcome] == ["backend_failed", 2]
+    assert probes == []

@@ -139,6 +139,39 @@ def test_keys_are_equal_exactly_where_items_are(one: Arrays, other: Arrays) -> N
     assert key(copies) == key(one)
 
 
+BYTES = st.binary(min_size=8, max_size=8)
+VIEWS = st.sampled_from(["<f4", ">f4", "<f2", "<f8", "<i8", "<i4", "<u2", "|u1", "|i1"])
+
+
+@given(BYTES, VIEWS, BYTES, VIEWS, st.sampled_from([(-1,), (1, -1), (-1, 1), (2, -1)]))
+def test_bits_tell_items_apart_also_where_numbers_do_not(
+    one: bytes, form: str, other: bytes, other_form: str, shape: tuple[int, ...]
+) -> None:
+    """-0.0 and 0.0 are equal numbers, no NaN equals itself, and bytes may be read in two ways."""
+    first = {"x": np.frombuffer(one, form)}
+    second = {"x": np.frombuffer(other, other_form)}
+    assert (key(first) == key(second)) is (one == other and form == other_form)
+    reshaped = {"x": first["x"].reshape(shape if first["x"].size > 1 or shape[0] != 2 else (-1, 1))}
+    same = first["x"].shape == reshaped["x"].shape
+    assert (key(first) == key(reshaped)) is same
+
+
+def test_zeros_and_nans_by_their_bits() -> None:
+    bits = [0x00000000, 0x80000000, 0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001]
+    items = [{"x": np.array([pattern], np.uint32).view(np.float32)} for pattern in bits]
+    assert len({key(each) for each in items}) == len(bits)
+    assert [key(each) for each in items] == [key(each) for each in items]
+
+
+@given(BYTES, st.integers(0, 8), st.integers(0, 8))
+def test_where_one_input_ends_and_the_next_begins_matters(one: bytes, at: int, to: int) -> None:
+    def cut(where: int) -> Arrays:
+        whole = np.frombuffer(one, np.uint8)
+        return {"a": whole[:where], "b": whole[where:]}
+
+    assert (key(cut(at)) == key(cut(to))) is (at == to)
+
+
 def _npy(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)

@@ -224,6 +224,45 @@ async def test_law_5_a_full_queue_refuses_at_once_and_as_a_whole() -> None:
         ]
 
 
+async def test_law_5_a_request_of_more_bytes_than_any_queue_could_hold_is_not_told_to_retry() -> (
+    None
+):
+    async with rig(queue_limit_bytes=12) as r:  # three numbers
+        with pytest.raises(PayloadTooLarge, match="16 bytes, the queue holds 12; split"):
+            await r.ask(1, 2, 3, 4)
+        assert r.metric("torchlane_queue_bytes") == 0
+        assert await r.ask(1, 2, 3) == [2, 4, 6]
+
+
+async def test_law_5_a_queue_full_of_bytes_refuses_at_once_and_as_a_whole() -> None:
+    async with rig(queue_limit_bytes=12, max_batch_size=1) as r:
+        assert r.metric("torchlane_queue_limit_bytes") == 12
+        r.backend.gate.clear()
+        running = r.start(0)
+        await until(lambda: len(r.backend.batches) == 1)
+        waiting = [r.start(1), r.start(2)]
+        await turns()
+        with pytest.raises(Overloaded, match="2 items of 8 bytes wait and 8 bytes more") as refused:
+            await r.ask(3, 4)
+        assert refused.value.retry_after_s >= 0
+        assert r.metric("torchlane_queue_depth_items") == 2  # nothing of it was queued
+        assert r.metric("torchlane_queue_bytes") == 8
+        with pytest.raises(Overloaded, match="do not fit"):  # one item, as large as two
+            r.engine.submit(MODEL, [item(5, size=2)], r.clock.now() + FAR)
+        last = r.start(5, 1)  # one joins, one fits
+        await turns()
+        with pytest.raises(Overloaded):
+            await r.ask(6)
+        r.backend.gate.set()
+        assert [values(await task) for task in (running, *waiting, last)] == [
+            [0],
+            [2],
+            [4],
+            [10, 2],
+        ]
+        assert r.metric("torchlane_queue_bytes") == 0
+
+
 async def test_law_5_callers_that_come_and_go_leave_nothing_behind() -> None:
     async with rig(queue_limit=10) as r:
         r.backend.gate.clear()

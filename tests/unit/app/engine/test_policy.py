@@ -93,3 +93,55 @@ def test_of_every_decision(
     else:
         assert made.again_in_s is None
         assert made.size * free >= min(waiting, limits.max_batch_size)
+
+
+@given(
+    st.tuples(st.integers(1, 100), st.integers(0, 100)),
+    st.tuples(SECONDS, SECONDS),
+    st.integers(1, 8),
+    st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
+    st.builds(Arrivals, st.integers(0, 100), SECONDS),
+)
+def test_more_work_and_more_time_never_make_it_wait_longer(
+    work: tuple[int, int],
+    time: tuple[float, float],
+    free: int,
+    limits: BatchLimits,
+    arrivals: Arrivals,
+) -> None:
+    (waiting, more), (oldest_s, later_s) = work, time
+    before = decide(waiting, oldest_s, free, limits, arrivals)
+    assert decide(waiting + more, oldest_s, free, limits, arrivals).size >= before.size
+    assert decide(waiting, oldest_s + later_s, free, limits, arrivals).size >= before.size
+    older = Arrivals(arrivals.items, arrivals.gathered_s + later_s)
+    assert decide(waiting, oldest_s, free, limits, older).size >= before.size
+
+
+@given(st.integers(1, 100), SECONDS, st.integers(1, 8), st.integers(1, 64))
+def test_nothing_waits_for_an_idle_replica_unless_a_wait_is_configured(
+    waiting: int, oldest_s: float, free: int, most: int
+) -> None:
+    made = decide(waiting, oldest_s, free, BatchLimits(most, 0.0), Arrivals(5, 0.0))
+    assert made.size > 0
+
+
+@given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 64))
+def test_idle_replicas_share_what_waits_and_leave_nothing_that_fits(
+    waiting: int, free: int, most: int
+) -> None:
+    left, sizes = waiting, []
+    for replicas in range(free, 0, -1):
+        sizes.append(decide(left, 0.0, replicas, BatchLimits(most, 0.0)).size)
+        left -= sizes[-1]
+    assert left == max(0, waiting - free * most)
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 63), SECONDS, st.builds(BatchLimits, st.just(64), SECONDS, SECONDS), SECONDS)
+def test_who_looks_again_when_told_finds_the_wait_over(
+    waiting: int, oldest_s: float, limits: BatchLimits, gathered_s: float
+) -> None:
+    made = decide(waiting, oldest_s, 1, limits, Arrivals(1, gathered_s))
+    if made.again_in_s:  # 0: the next turn of the loop
+        after_s = oldest_s + made.again_in_s + 1e-9
+        assert decide(waiting, after_s, 1, limits, Arrivals(0, 0.0)).size == waiting

@@ -5,30 +5,38 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
+from app.backends.base import Backend, Between
 from app.backends.fake import FakeBackend
 from app.engine.replicas import Replica, ReplicaState
+from app.errors import ReplicaError, ReplicaHangs
 from app.types import Device, ModelId
+from tests.unit.app.engine.harness import until
 
 MODEL = ModelId("m", 1)
 
 
-async def test_install_run_and_close_happen_in_one_thread_of_its_own() -> None:
+async def test_all_but_loading_happens_in_one_thread_of_its_own() -> None:
     threads: set[int] = set()
-    replica = Replica("r", Device("cpu"))
+    loaders: set[int] = set()
+    replica = Replica("r", Device("cpu"), lambda: threads.add(threading.get_ident()))
     replica.open()
 
-    def make() -> FakeBackend:
-        threads.add(threading.get_ident())
+    def load() -> FakeBackend:
+        loaders.add(threading.get_ident())
         return FakeBackend()
+
+    def prove(_: object, __: object) -> None:
+        threads.add(threading.get_ident())
 
     def work(_: object) -> int:
         threads.add(threading.get_ident())
         return 42
 
-    await replica.install(MODEL, make)
+    await replica.install(MODEL, load, prove)
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     replica.start(MODEL, work, done.set_result, _unexpected)
     assert not replica.is_free(MODEL)
@@ -37,6 +45,7 @@ async def test_install_run_and_close_happen_in_one_thread_of_its_own() -> None:
     assert await replica.close(1.0)
     assert len(threads) == 1
     assert threads != {threading.get_ident()}
+    assert not loaders & {threading.get_ident(), *threads}
     assert replica.state is ReplicaState.CLOSED
 
 
@@ -167,7 +176,7 @@ async def test_closing_while_a_backend_is_made_closes_that_too() -> None:
     installing.cancel()
     go_on.set()
     assert await closing
-    assert backend.calls == ["close"]
+    await until(lambda: backend.calls == ["close"])
 
 
 def _unexpected(error: BaseException) -> int:
@@ -176,3 +185,159 @@ def _unexpected(error: BaseException) -> int:
 
 def _raises(error: BaseException) -> bool:
     raise error
+
+
+async def test_batches_are_run_between_the_parts_of_a_load_and_other_calls_after_it() -> None:
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    await replica.install(MODEL, FakeBackend)
+    order: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def prove(_: object, between: Callable[[], None]) -> None:
+        order.append("first part")
+        begun.set()
+        go_on.wait(30.0)
+        between()
+        order.append("second part")
+
+    installing = asyncio.create_task(replica.install(ModelId("m", 2), FakeBackend, prove))
+    await asyncio.to_thread(begun.wait)
+    assert replica.is_called
+    calling = asyncio.create_task(replica.call(lambda: order.append("call")))
+    await asyncio.sleep(0)
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def work(_: object) -> int:
+        order.append("batch")
+        return 1
+
+    replica.start(MODEL, work, done.set_result, _unexpected)
+    go_on.set()
+    await done
+    await installing
+    await calling
+    assert order == ["first part", "batch", "second part", "call"]
+    assert await replica.close(1.0)
+
+
+async def test_a_proof_that_fails_closes_what_was_loaded() -> None:
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    backend = FakeBackend()
+
+    def prove(_: object, __: object) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await replica.install(MODEL, lambda: backend, prove)
+    assert backend.calls == ["close"]
+    assert not replica.serves(MODEL)
+    assert await replica.close(1.0)
+
+
+class TestGivingUpAThread:
+    @pytest.fixture
+    async def replica(self) -> Replica:
+        replica = Replica("r", Device("cpu"))
+        replica.open()
+        self.backend, self.go_on = FakeBackend(), threading.Event()
+        await replica.install(MODEL, lambda: self.backend)
+        return replica
+
+    async def stuck(self, replica: Replica) -> asyncio.Future[str]:
+        """It runs a batch that does not come back before it may."""
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        begun = threading.Event()
+
+        def work(_: object) -> str:
+            begun.set()
+            self.go_on.wait(30.0)
+            return "late"
+
+        replica.start(MODEL, work, done.set_result, repr)
+        await asyncio.to_thread(begun.wait)
+        return done
+
+    async def test_its_batch_fails_once_and_what_it_gives_later_is_dropped(
+        self, replica: Replica
+    ) -> None:
+        done = await self.stuck(replica)
+        assert replica.give_up_thread(ReplicaHangs("it hangs"))
+        assert await done == "ReplicaHangs('it hangs')"
+        assert not replica.busy
+        assert (replica.state, replica.models) == (ReplicaState.SICK, {})
+        assert replica.lost_threads == 1
+        self.go_on.set()
+        await until(lambda: replica.lost_threads == 0)  # done is settled: twice would be an error
+        assert self.backend.calls == ["close"]
+        assert await replica.close(1.0)
+
+    async def test_it_goes_on_with_a_new_one(self, replica: Replica) -> None:
+        await self.stuck(replica)
+        replica.give_up_thread(ReplicaHangs("it hangs"))
+        await replica.install(MODEL, FakeBackend)
+        replica.state = ReplicaState.READY
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        replica.start(MODEL, lambda _: "fine", done.set_result, repr)
+        assert await done == "fine"
+        self.go_on.set()
+        assert await replica.close(1.0)
+
+    async def test_calls_that_wait_in_it_fail(self, replica: Replica) -> None:
+        await self.stuck(replica)
+        waiting = [
+            asyncio.create_task(replica.call(lambda: None)),
+            asyncio.create_task(replica.call(lambda: None)),
+        ]
+        await until(lambda: replica.is_called)
+        removing = asyncio.create_task(replica.remove(MODEL))
+        await asyncio.sleep(0)
+        replica.give_up_thread(ReplicaHangs("it hangs"))
+        for each in waiting:
+            with pytest.raises(ReplicaError) as failed:
+                await each
+            assert not isinstance(failed.value, ReplicaHangs)  # it was the batch
+        await removing  # that the model is gone is what it wanted
+        self.go_on.set()
+        assert await replica.close(1.0)
+
+    @pytest.mark.parametrize("who", ["itself", "a batch between its steps"])
+    async def test_a_proof_is_to_blame_for_its_own_steps_alone(
+        self, replica: Replica, who: str
+    ) -> None:
+        proving, begun = threading.Event(), threading.Event()
+
+        def hang(_: object) -> str:
+            begun.set()
+            self.go_on.wait(30.0)
+            return "late"
+
+        def prove(backend: Backend, between: Between) -> None:
+            proving.set()
+            if who == "itself":
+                hang(backend)
+            while not begun.is_set():
+                between()
+
+        proof = asyncio.create_task(replica.install(ModelId("m", 2), FakeBackend, prove))
+        await asyncio.to_thread(proving.wait)
+        if who != "itself":
+            replica.start(MODEL, hang, lambda _: None, repr)
+        await asyncio.to_thread(begun.wait)
+        replica.give_up_thread(ReplicaHangs("it hangs"))
+        with pytest.raises(ReplicaError) as failed:
+            await proof
+        assert isinstance(failed.value, ReplicaHangs) is (who == "itself")
+        self.go_on.set()
+        assert await replica.close(1.0)
+
+    async def test_silence_is_counted_from_the_last_sign_of_life(self, replica: Replica) -> None:
+        assert replica.silent_s() == 0
+        await self.stuck(replica)
+        await until(lambda: replica.silent_s() > 0.05)
+        replica.beat()
+        assert replica.silent_s() < 0.05
+        self.go_on.set()
+        await until(lambda: replica.silent_s() == 0)
+        assert await replica.close(1.0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.metrics import Metrics, ServedModel
+from app.metrics import Metrics, ModelGauges, ServedModel
 from app.processes import shared_metrics
 from app.processes.shared_metrics import SharedMetrics, SupervisorMetrics
 from app.types import CacheCounts, ModelId
@@ -75,8 +76,8 @@ def count(metrics: Metrics) -> None:
     model.looked_up(CacheCounts(1, 2, 3))
     model.outcome("ok", 6)
     model.batch_size.observe(2)
-    model.queue_depth.set_function(lambda: 5)
-    model.queue_limit.set(7)
+    metrics.served(MODEL, ModelGauges(*(partial(float, each) for each in (5, 7, 1, 3, 9, 0.5))))
+    metrics.watch(lambda: True, lambda: [ServedModel(MODEL, "plan", "float32")])
     metrics.requests_open += 4
 
 
@@ -98,6 +99,9 @@ async def test_counters_and_gauges_add_up_whoever_is_scraped(
         assert says("torchlane_requests_in_flight") == 12
         assert says("torchlane_queue_depth_items") == 10
         assert says("torchlane_queue_limit_items") == 14
+        assert says("torchlane_queue_bytes") == 6
+        assert says("torchlane_queue_limit_bytes") == 18
+        assert says("torchlane_predicted_wait_seconds") == 0.5  # the longest, not the sum
         assert says("torchlane_cache_limit_bytes") == 200
         assert says("torchlane_build_info") == 1
         assert says("torchlane_model_info", variant="plan", **LABELS) == 1

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.__main__ import main, newest_artifact
+from loadtests.bench.__main__ import main
+from loadtests.bench.artifacts import newest_artifact
 from loadtests.bench.environments import COMPILED
 from loadtests.bench.options import Options, Setup, parse
 from loadtests.bench.workloads import NAMES, QUICK, QUICK_SERVERS, SERVERS

@@ -1,0 +1,1 @@
+"""Who may call, and how often: API keys and rate limits."""

@@ -1,0 +1,91 @@
+"""Where rate limits keep their counts: a storage of the library `limits` for one event loop.
+
+The library's own, in memory, starts a thread that throws away old counts whenever none runs, some
+fifty times a second under load, and takes a lock for each count. On one loop neither is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from limits.storage.base import SlidingWindowCounterSupport, Storage
+
+MOST_COUNTS = 20_000  # those that were not used for the longest time are forgotten
+
+
+class WindowStorage(Storage, SlidingWindowCounterSupport):
+    """Counts by sliding windows: the last window's count fades out while this one's grows.
+
+    Args:
+        clock: seconds, ever growing.
+    """
+
+    STORAGE_SCHEME = None
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        # The number of a window, what was counted in the one before, and in itself.
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        """What the library may wrap."""
+        return ValueError
+
+    def acquire_sliding_window_entry(
+        self, key: str, limit: int, expiry: int, amount: int = 1
+    ) -> bool:
+        """Count `amount` if the limit leaves room for it."""
+        number, past = divmod(self._clock(), expiry)
+        before, now = self._at(key, int(number))
+        if int(before * (expiry - past) / expiry + now) + amount > limit:
+            return False
+        counts = self._counts
+        if counts.pop(key, None) is None and len(counts) >= MOST_COUNTS:
+            del counts[next(iter(counts))]
+        counts[key] = (int(number), before, now + amount)
+        return True
+
+    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """The last window's count and how long it still counts; the same of this one."""
+        number, past = divmod(self._clock(), expiry)
+        before, now = self._at(key, int(number))
+        return before, expiry - past, now, 2 * expiry - past
+
+    def clear_sliding_window(self, key: str, expiry: int) -> None:
+        """Forget what was counted."""
+        self._counts.pop(key, None)
+
+    def clear(self, key: str) -> None:
+        """Forget what was counted."""
+        self._counts.pop(key, None)
+
+    def reset(self) -> int:
+        """Forget everything."""
+        forgotten = len(self._counts)
+        self._counts.clear()
+        return forgotten
+
+    def check(self) -> bool:
+        """Memory is always there."""
+        return True
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Not for this storage: windows that do not slide."""
+        raise NotImplementedError
+
+    def get(self, key: str) -> int:
+        """Not for this storage: windows that do not slide."""
+        raise NotImplementedError
+
+    def get_expiry(self, key: str) -> float:
+        """Not for this storage: windows that do not slide."""
+        raise NotImplementedError
+
+    def _at(self, key: str, number: int) -> tuple[int, int]:
+        """What was counted in the window before this one, and in this one."""
+        counted, before, now = self._counts.get(key, (number, 0, 0))
+        if counted == number:
+            return before, now
+        return (now if counted == number - 1 else 0), 0

@@ -1,0 +1,99 @@
+"""Calls of those who run the server: look for versions now, load them, unload them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Path, Response
+
+from app.api import schemas
+from app.api.access import Admin
+from app.api.openapi import ERRORS
+from app.api.service import Service
+from app.errors import ModelNotFound
+from app.lifecycle import Changes
+from app.types import ModelId
+
+CONFLICT = 409
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    CONFLICT: {
+        "model": schemas.ChangesAnswer,
+        "description": "A version that was to be loaded failed; what was served before still is",
+    },
+    **ERRORS[422],
+    **ERRORS[503],
+}
+Name = Annotated[str, Path(description="a model of the repository")]
+# Text: whoever may not call is told so before anybody looks at what was called.
+Version = Annotated[str, Path(description="a version of the model")]
+MAX_DIGITS = 9
+
+
+def add_admin(app: FastAPI, service: Service) -> None:
+    """Add the calls; `Admin` lets nobody in while no key for them is configured."""
+    router = APIRouter(prefix="/admin", tags=["admin"], responses=RESPONSES)
+    lifecycle = service.lifecycle
+
+    @router.post("/reload", operation_id="reload")
+    async def reload(_: Admin, response: Response) -> schemas.ChangesAnswer:
+        """Look at the repository now; what could not be loaded before is tried again."""
+        return _answer(await lifecycle.reload(), response)
+
+    @router.post("/models/{name}/load", operation_id="load_model", responses=ERRORS[404])
+    async def load_model(_: Admin, response: Response, name: Name) -> schemas.ChangesAnswer:
+        """Serve what the version policy says of a model, whatever was unloaded of it."""
+        return _answer(await lifecycle.load(name), response)
+
+    @router.post("/models/{name}/unload", operation_id="unload_model", responses=ERRORS[404])
+    async def unload_model(_: Admin, response: Response, name: Name) -> schemas.ChangesAnswer:
+        """Serve no version of a model until it is loaded again."""
+        return _answer(await lifecycle.unload(name), response)
+
+    @router.post(
+        "/models/{name}/versions/{version}/load",
+        operation_id="load_version",
+        responses=ERRORS[404],
+    )
+    async def load_version(
+        _: Admin, response: Response, name: Name, version: Version
+    ) -> schemas.ChangesAnswer:
+        """Serve a version, beside what the version policy says."""
+        return _answer(await lifecycle.load(name, _number(version)), response)
+
+    @router.post(
+        "/models/{name}/versions/{version}/unload",
+        operation_id="unload_version",
+        responses=ERRORS[404],
+    )
+    async def unload_version(
+        _: Admin, response: Response, name: Name, version: Version
+    ) -> schemas.ChangesAnswer:
+        """Serve a version no more; the policy's next one takes its place first."""
+        return _answer(await lifecycle.unload(name, _number(version)), response)
+
+    app.include_router(router)
+
+
+def _number(version: str) -> int:
+    if not version.isascii() or not version.isdigit() or len(version) > MAX_DIGITS:
+        raise ModelNotFound("a version is a whole number; GET /models lists what there is")
+    return int(version)
+
+
+def _answer(changes: Changes, response: Response) -> schemas.ChangesAnswer:
+    if changes.failed:
+        response.status_code = CONFLICT
+    return schemas.ChangesAnswer(
+        loaded=[_version(model) for model in changes.loaded],
+        retired=[_version(model) for model in changes.retired],
+        failed=[
+            schemas.FailedVersion(
+                model=status.id.name, version=status.id.version, problem=status.problem or ""
+            )
+            for status in changes.failed
+        ],
+    )
+
+
+def _version(model: ModelId) -> schemas.VersionName:
+    return schemas.VersionName(model=model.name, version=model.version)

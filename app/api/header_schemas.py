@@ -1,0 +1,72 @@
+"""The headers of requests and answers, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.api.request_ids import WELL_FORMED
+
+Docs = dict[str, Any]
+
+# Of every answer, whatever it says.
+REQUEST_ID: Docs = {
+    "X-Request-Id": {
+        "description": "the request's id: the client's if well formed, else a new one",
+        "required": True,
+        "schema": {"type": "string", "pattern": f"^{WELL_FORMED.pattern.decode()}$"},
+    }
+}
+RETRY_AFTER: Docs = {
+    "Retry-After": {
+        "description": "seconds, beside `retry_after_ms` in the body, which is exact",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+CHALLENGE: Docs = {
+    "WWW-Authenticate": {
+        "description": "how a key is sent, and whether one was",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^Bearer realm="},
+    }
+}
+_MS = r"[0-9]+\.[0-9]{3}"
+_TIMING: Docs = {
+    "Server-Timing": {
+        "description": "decode, queue, compute and encode in milliseconds",
+        "required": True,
+        "schema": {
+            "type": "string",
+            "pattern": f"^decode;dur={_MS}, queue;dur={_MS}, compute;dur={_MS}, encode;dur={_MS}$",
+        },
+    }
+}
+_PARAMETERS: Docs = {
+    "X-Request-Id": (
+        {"type": "string"},
+        "an id to find this request by; comes back in the answer",
+    ),
+    "X-Torchlane-Timeout-Ms": (
+        {"type": "number", "exclusiveMinimum": 0},
+        "milliseconds after which the answer is not wanted",
+    ),
+}
+
+
+def answered(*, many: bool) -> Docs:
+    """Of a prediction's answer."""
+    counts = "hit=[0-9]+, miss=[0-9]+, joined=[0-9]+"
+    cache = {
+        "description": "from the cache, computed, or joined with an equal one"
+        + ("; how many of each" if many else ""),
+        "required": True,
+        "schema": {"type": "string", "pattern": f"^({counts if many else 'hit|miss|joined'})$"},
+    }
+    return {**REQUEST_ID, "X-Torchlane-Cache": cache, **_TIMING}
+
+
+def parameters() -> list[Docs]:
+    """What a client may send with a prediction."""
+    return [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+        for name, (schema, text) in _PARAMETERS.items()
+    ]

@@ -1,0 +1,56 @@
+"""What one item looks like in JSON, as a JSON Schema: as exact as JSON Schema can be.
+
+It cannot say that lists with free dimensions are not ragged, nor what a picture in base64 is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from models.tensors import TensorSpec
+
+JsonSchema = Mapping[str, Any]
+
+
+def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
+    """Of a model of tensors: with one input the numbers alone will do, else an object by name."""
+    names = [spec.name for spec in inputs]
+    by_name = {
+        "type": "object",
+        "properties": {spec.name: _one_of(_forms(spec, alone=len(inputs) == 1)) for spec in inputs},
+        "required": names,
+        "additionalProperties": False,
+    }
+    return _one_of([*_forms(inputs[0], alone=True), by_name]) if len(inputs) == 1 else by_name
+
+
+def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
+    """Nested; also flat, where it is the only input and of a fixed shape."""
+    number = _number(spec)
+    nested = number
+    for size in reversed(spec.item_shape):
+        least, most = (0, spec.free_max) if size == -1 else (size, size)
+        nested = {"type": "array", "items": nested, "minItems": least, "maxItems": most}
+    if not alone or not spec.is_fixed or len(spec.item_shape) == 1:
+        return [nested]
+    size = math.prod(spec.item_shape)
+    return [nested, {"type": "array", "items": number, "minItems": size, "maxItems": size}]
+
+
+def _number(spec: TensorSpec) -> JsonSchema:
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return {"type": "boolean"}
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        return {"type": "number", "minimum": -most, "maximum": most}
+    whole = np.iinfo(dtype)
+    return {"type": "integer", "minimum": int(whole.min), "maximum": int(whole.max)}
+
+
+def _one_of(forms: Sequence[JsonSchema]) -> JsonSchema:
+    return forms[0] if len(forms) == 1 else {"anyOf": list(forms)}

@@ -1,0 +1,218 @@
+"""The thread of a replica, and how what it has made gets back to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from app.backends.base import Backend, close_safely
+from app.errors import ReplicaHangs
+from app.types import ModelId
+
+T = TypeVar("T")
+
+
+class Job(NamedTuple):
+    """Something to do in the thread; `work` never raises. Batches may go between others' parts."""
+
+    work: Callable[[], None]
+    is_batch: bool
+
+
+class ReplicaThread:
+    """One thread, its jobs, and the backends that live in it.
+
+    A daemon: native code that never returns must not keep the process from ending.
+
+    Args:
+        name: for debuggers.
+        begin: called in the thread before anything else.
+
+    Attributes:
+        backends: touched in the thread only.
+        in_batch: whether what it does is a batch, be it between the parts of something else.
+    """
+
+    def __init__(self, name: str, begin: Callable[[], None]) -> None:
+        self.backends: dict[ModelId, Backend] = {}
+        self._begin = begin
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._later: deque[Job | None] = deque()
+        self._beat_at: float | None = None  # moment of time.monotonic; None: it waits for a job
+        self._orphaned = False
+        self.in_batch = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it works, or hangs."""
+        return self._thread.is_alive()
+
+    def do(self, job: Job) -> None:
+        """Do it after what is queued; a batch also between the parts of something long."""
+        self._jobs.put(job)
+
+    def end(self) -> None:
+        """End the thread, after what is queued."""
+        self._jobs.put(None)
+
+    def orphan(self) -> None:
+        """Nobody wants anything of it any more: should it ever come back, it cleans up and ends."""
+        self._orphaned = True
+        self._jobs.put(None)
+
+    def silent_s(self) -> float:
+        """For how many seconds one and the same step has been running; 0: nothing does."""
+        beat_at = self._beat_at
+        return 0.0 if beat_at is None else max(0.0, time.monotonic() - beat_at)
+
+    def beat(self) -> None:
+        """In the thread: another step of a job begins.
+
+        Raises:
+            ReplicaHangs: if the thread was given up: nobody wants that step any more.
+        """
+        if self._orphaned:
+            raise ReplicaHangs("the thread was given up")
+        self._beat_at = time.monotonic()
+
+    def between(self) -> None:
+        """In the thread, between the parts of something long: let batches go first."""
+        self.beat()
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            if job is not None and job.is_batch:
+                self._do(job)
+                self.beat()
+            else:
+                self._later.append(job)
+
+    def _work(self) -> None:
+        self._begin()
+        while (job := self._next()) is not None and not self._orphaned:
+            self._beat_at = time.monotonic()
+            self._do(job)
+            self._beat_at = None
+            del job  # an idle thread must not keep the last batch alive
+        if self._orphaned:
+            for backend in self.backends.values():
+                close_safely(backend)
+            self.backends.clear()
+
+    def _do(self, job: Job) -> None:
+        self.in_batch = job.is_batch
+        job.work()
+        self.in_batch = False
+
+    def _next(self) -> Job | None:
+        return self._later.popleft() if self._later else self._jobs.get()
+
+
+class Handover(Generic[T]):
+    """One result, from the thread that gives it to the event loop, which finishes it exactly once.
+
+    Args:
+        loop: is told that there is a result, unless it awaits it.
+        finish: gets it, on the loop.
+        awaited: `wait` will be called.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, finish: Callable[[T], None], *, awaited: bool
+    ) -> None:
+        self._loop = loop
+        self._finish = finish
+        self._awaited = awaited
+        self._finished = False
+        self._results: queue.SimpleQueue[T] = queue.SimpleQueue()
+        # To wait at the queue would hang on Python 3.11 and 3.12 where a signal outlasts the rest.
+        self._given = threading.Lock()
+        self._given.acquire()
+
+    def give(self, result: T) -> None:
+        """In the thread."""
+        self._results.put(result)
+        self._given.release()
+        if not self._awaited:
+            tell(self._loop, self._take)
+
+    def wait(self, block_s: float) -> None:
+        """On the loop: stand still for the result, and finish it if it comes in time."""
+        try:
+            self._given.acquire(timeout=block_s)
+        finally:
+            self._awaited = False  # whoever gives from now on tells; what is there now is taken
+            try:
+                self._take()
+            except Exception as error:  # as the loop does for what it calls
+                context = {"message": "a result could not be taken", "exception": error}
+                self._loop.call_exception_handler(context)
+
+    def settle(self, result: T) -> None:
+        """On the loop: finish with this result; whatever the thread still gives comes too late."""
+        if not self._finished:
+            self._finished = True
+            self._finish(result)
+
+    def _take(self) -> None:
+        """Finish the result, if it is there and was not taken before."""
+        try:
+            result = self._results.get_nowait()
+        except queue.Empty:
+            return
+        self.settle(result)
+
+
+async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
+    """Run something long in a thread of its own that does not keep the process from ending.
+
+    Args:
+        work: what to do.
+        unwanted: gets its result where nobody waits for it any more.
+
+    Raises:
+        Exception: whatever `work` raises.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T) -> None:
+        if future.done():
+            unwanted(result)
+        else:
+            future.set_result(result)
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # handed to the awaiting side, not swallowed
+            tell(loop, unless_done, future.set_exception, future, error)
+        else:
+            tell(loop, deliver, result)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await future
+
+
+def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
+    """Have something called on a loop, from another thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        loop.call_soon_threadsafe(call, *arguments)
+
+
+def unless_done(settle: Callable[[Any], None], future: asyncio.Future[Any], value: Any) -> None:
+    """Settle a future that may have been given up meanwhile."""
+    if not future.done():
+        settle(value)

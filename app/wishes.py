@@ -1,0 +1,114 @@
+"""What an administrator asked for beside the version policy; shared by the processes of a server.
+
+It does not outlast the server: what is to stay is set by TORCHLANE_VERSIONS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.types import ModelId
+
+ALL = 0  # in the place of a version: every version of the model
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The state of what was asked for.
+
+    Attributes:
+        asked: how often something was.
+        loaded: versions to be served beside what the policy says.
+        unloaded: versions that are not to be served, whatever it says; version ALL: no version.
+    """
+
+    asked: int = 0
+    loaded: frozenset[ModelId] = frozenset()
+    unloaded: frozenset[ModelId] = frozenset()
+
+    def forbids(self, model: ModelId) -> bool:
+        """Whether the version was unloaded."""
+        return model in self.unloaded or ModelId(model.name, ALL) in self.unloaded
+
+
+class Wishes:
+    """Keeps the wish of one server.
+
+    Args:
+        file: shared by its processes; None: there is one.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._wish = Wish()
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether other processes may ask for something."""
+        return self._file is not None
+
+    def now(self) -> Wish:
+        """What is asked for at present."""
+        if self._file is not None and self._file.exists():
+            self._wish = _read(self._file.read_bytes())  # it is replaced as a whole
+        return self._wish
+
+    def reload(self) -> Wish:
+        """Have the repository looked at anew, and failed versions tried again."""
+        with self._changing() as wish:
+            return self._change(wish)
+
+    def load(self, model: ModelId) -> Wish:
+        """Serve a version; with version ALL, what the policy says."""
+        with self._changing() as wish:
+            unloaded = wish.unloaded - {model, ModelId(model.name, ALL)}
+            if model.version == ALL:
+                unloaded = frozenset(each for each in unloaded if each.name != model.name)
+                loaded = frozenset(each for each in wish.loaded if each.name != model.name)
+                return self._change(replace(wish, unloaded=unloaded, loaded=loaded))
+            return self._change(replace(wish, unloaded=unloaded, loaded=wish.loaded | {model}))
+
+    def unload(self, model: ModelId) -> Wish:
+        """Serve a version no more; with version ALL, none of the model."""
+        with self._changing() as wish:
+            loaded = wish.loaded - {model}
+            if model.version == ALL:
+                loaded = frozenset(each for each in loaded if each.name != model.name)
+            return self._change(replace(wish, unloaded=wish.unloaded | {model}, loaded=loaded))
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Wish]:
+        """The present wish; where it is shared, nobody else changes it meanwhile."""
+        if self._file is None:
+            yield self._wish
+            return
+        with self._file.with_suffix(".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self.now()
+
+    def _change(self, wish: Wish) -> Wish:
+        self._wish = replace(wish, asked=wish.asked + 1)
+        if self._file is not None:
+            new = self._file.with_suffix(".new")
+            new.write_bytes(_written(self._wish))
+            new.replace(self._file)
+        return self._wish
+
+
+def _written(wish: Wish) -> bytes:
+    made = {"asked": wish.asked, "loaded": sorted(wish.loaded), "unloaded": sorted(wish.unloaded)}
+    return json.dumps(made).encode()
+
+
+def _read(data: bytes) -> Wish:
+    given = json.loads(data)
+    loaded, unloaded = (
+        frozenset(ModelId(str(name), int(version)) for name, version in given[which])
+        for which in ("loaded", "unloaded")
+    )
+    return Wish(int(given["asked"]), loaded, unloaded)

@@ -1,0 +1,131 @@
+"""Pairs of Ed25519 keys in PEM files: made, read, and used to sign manifests.
+
+Private keys and passphrases are in no message: what cannot be read is named by its file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from export.errors import NO_SPACE, ExportError, UsageError
+from models.contained import FileRefused, read_inside
+from models.signatures import DOMAIN, MAX_KEY_BYTES, TrustedKeys, fingerprint_of, signature_file
+
+PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
+READ_BY_OTHERS = 0o077
+
+Ask = Callable[[], bytes]  # for the passphrase of a key
+
+
+class Signer:
+    """Signs manifests with a private key.
+
+    Args:
+        key: nobody else's.
+
+    Attributes:
+        fingerprint: of its public half.
+        own: its public half, to verify by.
+    """
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.fingerprint = fingerprint_of(key.public_key())
+        self.own = TrustedKeys({self.fingerprint: key.public_key()}, {self.fingerprint: "--key"})
+
+    def sign(self, manifest: bytes) -> bytes:
+        """What `manifest.sig` holds for these bytes of a manifest."""
+        return signature_file(self.fingerprint, self._key.sign(DOMAIN + manifest))
+
+
+def make_keys(private: Path, passphrase: bytes | None) -> tuple[Path, str]:
+    """Write a new pair of keys; what is there already is never written over.
+
+    Args:
+        private: the file for the private key; the public one gets its name, with `.pub.pem`.
+        passphrase: to encrypt the private key with; None: it lies open.
+
+    Returns:
+        the file of the public key, and its fingerprint.
+
+    Raises:
+        UsageError: if one of the files is there, or cannot be written.
+    """
+    public = private.with_name(f"{private.name.removesuffix('.pem')}.pub.pem")
+    for path in (private, public):
+        if os.path.lexists(path):
+            raise UsageError(f"{path} exists; keys are never written over, take another name")
+    key = Ed25519PrivateKey.generate()
+    encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    _write(private, pem, PRIVATE_MODE)
+    shown = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    _write(public, shown, PUBLIC_MODE)
+    return public, fingerprint_of(key.public_key())
+
+
+def read_signer(private: Path, ask: Ask) -> Signer:
+    """Of a private key in PEM (PKCS8).
+
+    Args:
+        private: the file.
+        ask: for its passphrase, if it has one.
+
+    Raises:
+        UsageError: if it is no such file, or the passphrase is wrong.
+    """
+    try:
+        real = Path(os.path.realpath(private))  # secrets are often mounted as links
+        data = read_inside(real.parent, real.name, MAX_KEY_BYTES)
+    except OSError as error:
+        raise UsageError(f"--key {private}: {error.strerror}") from error
+    except FileRefused as error:
+        raise UsageError(f"--key {private}: {error}") from error
+    key = _loaded(private, data, ask)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"--key {private}: a key of another kind than Ed25519")
+    return Signer(key)
+
+
+def is_read_by_others(private: Path) -> bool:
+    """Whether its mode lets others than its owner at it."""
+    return bool(private.stat().st_mode & READ_BY_OTHERS)
+
+
+def _loaded(private: Path, data: bytes, ask: Ask) -> object:
+    try:
+        return load_pem_private_key(data, password=None)
+    except TypeError:
+        pass  # so it says that there is a passphrase
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(
+            f"--key {private}: no private key in PEM (PKCS8); `python -m export keygen` makes one"
+        ) from error
+    try:
+        return load_pem_private_key(data, password=ask())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"--key {private}: its passphrase is another one") from error
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    try:
+        # The mode from the first moment on, and no file that somebody put there meanwhile.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        kind = ExportError if error.errno in NO_SPACE else UsageError
+        raise kind(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,86 @@
+"""A new version of an artifact that is there: with another plan, or with a signature."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from export import tune
+from export.artifact import choose_version, digest_of, staging_folder
+from export.errors import ExportError, UsageError
+from export.keys import Signer
+from export.pipeline import REPORT_FILE, Made, Stage, finish, open_artifact, renewed
+from models.integrity import Verifier
+from models.manifest import SIGNATURE_FILE, Manifest
+from models.signatures import TrustedKeys
+
+
+def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
+    """Time an artifact's variants on this machine; the plan is written as a new version.
+
+    Raises:
+        UsageError: if there is no intact artifact, or no variant of the wanted precision.
+        ExportError: if the new version cannot be written.
+    """
+    with _copied(folder) as (old, staging, version):
+        if options.precision is None and old.plan is not None:
+            options = dataclasses.replace(options, precision=old.plan.precision)
+        plan = tune.measure(staging, old, options, stage("timing"))
+        return finish(staging, renewed(old, plan=plan, version=version))
+
+
+def sign_anew(folder: Path, signer: Signer, trusted: TrustedKeys | None = None) -> Made:
+    """Sign an artifact; since artifacts never change, what is signed is a new version.
+
+    A signature that it has must be good, or an altered artifact would become a trusted one.
+
+    Args:
+        folder: an artifact, signed or not.
+        signer: signs the new version, and is trusted to have signed the old one.
+        trusted: who else may have signed it, and then somebody must have; None: nobody else.
+
+    Raises:
+        UsageError: if there is no intact artifact, or its signature is by nobody trusted.
+        ExportError: if the new version cannot be written.
+    """
+    verifier = None
+    if trusted is not None:
+        verifier = signer.own.and_also(trusted)
+    elif os.path.lexists(folder / SIGNATURE_FILE):
+        verifier = signer.own
+    with _copied(folder, verifier) as (old, staging, version):
+        return finish(staging, renewed(old, version=version), signer.sign)
+
+
+@contextlib.contextmanager
+def _copied(folder: Path, verifier: Verifier | None = None) -> Iterator[tuple[Manifest, Path, int]]:
+    """An artifact's manifest, its files in a folder beside it, and the number after the highest."""
+    old = open_artifact(folder, verifier)
+    folder = folder.resolve()  # "." has no parents to write to
+    if folder.parent.name != old.model:
+        raise UsageError(
+            f"{folder} holds the model {old.model!r}, its new version would not lie beside it; "
+            "keep artifacts in folders named MODEL/VERSION"
+        )
+    version = choose_version(folder.parent, None)
+    with staging_folder(folder.parent.parent, old.model) as staging:
+        _copy(folder, old, staging)
+        yield old, staging, version
+
+
+def _copy(folder: Path, manifest: Manifest, staging: Path) -> None:
+    """Everything but the report, which tells of the version and the plan."""
+    for name, digest in manifest.files.items():
+        if name == REPORT_FILE:
+            continue
+        try:
+            shutil.copyfile(folder / name, staging / name)
+            copied = digest_of(staging / name)
+        except OSError as error:
+            raise ExportError(f"cannot copy {folder / name}: {error.strerror}") from error
+        if copied != digest:
+            raise ExportError(f"{folder / name} changed while it was copied; run this again")

@@ -1,0 +1,147 @@
+"""The commands that have to do with signatures: `keygen`, `sign`, and what `show` says of them."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from export.errors import UsageError
+from export.keys import is_read_by_others, make_keys, read_signer
+from export.renewal import sign_anew
+from models.contained import FileRefused, read_inside
+from models.integrity import MAX_SMALL_BYTES, Untrusted
+from models.manifest import SIGNATURE_FILE
+from models.signatures import KeyFileError, TrustedKeys, claimed_key
+
+KEYGEN = "Make a pair of Ed25519 keys: a private one that signs, a public one for the servers."
+SIGN = "Sign an artifact; since artifacts never change, what is signed is a new version."
+# Not TORCHLANE_...: a server in the same environment would refuse it as an unknown setting.
+PASSPHRASE = "EXPORT_KEY_PASSPHRASE"  # nosec B105 # the variable that holds it
+
+
+def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `keygen` takes."""
+    parser.add_argument(
+        "private",
+        type=Path,
+        metavar="PRIVATE.pem",
+        help="the file for the private key; the public one is written to PRIVATE.pub.pem",
+    )
+    parser.add_argument(
+        "--passphrase",
+        action="store_true",
+        help=f"encrypt the private key; the passphrase is that of {PASSPHRASE}, or asked for",
+    )
+
+
+def keygen(parsed: argparse.Namespace, console: Console) -> None:
+    """Carry out `keygen`.
+
+    Raises:
+        UsageError: see `make_keys`; or if there is no passphrase to be had.
+    """
+    passphrase = _new_passphrase() if parsed.passphrase else None
+    public, fingerprint = make_keys(parsed.private, passphrase)
+    _say(console, f"{parsed.private} signs: keep it secret, and away from servers")
+    _say(console, f"{public} is for servers: TORCHLANE_TRUSTED_KEYS names it, or its folder")
+    _say(console, f"fingerprint {fingerprint}")
+
+
+def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `sign` takes."""
+    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parser.add_argument(
+        "--key",
+        type=Path,
+        required=True,
+        metavar="PRIVATE.pem",
+        help="an Ed25519 key as keygen makes it; its passphrase, if it has one, is that of "
+        f"{PASSPHRASE}, or asked for",
+    )
+    parser.add_argument(
+        "--trusted-keys",
+        type=Path,
+        metavar="PATH",
+        help="public keys, a PEM file or a folder of such files: sign only what one of them or "
+        "--key signed before (default: also what is not signed, but nothing that others signed)",
+    )
+
+
+def sign(parsed: argparse.Namespace, console: Console) -> None:
+    """Carry out `sign`.
+
+    Raises:
+        UsageError: if there is no intact artifact, no key, or a signature by nobody trusted.
+        ExportError: if the new version cannot be written.
+    """
+    signer = read_signer(parsed.key, lambda: _passphrase(parsed.key))
+    if is_read_by_others(parsed.key):
+        _say(console, f"warning: others can read {parsed.key}; chmod 600 keeps them out")
+    made = sign_anew(parsed.folder, signer, trusted_keys(parsed.trusted_keys))
+    _say(console, f"{made.folder} is {parsed.folder}, signed by the key {signer.fingerprint}")
+
+
+def trusted_keys(path: Path | None) -> TrustedKeys | None:
+    """Of the option --trusted-keys.
+
+    Raises:
+        UsageError: if it names no keys.
+    """
+    try:
+        return None if path is None else TrustedKeys.read(path)
+    except KeyFileError as error:
+        raise UsageError(f"--trusted-keys {path}: {error}") from error
+
+
+def told_of(folder: Path, *, checked: bool) -> str:
+    """What a report says of an artifact's signature.
+
+    Args:
+        folder: the artifact.
+        checked: the signature was verified.
+    """
+    try:
+        fingerprint = claimed_key(read_inside(folder, SIGNATURE_FILE, MAX_SMALL_BYTES))
+    except FileNotFoundError:
+        return "none"
+    except OSError as error:
+        return f"{SIGNATURE_FILE} cannot be read: {error.strerror}"
+    except (FileRefused, Untrusted) as error:
+        return str(error)
+    return f"by {fingerprint}, {'a trusted key' if checked else 'not checked (--trusted-keys)'}"
+
+
+def _passphrase(private: Path) -> bytes:
+    """Of a key that has one."""
+    return _given(os.environ.get(PASSPHRASE) or _prompt(f"Passphrase of {private}: "))
+
+
+def _new_passphrase() -> bytes:
+    found = os.environ.get(PASSPHRASE)
+    if not found:
+        found = _prompt("Passphrase of the new key: ")
+        if found != _prompt("The same once more: "):
+            raise UsageError("the two passphrases differ; no key was made")
+    return _given(found)
+
+
+def _given(passphrase: str) -> bytes:
+    if not passphrase:
+        raise UsageError("the passphrase is empty; a key without one needs no --passphrase")
+    return passphrase.encode()
+
+
+def _prompt(question: str) -> str:
+    if not sys.stdin.isatty():  # getpass would read it from anywhere, and show it
+        raise UsageError(f"a passphrase is needed: set {PASSPHRASE}, or run this in a terminal")
+    return getpass.getpass(question)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(escape(text), highlight=False, soft_wrap=True)

@@ -1,0 +1,165 @@
+"""Ed25519 signatures over manifests: what is signed, and whether somebody trusted signed it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
+
+from models.contained import FileRefused, read_inside
+from models.integrity import Untrusted
+from models.manifest import MANIFEST_FILE, SIGNATURE_FILE
+
+# In front of the manifest, so that nothing else that a key signs can be taken for a manifest.
+DOMAIN = b"torchlane artifact manifest 1\0"
+MAX_KEY_BYTES = 64 * 1024  # of a file of public keys; one has 113
+# One spelling for each signature: with base64, or capitals, several files would be the same one.
+SIGNATURE = re.compile(rb"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
+PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
+COMMENT = re.compile(rb"^\s*#.*$", re.MULTILINE)
+SIGN_IT = "sign it with `python -m export sign`"
+GET_IT = "get the artifact anew from where it was signed"  # to sign it would hide what was done
+
+
+class KeyFileError(ValueError):
+    """A file of keys is not what it must be; the message names it."""
+
+
+class TrustedKeys:
+    """The public keys whose signatures count; satisfies `models.integrity.Verifier`.
+
+    Args:
+        keys: fingerprint -> key; see `fingerprint_of`.
+        origins: fingerprint -> the name of the file that the key stands in.
+    """
+
+    def __init__(self, keys: Mapping[str, Ed25519PublicKey], origins: Mapping[str, str]) -> None:
+        self._keys = dict(keys)
+        self.origins = dict(origins)
+
+    @classmethod
+    def read(cls, path: Path) -> TrustedKeys:
+        """Of a file of one or more PEM public keys, or of a folder of such files.
+
+        Entries of a folder whose names begin with a dot are passed over: Kubernetes mounts some.
+
+        Raises:
+            KeyFileError: if there is no key, or anything else than keys.
+        """
+        try:
+            folder = path.is_dir()
+            names = sorted(each.name for each in path.iterdir()) if folder else [path.name]
+        except OSError as error:
+            raise KeyFileError(f"cannot be read: {error.strerror}") from error
+        keys: dict[str, Ed25519PublicKey] = {}
+        origins: dict[str, str] = {}
+        for name in names:
+            if folder and name.startswith("."):
+                continue
+            for key in _public_keys(path if folder else path.parent, name):
+                fingerprint = fingerprint_of(key)
+                keys[fingerprint] = key
+                origins.setdefault(fingerprint, name)
+        if not keys:
+            raise KeyFileError("holds no public key; `python -m export keygen` makes one")
+        return cls(keys, origins)
+
+    def and_also(self, other: TrustedKeys) -> TrustedKeys:
+        """These keys and those of another one."""
+        return TrustedKeys(self._keys | other._keys, self.origins | other.origins)
+
+    def verify(self, manifest: bytes, signature: bytes | None) -> str:
+        """See `Verifier`."""
+        if signature is None:
+            raise Untrusted(
+                f"it is not signed: there is no {SIGNATURE_FILE}, and only what a trusted key "
+                f"signed is taken; {SIGN_IT}"
+            )
+        fingerprint, raw = _parsed(signature)
+        key = self._keys.get(fingerprint)
+        if key is None:
+            raise Untrusted(
+                f"{SIGNATURE_FILE} is by the key {fingerprint}, which is not among the "
+                f"{len(self._keys)} that are trusted; trust that one too if you know whose it is "
+                "(--trusted-keys for `python -m export sign`, which then signs with another)"
+            )
+        try:
+            key.verify(raw, DOMAIN + manifest)
+        except InvalidSignature as error:
+            raise Untrusted(
+                f"{SIGNATURE_FILE} is no signature of this {MANIFEST_FILE} by the key "
+                f"{fingerprint}: one of the two was altered, or is of another artifact; {GET_IT}"
+            ) from error
+        return fingerprint
+
+
+def signature_file(fingerprint: str, raw: bytes) -> bytes:
+    """What `manifest.sig` holds.
+
+    Args:
+        fingerprint: of the key.
+        raw: its signature of `DOMAIN` and the manifest, 64 bytes.
+    """
+    return f"ed25519 {fingerprint} {raw.hex()}\n".encode("ascii")
+
+
+def claimed_key(signature: bytes) -> str:
+    """The fingerprint that a signature's file names; whether it is true, `verify` finds out.
+
+    Raises:
+        Untrusted: if it is not such a file.
+    """
+    return _parsed(signature)[0]
+
+
+def fingerprint_of(key: Ed25519PublicKey) -> str:
+    """SHA-256 in hex of the key in DER: `openssl pkey -pubin -in FILE -outform DER | sha256sum`."""
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
+
+
+def _parsed(signature: bytes) -> tuple[str, bytes]:
+    found = SIGNATURE.fullmatch(signature)
+    if found is None:
+        raise Untrusted(
+            f"{SIGNATURE_FILE} is not understood: it was cut off, altered, or made by another "
+            f"release; {GET_IT}"
+        )
+    return found[1].decode("ascii"), bytes.fromhex(found[2].decode("ascii"))
+
+
+def _public_keys(folder: Path, name: str) -> list[Ed25519PublicKey]:
+    try:
+        # A link may lead anywhere: whoever runs the server chose the folder, and what is in it.
+        real = Path(os.path.realpath(folder / name))
+        data = read_inside(real.parent, real.name, MAX_KEY_BYTES)
+    except OSError as error:
+        raise KeyFileError(f"{name} cannot be read: {error.strerror}") from error
+    except FileRefused as error:
+        raise KeyFileError(str(error)) from error
+    if b"PRIVATE KEY-----" in data:
+        raise KeyFileError(f"{name} holds a private key, which no server needs; put the public one")
+    blocks = PUBLIC_KEY.findall(data)
+    if not blocks or COMMENT.sub(b"", PUBLIC_KEY.sub(b"", data)).strip():
+        raise KeyFileError(f"{name} is no file of public keys in PEM")
+    return [_public_key(block, name) for block in blocks]
+
+
+def _public_key(block: bytes, name: str) -> Ed25519PublicKey:
+    try:
+        key = load_pem_public_key(block)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise KeyFileError(f"{name} holds a public key that cannot be read") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise KeyFileError(f"{name} holds a key of another kind than Ed25519")
+    return key

@@ -1,0 +1,109 @@
+"""Signed on the command line, served by a process that takes signed artifacts only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import PLAIN, free_port, running, start_process
+
+PASSPHRASE = "correct horse battery staple"
+
+
+def export(*arguments: object, **environment: str) -> str:
+    """What `python -m export` prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "export", *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    assert PASSPHRASE not in done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """signing.pem with a passphrase, keys/signing.pub.pem, artifacts/double/1 and, signed, 2."""
+    folder = tmp_path_factory.mktemp("project")
+    write_artifact(folder / "artifacts", "double")
+    locked = {"EXPORT_KEY_PASSPHRASE": PASSPHRASE}
+    export("keygen", folder / "signing.pem", "--passphrase", **locked)
+    export("sign", folder / "artifacts/double/1", "--key", folder / "signing.pem", **locked)
+    (folder / "keys").mkdir()
+    (folder / "signing.pub.pem").rename(folder / "keys/signing.pub.pem")
+    return folder
+
+
+def test_a_signed_artifact_is_served_and_the_unsigned_one_beside_it_is_not(project: Path) -> None:
+    settings = {"trusted_keys": str(project / "keys"), "log_format": "json"}
+    with running(project / "artifacts", project / "log", **settings) as server:
+        answer = httpx.post(f"{server.url}/predict", json={"input": [1, 2]}, verify=PLAIN).json()
+        assert (answer["version"], answer["prediction"]) == (2, {"outputs": {"y": [2.0, 4.0]}})
+        found = httpx.get(f"{server.url}/models/double", verify=PLAIN).json()
+        assert found["signed_by"] in server.log  # as one of those that are trusted
+        shown = export("show", project / "artifacts/double/2", "--trusted-keys", project / "keys")
+        assert found["signed_by"] in "".join(shown.split())
+
+
+def test_an_unsigned_artifact_leaves_it_live_and_not_ready_with_the_reason(
+    project: Path, tmp_path: Path
+) -> None:
+    write_artifact(tmp_path / "artifacts", "double")
+    port = free_port()
+    process = start_process(
+        tmp_path / "log",
+        model_dir=str(tmp_path / "artifacts"),
+        port=str(port),
+        trusted_keys=str(project / "keys"),
+    )
+    try:
+        found = not_ready(f"http://127.0.0.1:{port}", (tmp_path / "log"))
+        assert "double/1: it is not signed: there is no manifest.sig" in found
+        live = httpx.get(f"http://127.0.0.1:{port}/health/live", verify=PLAIN)
+        assert live.status_code == 200
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_keys_that_cannot_be_read_refuse_the_start(
+    project: Path, tmp_path: Path, workers: str
+) -> None:
+    process = start_process(
+        tmp_path / "log",
+        model_dir=str(project / "artifacts"),
+        port=str(free_port()),
+        trusted_keys=str(project / "signing.pem"),
+        workers=workers,
+    )
+    assert process.wait(60) == 2
+    log = (tmp_path / "log").read_text()
+    assert "torchlane: TORCHLANE_TRUSTED_KEYS=" in log
+    assert "signing.pem holds a private key" in log
+    assert "BEGIN" not in log
+
+
+def not_ready(url: str, log: Path) -> str:
+    """The reason, once loading has ended."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            reasons = httpx.get(f"{url}/health/ready", verify=PLAIN).json()["reasons"]
+        except httpx.TransportError:
+            reasons = []
+        if any("could not be loaded" in reason for reason in reasons):
+            return str(reasons[0])
+        time.sleep(0.05)
+    raise RuntimeError(f"no reason was given:\n{log.read_text()}")

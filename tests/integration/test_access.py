@@ -1,0 +1,336 @@
+"""Keys, scopes, limits, hosts and origins: the same for predictions of both ways, and all else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from app.access.entries import make_key
+from app.api.access import Admin
+from tests.artifacts import write_artifact
+from tests.integration.harness import serving
+from tests.integration.listening import Listening, listening
+from tests.integration.wire import COUNTED, READY, Answer, request
+
+PREDICT, PREDICT_LINE = make_key("mobile", ["predict"])
+ADMIN, ADMIN_LINE = make_key("ops", ["admin"])
+SLOW, SLOW_LINE = make_key("slow", ["predict"], "4/minute")
+SCRAPE, SCRAPE_LINE = make_key("prometheus", ["metrics"])
+KEYS = ";".join((PREDICT_LINE, ADMIN_LINE, SLOW_LINE, SCRAPE_LINE))
+WAYS: dict[str, dict[str, Any]] = {"short": {}, "asgi": {"expect": "100-continue"}}
+BATCH: dict[str, Any] = {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [3, 4], [5, 6]]}'}
+BROWSERS = {
+    "access-control-allow-origin",
+    "access-control-allow-methods",
+    "access-control-expose-headers",
+    "vary",
+}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path, "double")
+    return tmp_path
+
+
+def with_key(secret: str) -> dict[str, Any]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+async def ask(server: Listening, way: str, **given: Any) -> Answer:
+    """A prediction, which did go the way that was named."""
+    before = len(server.asgi)
+    sent: dict[str, Any] = {**WAYS[way], **given}
+    answer = await server.ask(request(**sent))
+    assert (len(server.asgi) > before) is (way == "asgi")
+    return answer
+
+
+async def get(server: Listening, path: str, method: str = "GET", **headers: Any) -> Answer:
+    return await server.ask(request(path, b"", method=method, **headers))
+
+
+@pytest.mark.parametrize("way", WAYS)
+class TestPredictions:
+    async def test_without_keys_they_are_open(self, models: Path, way: str) -> None:
+        async with listening(models) as server:
+            assert (await ask(server, way)).status == 200
+            assert (await ask(server, way, **with_key("any"))).status == 200
+            assert (
+                "torchlane_key_requests_total{" not in (await get(server, "/metrics")).body.decode()
+            )
+
+    async def test_a_key_is_asked_for(self, models: Path, way: str) -> None:
+        async with listening(models, api_keys=KEYS) as server:
+            assert (await ask(server, way, **with_key(PREDICT))).status == 200
+            assert (await ask(server, way, x_api_key=PREDICT)).status == 200
+            assert (await ask(server, way, **BATCH, **with_key(PREDICT))).status == 200
+            none, wrong = await ask(server, way), await ask(server, way, **with_key(PREDICT + "x"))
+            assert (none.status, none.code) == (wrong.status, wrong.code) == (401, "unauthorized")
+            assert none["www-authenticate"] == 'Bearer realm="torchlane"'
+            assert wrong["www-authenticate"] == 'Bearer realm="torchlane", error="invalid_token"'
+            other = await ask(server, way, **with_key(ADMIN))
+            assert (other.status, other.code) == (403, "forbidden")
+            assert "lacks the scope 'predict'" in other.json()["error"]
+            assert await server.metric(COUNTED, status="401") == 2
+            assert await server.metric(COUNTED, status="403") == 1
+            assert await server.metric("torchlane_key_requests_total", key="mobile") == 3
+            assert await server.metric("torchlane_key_items_total", key="mobile") == 5
+
+    async def test_who_has_no_key_learns_of_no_model(self, models: Path, way: str) -> None:
+        async with listening(models, api_keys=KEYS) as server:
+            for path in ("/models/double/predict", "/models/nope/predict"):
+                assert (await ask(server, way, path=path)).status == 401
+                assert (await get(server, path.removesuffix("/predict"))).status == 401
+
+    async def test_refused_before_the_body_is_read(self, models: Path, way: str) -> None:
+        async with listening(models, api_keys=KEYS) as server:
+            wire = await server.connect()
+            wire.send(request(body=b" " * 1000, **WAYS[way])[:-1000])
+            assert (await wire.answer()).status == 401  # and no 100 Continue before it
+            wire.send(b" " * 1000 + request(**with_key(PREDICT)))
+            assert (await wire.answer()).status == 200
+
+    async def test_a_rate_limit_counts_items(self, models: Path, way: str) -> None:
+        async with listening(models, api_keys=KEYS) as server:
+            slow = with_key(SLOW)
+            assert (await ask(server, way, **BATCH, **slow)).status == 200
+            over = await ask(server, way, **BATCH, **slow)  # its head is the fourth item
+            assert (over.status, over.code) == (429, "rate_limited")
+            over = await ask(server, way, **slow)
+            assert (over.status, over.code) == (429, "rate_limited")
+            assert 0 < over.json()["retry_after_ms"] <= 120_000
+            wait_s = int(over["retry-after"])
+            assert wait_s - 1 <= over.json()["retry_after_ms"] / 1000 <= wait_s
+            assert (await ask(server, way, **with_key(PREDICT))).status == 200
+            assert await server.metric(COUNTED, code="rate_limited") == 2
+            wanted = {"key": "slow", "result": "rate_limited"}
+            assert await server.metric("torchlane_key_requests_total", **wanted) == 2
+
+    async def test_a_repeated_body_counts_as_it_did_before(self, models: Path, way: str) -> None:
+        async with listening(models, rate_limit="9/minute") as server:
+            statuses = [(await ask(server, way, **BATCH)).status for _ in range(4)]
+            assert statuses == [200, 200, 200, 429]
+
+    async def test_more_items_than_are_ever_allowed(self, models: Path, way: str) -> None:
+        async with listening(models, rate_limit="2/minute") as server:
+            answer = await ask(server, way, **BATCH)
+            assert (answer.status, answer.code) == (413, "payload_too_large")
+            assert "send at most 2 at once" in answer.json()["error"]
+
+    async def test_without_keys_a_limit_holds_for_all(self, models: Path, way: str) -> None:
+        async with listening(models, rate_limit="2/minute") as server:
+            statuses = [(await ask(server, way)).status for _ in range(3)]
+            assert statuses == [200, 200, 429]
+
+    async def test_hosts(self, models: Path, way: str) -> None:
+        trusted = "models.example, *.Example.org,[::1]"
+        async with listening(models, trusted_hosts=trusted) as server:
+            for host, status in HOSTS.items():
+                answer = await ask(server, way, host=host)
+                assert answer.status == status, host
+                assert status == 200 or answer.code == "untrusted_host"
+            bad = sum(each == 400 for each in HOSTS.values())
+            assert await trusted_metric(server, COUNTED, code="untrusted_host") == bad
+
+    @pytest.mark.parametrize("allowed", ["https://a.example,http://b.example:8080", "*"])
+    @pytest.mark.parametrize("given", [{}, {"path": "/models/nope/predict"}, {"body": b"{"}])
+    async def test_origins(
+        self, models: Path, way: str, allowed: str, given: dict[str, Any]
+    ) -> None:
+        async with listening(models, cors_origins=allowed) as server:
+            for origin in ("https://a.example", "http://b.example:8080", "https://c.example", None):
+                sent = {} if origin is None else {"origin": origin}
+                answer = await ask(server, way, **given, **sent)
+                told = {name: value for name, value in answer.headers if name in BROWSERS}
+                known = allowed == "*" or origin in allowed.split(",")
+                wanted = {"vary": "Origin"}
+                if origin is not None:
+                    wanted["access-control-expose-headers"] = (
+                        "X-Request-Id, X-Torchlane-Cache, Server-Timing, Retry-After"
+                    )
+                    if known:
+                        wanted["access-control-allow-origin"] = "*" if allowed == "*" else origin
+                assert told == wanted, origin
+
+
+HOSTS = {
+    "models.example": 200,
+    "MODELS.example:8000": 200,
+    "a.example.org": 200,
+    "a.b.example.org:1": 200,
+    "[::1]:80": 200,
+    "example.org": 400,
+    "evil.example": 400,
+    "models.example.evil.example": 400,
+    "evilexample.org": 400,
+    "models.example@evil.example": 400,
+    "models.example:80:80": 400,
+    "models.example:port": 400,
+    "": 400,
+}
+
+
+async def trusted_metric(server: Listening, name: str, **labels: str) -> float:
+    """As `server.metric`, by a host that is trusted."""
+    text = (await get(server, "/metrics", host="models.example")).body.decode()
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(f"{name}{{")]
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(float(value) for series, _, value in lines if all(w in series for w in wanted))
+
+
+async def test_what_else_asks_for_which_key(models: Path) -> None:
+    async with listening(models, api_keys=KEYS) as server:
+        for path in ("/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"):
+            assert (await get(server, path)).status == 200, path
+        for path in ("/models", "/models/double"):
+            assert (await get(server, path)).code == "unauthorized"
+            assert (await get(server, path, **with_key(ADMIN))).code == "forbidden"
+            assert (await get(server, path, **with_key(PREDICT))).status == 200
+
+
+async def test_metrics_can_be_closed(models: Path) -> None:
+    async with listening(models, api_keys=KEYS, open_metrics=False) as server:
+        assert (await get(server, "/metrics")).code == "unauthorized"
+        assert (await get(server, "/metrics", **with_key(PREDICT))).code == "forbidden"
+        assert (await get(server, "/metrics", **with_key(SCRAPE))).status == 200
+    async with listening(models, open_metrics=False) as server:
+        assert (await get(server, "/metrics", **with_key(SCRAPE))).code == "forbidden"
+
+
+async def test_hosts_hold_for_every_path_but_probes(models: Path) -> None:
+    async with listening(models, trusted_hosts="models.example") as server:
+        for path in ("/models", "/metrics", "/docs", "/openapi.json", "/nope", "/"):
+            answer = await get(server, path)
+            assert (answer.status, answer.code) == (400, "untrusted_host"), path
+        assert (await server.ask(READY)).status == 200
+        assert (await get(server, "/health/live")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "headers", "status"),
+    [
+        ("https://a.example", "authorization,content-type,x-torchlane-timeout-ms", 200),
+        ("https://evil.example", "authorization", 400),
+        ("https://a.example", "x-evil", 400),
+    ],
+)
+async def test_preflights(models: Path, origin: str, headers: str, status: int) -> None:
+    """A browser asks first, without a key."""
+    async with listening(models, cors_origins="https://a.example", api_keys=KEYS) as server:
+        sent = {"access_control_request_method": "POST", "access_control_request_headers": headers}
+        answer = await get(server, "/predict", "OPTIONS", origin=origin, **sent)
+        assert answer.status == status
+        allowed = dict(answer.headers).get("access-control-allow-origin")
+        assert allowed == ("https://a.example" if origin == "https://a.example" else None)
+
+
+async def test_nothing_is_said_to_browsers_by_default(models: Path) -> None:
+    async with listening(models) as server:
+        for answer in (
+            await ask(server, "short", origin="https://a.example"),
+            await ask(server, "asgi", origin="https://a.example"),
+            await get(server, "/models", origin="https://a.example"),
+        ):
+            assert not BROWSERS & set(answer.names)
+
+
+def with_admin_routes(app: FastAPI) -> None:
+    """What a route under /admin/ looks like."""
+
+    @app.post("/admin/example", tags=["admin"], operation_id="example")
+    async def example(caller: Admin) -> dict[str, str]:
+        """Who calls?"""
+        return {"by": caller.name}
+
+    @app.post("/elsewhere", tags=["admin"], operation_id="elsewhere")
+    async def elsewhere(caller: Admin, what: dict[str, int]) -> dict[str, str]:
+        """The dependency guards wherever a route stands."""
+        return {"by": caller.name}
+
+
+class TestAdmin:
+    @pytest.mark.parametrize("path", ["/admin/example", "/admin/nope", "/admin", "/elsewhere"])
+    async def test_without_keys_it_is_off(self, models: Path, path: str) -> None:
+        async with listening(models) as server:
+            with_admin_routes(server.app)
+            answer = await get(server, path, "POST", **with_key(ADMIN))
+            assert (answer.status, answer.code) == (403, "forbidden")
+            assert "TORCHLANE_API_KEYS_FILE" in answer.json()["error"]
+
+    async def test_with_keys_it_needs_the_scope(self, models: Path) -> None:
+        async with listening(models, api_keys=KEYS) as server:
+            with_admin_routes(server.app)
+            for path in ("/admin/example", "/elsewhere"):
+                sent: dict[str, Any] = {"path": path, "body": b"{}"}
+                assert (await server.ask(request(**sent))).status == 401
+                assert (await server.ask(request(**sent, **with_key(PREDICT)))).status == 403
+                answer = await server.ask(request(**sent, **with_key(ADMIN)))
+                assert (answer.status, answer.json()) == (200, {"by": "ops"})
+            assert (await get(server, "/admin/nope")).status == 401  # nobody learns what there is
+            assert (await get(server, "/%61dmin/nope")).status == 401
+            assert (await get(server, "/admin/nope", **with_key(ADMIN))).status == 404
+
+    async def test_it_is_refused_before_a_body_is_read(self, models: Path) -> None:
+        async with listening(models, api_keys=KEYS) as server:
+            with_admin_routes(server.app)
+            wire = await server.connect()
+            wire.send(request("/admin/example", b" " * 1000)[:-1000])
+            assert (await wire.answer()).status == 401
+
+
+class TestDocument:
+    """The OpenAPI document says what this very server asks for."""
+
+    async def operations(self, models: Path, **settings: Any) -> dict[str, Any]:
+        async with serving(models, **settings) as api:
+            with_admin_routes(api.app)
+            document = (await api.client.get("/openapi.json")).json()
+        schemes = document["components"].get("securitySchemes", {})
+        assert schemes["bearer"] == {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key",
+        }
+        assert schemes["api_key"] == {
+            "type": "apiKey",
+            "in": "header",
+            "name": "X-API-Key",
+            "description": "The same API key",
+        }
+        return {
+            operation["operationId"]: operation
+            for path in document["paths"].values()
+            for operation in path.values()
+        }
+
+    async def test_without_keys(self, models: Path) -> None:
+        operations = await self.operations(models)
+        secured = {name for name, each in operations.items() if "security" in each}
+        admin = {name for name, each in operations.items() if "admin" in each["tags"]}
+        assert secured == admin > {"reload", "unload_model", "elsewhere"}
+        for name, operation in operations.items():
+            refusals = {"401", "403", "429"} & operation["responses"].keys()
+            assert refusals == ({"401", "403"} if name in secured else set()), name
+
+    async def test_with_keys(self, models: Path) -> None:
+        operations = await self.operations(models, api_keys=KEYS)
+        for name, operation in operations.items():
+            open_to_all = name in {"live", "ready", "metrics"}
+            assert ("security" in operation) is not open_to_all, name
+            if not open_to_all:
+                assert operation["security"] == [{"bearer": []}, {"api_key": []}], name
+            assert {"401", "403"} <= operation["responses"].keys() or open_to_all, name
+            assert ("429" in operation["responses"]) is ("predict" in name), name
+
+    async def test_closed_metrics(self, models: Path) -> None:
+        operations = await self.operations(models, open_metrics=False)
+        assert "security" in operations["metrics"]
+
+    async def test_a_limit_without_keys(self, models: Path) -> None:
+        operations = await self.operations(models, rate_limit="5/second")
+        assert "429" in operations["predict"]["responses"]
+        assert "401" not in operations["predict"]["responses"]

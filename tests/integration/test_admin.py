@@ -1,0 +1,126 @@
+"""The calls of those who run the server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.access.entries import make_key
+from tests.integration.harness import Api, serving
+from tests.integration.test_reload import Publisher, answered_by, states
+
+SECRET, LINE = make_key("ops", ["admin", "predict"])
+OTHER_SECRET, OTHER_LINE = make_key("mobile", ["predict"])
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Publisher:
+    made = Publisher(tmp_path)
+    made.publish(1)
+    return made
+
+
+@pytest.fixture
+async def api(publisher: Publisher) -> AsyncIterator[Api]:
+    async with serving(publisher.repository, reload_s=0, api_keys=f"{LINE};{OTHER_LINE}") as api:
+        api.client.headers["authorization"] = f"Bearer {SECRET}"
+        yield api
+
+
+async def call(api: Api, path: str, **more: Any) -> tuple[int, dict[str, Any]]:
+    answer: httpx.Response = await api.client.post(f"/admin/{path}", **more)
+    return answer.status_code, answer.json()
+
+
+def version(number: int) -> dict[str, Any]:
+    return {"model": "m", "version": number}
+
+
+async def test_reload(api: Api, publisher: Publisher) -> None:
+    publisher.publish(2)
+    assert await answered_by(api) == 1
+    assert await call(api, "reload") == (
+        200,
+        {"loaded": [version(2)], "retired": [version(1)], "failed": []},
+    )
+    assert await answered_by(api) == 2
+    assert await call(api, "reload") == (200, {"loaded": [], "retired": [], "failed": []})
+
+
+async def test_a_version_that_fails_is_told(api: Api, publisher: Publisher) -> None:
+    publisher.publish_wrong(2)
+    status, body = await call(api, "reload")
+    assert status == 409
+    (failed,) = body["failed"]
+    assert failed.items() >= version(2).items()
+    assert "golden example 0" in failed["problem"]
+    assert await answered_by(api) == 1
+
+
+async def test_a_bad_release_is_taken_back_and_may_come_back(
+    api: Api, publisher: Publisher
+) -> None:
+    publisher.publish(2)
+    await call(api, "reload")
+    assert await call(api, "models/m/versions/2/unload") == (
+        200,
+        {"loaded": [version(1)], "retired": [version(2)], "failed": []},
+    )
+    assert await states(api) == {2: "unloaded", 1: "ready"}
+    assert (await call(api, "models/m/versions/2/load"))[0] == 200
+    assert await answered_by(api) == 2
+
+
+async def test_a_whole_model(api: Api) -> None:
+    assert (await call(api, "models/m/unload"))[1]["retired"] == [version(1)]
+    assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 404
+    assert (await call(api, "models/m/load"))[1]["loaded"] == [version(1)]
+    assert await answered_by(api) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("models/none/load", 404, "there is no model 'none' in the repository"),
+        ("models/m/versions/9/load", 404, "there is no version 9 of 'm'; there are: 1"),
+        ("models/m/versions/9/unload", 404, "there is no version 9 of 'm'"),
+        ("models/m/versions/0/load", 404, "there is no version 0 of 'm'"),
+        ("models/m/versions/0/unload", 404, "there is no version 0 of 'm'"),
+        ("models/m/versions/1000000000/unload", 404, "a version is a whole number"),
+        ("models/m/versions/new/unload", 404, "a version is a whole number"),
+        ("models/../load", 404, "no such path"),
+    ],
+)
+async def test_what_is_not_there(api: Api, path: str, status: int, says: str) -> None:
+    answered, body = await call(api, path)
+    assert (answered, says in body["error"]) == (status, True), body
+
+
+@pytest.mark.parametrize("path", ["reload", "models/m/load", "models/m/versions/1/unload"])
+class TestWhoMay:
+    async def test_admin_without_a_key(self, api: Api, path: str) -> None:
+        del api.client.headers["authorization"]
+        status, body = await call(api, path)
+        assert (status, body["code"]) == (401, "unauthorized")
+
+    async def test_admin_with_a_key_for_predictions(self, api: Api, path: str) -> None:
+        headers = {"authorization": f"Bearer {OTHER_SECRET}"}
+        status, body = await call(api, path, headers=headers)
+        assert (status, body["code"]) == (403, "forbidden")
+        assert await answered_by(api) == 1
+
+    async def test_admin_where_no_key_is_configured(self, publisher: Publisher, path: str) -> None:
+        async with serving(publisher.repository) as open_api:
+            status, body = await call(open_api, path)
+            assert (status, body["code"]) == (403, "forbidden")
+
+
+async def test_while_the_server_stops_nothing_is_changed(api: Api, publisher: Publisher) -> None:
+    publisher.publish(2)
+    api.app.state.lifecycle.begin_drain(5.0)
+    status, body = await call(api, "reload")
+    assert (status, body["code"]) == (503, "shutting_down")

@@ -1,0 +1,277 @@
+"""Whoever can write into the repository: what they put there is not waited for, and not run.
+
+Each attack leaves the server live and not ready, names the file, and tells clients no path of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.main import create_app
+from app.settings import Settings
+from tests.artifacts import write_artifact
+from tests.integration.harness import Api, serving, settled
+from tests.keys import Pair, make_pair
+
+SECRET = "correct horse battery staple"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with double/1, beside a folder of secrets."""
+    write_artifact(tmp_path / "root", "double")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/key").write_text(SECRET)
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path)
+
+
+@pytest.fixture
+def signed(root: Path, pair: Pair) -> Path:
+    """The artifact's folder, signed."""
+    pair.sign(root / "double/1")
+    return root / "double/1"
+
+
+async def reason(api: Api) -> str:
+    """Why it is live and not ready; nothing that a client gets names a folder of this machine."""
+    await settled(api)
+    assert (await api.client.get("/health/live")).status_code == 200
+    ready = await api.client.get("/health/ready")
+    refused = await api.client.post("/predict", json={"input": [1, 2]})
+    models = await api.client.get("/models")
+    assert (ready.status_code, refused.status_code) == (503, 503)
+    for answer in (ready, refused, models):
+        assert "/tmp" not in answer.text
+        assert SECRET not in answer.text
+    (found,) = ready.json()["reasons"]
+    (version,) = models.json()["models"][0]["versions"]
+    assert found == f"model 'double' could not be loaded: {version['problem']}"
+    return str(found)
+
+
+async def refusal(root: Path, **wish: Any) -> str:
+    async with serving(root, wait_ready=False, **wish) as api:
+        return await reason(api)
+
+
+async def works(root: Path, **wish: Any) -> dict[str, Any]:
+    """What /models tells of a server that answers."""
+    async with serving(root, **wish) as api:
+        answer = await api.client.post("/predict", json={"input": [1, 2]})
+        assert answer.json()["prediction"] == {"outputs": {"y": [2.0, 4.0]}}
+        found: dict[str, Any] = (await api.client.get("/models/double")).json()
+        return found
+
+
+async def eventually(api: Api, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """What /models tells of it."""
+    async with asyncio.timeout(20):
+        while not wanted((await api.client.get("/models/double")).json()):
+            await asyncio.sleep(0.01)
+
+
+def rewrite(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change the manifest, and give it the right digest."""
+    content = json.loads((folder / "manifest.json").read_text())
+    change(content)
+    replace(folder, json.dumps(content))
+
+
+def replace(folder: Path, text: str) -> None:
+    (folder / "manifest.json").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "manifest.sha256").write_text(f"{digest}  manifest.json\n")
+
+
+class TestOnlyFromTheRepository:
+    @pytest.mark.parametrize(
+        "name", ["../../../secrets/key", "/etc/passwd", "..", "a/b", "..\\key", "script\0.pt"]
+    )
+    async def test_traversal(self, root: Path, name: str) -> None:
+        rewrite(root / "double/1", lambda m: m["files"].update({name: m["files"]["script.pt"]}))
+        assert "double/1: manifest.json, files." in await refusal(root)
+
+    @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
+    async def test_symlinked_file(self, root: Path, name: str) -> None:
+        path = root / "double/1" / name
+        path.rename(root.with_name("secrets") / name)  # the very bytes, but from elsewhere
+        path.symlink_to(f"../../../secrets/{name}")
+        assert f"double/1: {name} is a link that leads out of the artif" in await refusal(root)
+
+    @pytest.mark.parametrize("linked", ["double", "double/1"])
+    async def test_symlinked_model_folder_and_symlinked_version_folder(
+        self, root: Path, linked: str
+    ) -> None:
+        outside = (root / linked).rename(root.with_name("outside"))
+        (root / linked).symlink_to(outside)
+        assert (
+            f"double/1: the folder {linked} is a link that leads out of the repository"
+        ) in await refusal(root)
+
+    @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
+    async def test_fifo_in_place_of_a_file(self, root: Path, name: str) -> None:
+        (root / "double/1" / name).unlink()
+        os.mkfifo(root / "double/1" / name)
+        assert f"double/1: {name} is no regular file but a pipe" in await refusal(root)
+
+    async def test_manifest_of_gigabytes(self, root: Path) -> None:
+        os.truncate(root / "double/1/manifest.json", 2**40)
+        assert "manifest.json has 1,099,511,627,776 bytes" in await refusal(root)
+
+    async def test_file_of_gigabytes(self, root: Path) -> None:
+        os.truncate(root / "double/1/script.pt", 2**40)
+        assert "script.pt has 1099511627776 bytes, the manifest says" in await refusal(root)
+
+    async def test_a_good_version_answers_meanwhile(self, root: Path) -> None:
+        (root / "double/2").symlink_to(root.with_name("secrets"))
+        found = await works(root)
+        assert found["version"] == 1
+        problems = {each["version"]: each["problem"] for each in found["versions"]}
+        assert problems[2].startswith("double/2: the folder double/2 is a link that leads out")
+
+    async def test_the_repository_itself_may_be_a_link(self, root: Path) -> None:
+        root.with_name("linked").symlink_to(root)
+        assert (await works(root.with_name("linked")))["signed_by"] is None
+
+    async def test_so_may_folders_that_stay_inside_as_kubernetes_mounts_them(
+        self, root: Path
+    ) -> None:
+        (root / "..2026_01").mkdir()
+        (root / "double").rename(root / "..2026_01/double")
+        (root / "..data").symlink_to("..2026_01")
+        (root / "double").symlink_to("..data/double")
+        assert (await works(root))["version"] == 1
+
+
+class TestSignatures:
+    async def test_signed_by_a_trusted_key(self, signed: Path, pair: Pair) -> None:
+        found = await works(signed.parents[1], trusted_keys=pair.public)
+        assert found["signed_by"] == pair.fingerprint
+
+    async def test_unsigned_where_signatures_are_required(self, root: Path, pair: Pair) -> None:
+        assert await refusal(root, trusted_keys=pair.public) == (
+            "model 'double' could not be loaded: double/1: it is not signed: there is no "
+            "manifest.sig, and only what a trusted key signed is taken; sign it with "
+            "`python -m export sign`"
+        )
+
+    async def test_signed_by_an_unknown_key(self, signed: Path, pair: Pair, tmp_path: Path) -> None:
+        other = make_pair(tmp_path, "other")
+        found = await refusal(signed.parents[1], trusted_keys=other.public)
+        assert f"manifest.sig is by the key {pair.fingerprint}, which is not among" in found
+
+    async def test_signature_of_another_manifest(self, signed: Path, pair: Pair) -> None:
+        root = signed.parents[1]
+        shutil.rmtree(signed)
+        other = write_artifact(root.with_name("other"), "double", version=2)
+        pair.sign(other)
+        write_artifact(root, "double")
+        shutil.copy(other / "manifest.sig", signed)
+        found = await refusal(root, trusted_keys=pair.public)
+        assert "manifest.sig is no signature of this manifest.json by the key" in found
+
+    async def test_truncated_signature(self, signed: Path, pair: Pair) -> None:
+        os.truncate(signed / "manifest.sig", 150)
+        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        assert "manifest.sig is not understood: it was cut off" in found
+
+    async def test_manifest_changed_after_signing(self, signed: Path, pair: Pair) -> None:
+        rewrite(signed, lambda manifest: manifest.update(description="another"))
+        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        assert "manifest.sig is no signature of this manifest.json by the key" in found
+
+    async def test_file_changed_after_signing(self, signed: Path, pair: Pair) -> None:
+        data = (signed / "script.pt").read_bytes()
+        (signed / "script.pt").write_bytes(data[:-1] + b"~")
+        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        assert "script.pt has SHA-256 " in found
+
+    async def test_a_signed_artifact_under_another_name_or_number(
+        self, signed: Path, pair: Pair
+    ) -> None:
+        shutil.move(signed, signed.with_name("7"))
+        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        assert "double/7: manifest.json is of double/1" in found
+
+    async def test_nothing_is_opened_or_parsed_before_the_signature_is_good(
+        self, root: Path, pair: Pair
+    ) -> None:
+        folder = root / "double/1"
+        replace(folder, "{" * 1000)
+        (folder / "script.pt").unlink()
+        assert "double/1: it is not signed" in await refusal(root, trusted_keys=pair.public)
+
+    async def test_an_unsigned_version_does_not_replace_a_signed_one(
+        self, signed: Path, pair: Pair
+    ) -> None:
+        write_artifact(signed.parents[1], "double", version=2)
+        found = await works(signed.parents[1], trusted_keys=pair.public)
+        assert (found["version"], found["signed_by"]) == (1, pair.fingerprint)
+        problems = {each["version"]: each["problem"] for each in found["versions"]}
+        assert problems[2].startswith("double/2: it is not signed")
+
+    async def test_unsigned_while_the_server_runs_and_signed_later(
+        self, signed: Path, pair: Pair
+    ) -> None:
+        root = signed.parents[1]
+        async with serving(root, trusted_keys=pair.public, reload_s=0.05) as api:
+            pushed = write_artifact(root, "double", version=2)
+            await eventually(api, lambda info: "it is not signed" in str(info["versions"]))
+            answer = await api.client.post("/predict", json={"input": [1, 2]})
+            assert answer.json()["version"] == 1
+            pair.sign(pushed)
+            await eventually(api, lambda info: info["version"] == 2)
+
+    async def test_without_trusted_keys_nobody_looks_at_signatures(self, signed: Path) -> None:
+        (signed / "manifest.sig").write_text("by me")
+        assert (await works(signed.parents[1]))["signed_by"] is None
+
+    async def test_which_keys_are_trusted_is_logged(self, signed: Path, pair: Pair) -> None:
+        with capture_logs() as logs:
+            await works(signed.parents[1], trusted_keys=pair.public)
+        (told,) = (log for log in logs if log["event"] == "signatures_required")
+        assert told["trusted"] == {pair.fingerprint: "signing.pub.pem"}
+
+
+class TestTrustedKeys:
+    """A wrong setting refuses the start, by the variable's name."""
+
+    def refused(self, root: Path, keys: Path) -> str:
+        settings = Settings(model_dir=root, trusted_keys=keys, _env_file=None)
+        with pytest.raises(ValueError, match=r"^TORCHLANE_TRUSTED_KEYS=") as caught:
+            create_app(settings)
+        return str(caught.value).removeprefix(f"TORCHLANE_TRUSTED_KEYS={str(keys)!r}: ")
+
+    def test_no_such_file(self, root: Path, tmp_path: Path) -> None:
+        found = self.refused(root, tmp_path / "none.pem")
+        assert found == "none.pem cannot be read: No such file or directory"
+
+    def test_folder_with_a_wrong_file(self, root: Path, pair: Pair, tmp_path: Path) -> None:
+        (tmp_path / "keys").mkdir()
+        shutil.copy(pair.public, tmp_path / "keys")
+        (tmp_path / "keys/notes.txt").write_text("of last year")
+        assert self.refused(root, tmp_path / "keys") == "notes.txt is no file of public keys in PEM"
+
+    def test_folder_without_keys(self, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "keys").mkdir()
+        assert self.refused(root, tmp_path / "keys").startswith("holds no public key")
+
+    def test_private_key(self, root: Path, pair: Pair) -> None:
+        found = self.refused(root, pair.private)
+        assert found.startswith("signing.pem holds a private key, which no server needs")
+        assert pair.private.read_text().splitlines()[1] not in found

@@ -1,0 +1,425 @@
+"""What clients send to do harm: refused in time, with a sentence, and nobody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.api import limited
+from app.types import Arrays
+from tests.artifacts import write_artifact
+from tests.integration.listening import Doubles, Listening, listening, until
+from tests.integration.wire import COUNTED, OPEN, READY, Answer, Wire, answered, ask_for, request
+
+CUT = "torchlane_connections_cut_total"
+SHORTLY_S = 0.2
+WAYS: dict[str, dict[str, Any]] = {"short": {}, "asgi": {"expect": "100-continue"}}
+KIB, MIB = 1 << 10, 1 << 20
+NPY = "application/x-npy"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path, "double")
+    return tmp_path
+
+
+async def drip(wire: Wire, data: bytes, pause_s: float = 0.01) -> None:
+    """Send a byte at a time until the other side has had enough."""
+    try:
+        for byte in data:
+            wire.send(bytes([byte]))
+            await asyncio.sleep(pause_s)
+    except ConnectionError:
+        pass
+
+
+async def closed(wire: Wire) -> bool:
+    """Whether the connection ends without another byte, be it with a reset for what was unread."""
+    try:
+        return await wire.rest() == b""
+    except ConnectionError:
+        return True
+
+
+async def check_well(server: Listening) -> None:
+    """Others are served, and nothing is left behind."""
+    wire = await server.connect()
+    wire.send(ask_for(3))
+    await answered(wire, 3)
+    assert await server.metric(OPEN) == 0
+
+
+class TestSlow:
+    @pytest.mark.parametrize("before", [b"", request()])
+    @pytest.mark.parametrize("part", [1, 20, -1])
+    async def test_a_slow_head_is_cut(self, models: Path, before: bytes, part: int) -> None:
+        async with listening(models, head_timeout_s=SHORTLY_S) as server:
+            wire = await server.connect()
+            if before:
+                assert (await wire.ask(before)).status == 200
+            head = request().partition(b"\r\n\r\n")[0]
+            wire.send(head[:part])
+            answer = await wire.answer()
+            assert (answer.status, answer.code, answer["connection"]) == (408, "head_late", "close")
+            assert "within 0.2 s" in answer.json()["error"]
+            assert await wire.rest() == b""
+            assert await server.metric(CUT, code="head_late") == 1
+            await check_well(server)
+
+    async def test_a_byte_now_and_then_buys_a_head_no_time(self, models: Path) -> None:
+        async with listening(models, head_timeout_s=SHORTLY_S) as server:
+            wire = await server.connect()
+            dripping = asyncio.create_task(drip(wire, b"GET / HTTP/1.1\r\nx: " + b"a" * 10_000))
+            assert (await wire.answer()).status == 408
+            dripping.cancel()
+
+    async def test_who_sends_nothing_is_let_go(self, models: Path) -> None:
+        async with listening(models, head_timeout_s=SHORTLY_S) as server:
+            wire = await server.connect()
+            assert await wire.rest() == b""
+            await check_well(server)
+
+    async def test_blank_lines_buy_no_time_between_requests(self, models: Path) -> None:
+        async with listening(models, keep_alive_s=SHORTLY_S) as server:
+            wire = await server.connect()
+            assert (await wire.ask(request())).status == 200
+            dripping = asyncio.create_task(drip(wire, b"\r\n" * 10_000))
+            assert await closed(wire)
+            dripping.cancel()
+
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_a_slow_body_has_the_requests_time(self, models: Path, way: str) -> None:
+        async with listening(models, request_timeout_ms=1000 * SHORTLY_S) as server:
+            wire = await server.connect()
+            wire.send(request(body=b" " * 10_000, **WAYS[way])[:-10_000])
+            dripping = asyncio.create_task(drip(wire, b" " * 10_000))
+            answer = await wire.answer()
+            assert (answer.status, answer.code) == (504, "deadline_exceeded")
+            # What is refused may go on for as long again, and no longer.
+            assert await closed(wire)
+            dripping.cancel()
+            await check_well(server)
+
+    @pytest.mark.parametrize("path", ["/models/nope/predict", "/models/nope/predict?a=1", "/nope"])
+    async def test_a_refused_body_cannot_go_on_for_ever(self, models: Path, path: str) -> None:
+        async with listening(models, request_timeout_ms=1000 * SHORTLY_S) as server:
+            wire = await server.connect()
+            wire.send(request(path, b" " * 10_000)[:-10_000])
+            assert (await wire.answer()).status == 404
+            dripping = asyncio.create_task(drip(wire, b" " * 10_000))
+            assert await closed(wire)
+            dripping.cancel()
+
+    async def test_a_request_without_its_body_is_let_go_where_none_is_wanted(
+        self, models: Path
+    ) -> None:
+        async with listening(models, request_timeout_ms=1000 * SHORTLY_S) as server:
+            wire = await server.connect()
+            wire.send(request("/health/live", b" " * 100, method="GET")[:-100])
+            assert (await wire.answer()).status == 200
+            assert await wire.rest() == b""
+
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_an_answer_that_nobody_reads_is_dropped(
+        self, models: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
+
+        monkeypatch.setattr(limited, "UNREAD_S", SHORTLY_S)
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+                deaf.setblocking(False)
+                await loop.sock_sendall(deaf, ask_for(5, **WAYS[way]))
+                await until(lambda: bool(server.connections))
+                await until(lambda: not server.connections)
+            assert await server.metric(CUT, code="answer_unread") == 1
+            await check_well(server)
+
+    async def test_who_reads_slowly_gets_all_of_it(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
+
+        monkeypatch.setattr(limited, "UNREAD_S", 0.05)
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await loop.sock_sendall(slow, ask_for(5))
+                got = b""
+                while not got.endswith(b"]}}}"):
+                    got += await loop.sock_recv(slow, 1 << 20)
+                    await asyncio.sleep(0.01)
+            assert got.partition(b"\r\n\r\n")[2].count(b"0.0") == 4_000_000
+
+
+class TestHeads:
+    """More of a head, or around a body, than any client needs."""
+
+    @pytest.mark.parametrize("before", [b"", request()])
+    @pytest.mark.parametrize(
+        "head",
+        [
+            b"POST /predict HTTP/1.1\r\nhost: x\r\nlong: " + b"a" * 200 * KIB,
+            b"POST /predict HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 30_000,
+            b"POST /predict?" + b"a" * 200 * KIB,
+            b"POST /predict HTTP/1.1\r\nhost: x\r\nlong: " + b"a" * 65 * KIB + b"\r\n\r\n",
+            b"POST /predict HTTP/1.1\r\n" + b"a: b\r\n" * 129 + b"\r\n",
+            b"GET /predict?" + b"a" * 65 * KIB + b" HTTP/1.1\r\n\r\n",
+        ],
+        ids=["value", "headers", "url", "ended value", "ended headers", "ended url"],
+    )
+    async def test_a_head_without_end(self, models: Path, head: bytes, before: bytes) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            if before:
+                assert (await wire.ask(before)).status == 200
+            wire.send(head)
+            answer = await wire.answer()
+            assert (answer.status, answer.code) == (431, "head_too_large")
+            assert answer["connection"] == "close"
+            assert server.asgi == []
+            assert await server.metric(CUT, code="head_too_large") == 1
+            await check_well(server)
+
+    async def test_as_much_as_is_allowed(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            many: dict[str, Any] = {f"x-{number}": "a" * 400 for number in range(120)}
+            for _ in range(2):
+                assert (await wire.ask(request(**many))).status == 200
+                # with a body behind it that is larger than a head may be
+                data = request(body=b'{"input": [1, 2]}'.ljust(200 * KIB), **many)
+                assert (await wire.ask(data)).status == 200
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize(
+        "tail",
+        [b"1;" + b"a" * 200 * KIB, b"0\r\n" + b"a: b\r\n" * 30_000, b"0\r\na: " + b"b" * 200 * KIB],
+        ids=["chunk extension", "trailers", "trailer"],
+    )
+    async def test_what_stands_around_a_body_without_end(
+        self, models: Path, way: str, tail: bytes
+    ) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            wire.send(request(body=b"", chunk_bytes=1, **WAYS[way])[:-5])
+            await until(lambda: any(each.cycle for each in server.connections))
+            wire.send(tail)
+            if way == "short":
+                answer = await wire.answer()
+                assert (answer.status, answer.code) == (431, "head_too_large")
+            await until(lambda: not server.connections)
+            assert await server.metric(CUT, code="head_too_large") == 1
+            await check_well(server)
+
+    async def test_requests_without_end_before_the_first_is_answered(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(4) + READY * 600)
+            await until(lambda: any(each.pipeline for each in server.connections))
+            (connection,) = server.connections
+            assert len(connection.pipeline) == limited.MAX_PIPELINED
+            doubles.go_on()
+            await answered(wire, 4)
+            for _ in range(limited.MAX_PIPELINED):
+                assert (await wire.answer()).status == 200
+            assert await closed(wire)
+            assert await server.metric(CUT, code="head_too_large") == 1
+            await check_well(server)
+
+    @pytest.mark.parametrize(
+        "lengths",
+        [
+            b"content-length: 5\r\ntransfer-encoding: chunked\r\n",
+            b"content-length: 5\r\ncontent-length: 6\r\n",
+            b"content-length: -5\r\n",
+            b"content-length: 5, 5\r\n",
+            b"content-length: 99999999999999999999999\r\n",
+            b"transfer-encoding: xchunked\r\n",
+            b"transfer-encoding: chunked, identity\r\n",
+            b"content-length : 5\r\n",
+        ],
+    )
+    async def test_what_could_be_read_in_two_ways(self, models: Path, lengths: bytes) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            wire.send(b"POST /predict HTTP/1.1\r\nhost: x\r\n" + lengths + b"\r\n0\r\n\r\n" + READY)
+            answer = await wire.answer()
+            assert (answer.status, answer.code) == (400, "bad_request")
+            assert await closed(wire)
+
+    async def test_rubbish_behind_a_request_costs_it_nothing(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(4) + b"rubbish\r\n\r\n")
+            await until(lambda: doubles.one.batches == [[4]])
+            doubles.go_on()
+            await answered(wire, 4)
+            assert await wire.rest() == b""
+            assert await server.metric(CUT, code="bad_request") == 1
+
+
+def filled(unit: bytes, head: bytes = b'{"input": [', tail: bytes = b"0]}") -> bytes:
+    """A body of one megabyte of the same."""
+    return head + unit * (MIB // len(unit)) + tail
+
+
+LARGE_BOMBS = {
+    "deep": b'{"input": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "unclosed": b'{"input": ' + b"[" * MIB,
+    "lists": filled(b"[],"),
+    "objects": filled(b'{"a":1},'),
+    "nested objects": filled(b'{"a":', b'{"input": ', b"1"),
+    "strings": filled(b'"ab",'),
+    "names": b'{"input": {' + b",".join(b'"%x":0' % n for n in range(100_000)) + b"}}",
+    "numbers": filled(b"0,"),
+    "beside": filled(b"0,", b'{"other": ['),
+}
+SMALL_BOMBS = {
+    "NaN": b'{"input": [NaN, 1]}',
+    "infinity": b'{"input": [Infinity, 1]}',
+    "huge exponent": b'{"input": [1e400, 1]}',
+    "huge integer": b'{"input": [' + b"9" * 400 + b", 1]}",
+    "huger integer": b'{"input": [' + b"9" * MIB + b", 1]}",
+    "integer in quotes": b'{"input": ["' + b"9" * 5000 + b'", 1]}',
+    "little deep": b'{"input": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+    "lone surrogate": b'{"input": "\\ud800"}',
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+class TestJson:
+    @pytest.mark.parametrize("bomb", LARGE_BOMBS)
+    async def test_a_bomb_is_refused_unparsed(self, models: Path, way: str, bomb: str) -> None:
+        async with listening(models) as server:
+            answer = await server.ask(request(body=LARGE_BOMBS[bomb], **WAYS[way]))
+            assert (answer.status, answer.code) == (413, "payload_too_large")
+            assert "a right one for this model, with as many items" in answer.json()["error"]
+            await check_well(server)
+
+    @pytest.mark.parametrize("bomb", SMALL_BOMBS)
+    async def test_numbers_that_are_none_and_other_odds(
+        self, models: Path, way: str, bomb: str
+    ) -> None:
+        async with listening(models) as server:
+            answer = await server.ask(request(body=SMALL_BOMBS[bomb], **WAYS[way]))
+            assert (answer.status, answer.code) == (422, "invalid_input")
+            assert len(answer.body) < 500
+            await check_well(server)
+
+    async def test_many_items(self, models: Path, way: str) -> None:
+        async with listening(models) as server:
+            for count in (2000, 200_000):
+                body = b'{"inputs": [' + b"[1,2]," * count + b"[1,2]]}"
+                sent = {"path": "/batch-predict", "body": body, **WAYS[way]}
+                answer = await server.ask(request(**sent))
+                assert (answer.status, answer.code) == (413, "payload_too_large")
+            await check_well(server)
+
+    async def test_an_oversized_body(self, models: Path, way: str) -> None:
+        async with listening(models, max_body_bytes=1000) as server:
+            for chunk_bytes in (None, 100):
+                wire = await server.connect()
+                data = request(body=b" " * 2000, chunk_bytes=chunk_bytes, **WAYS[way])
+                wire.send(data[: len(data) - 500])
+                answer = await wire.answer()
+                assert (answer.status, answer.code) == (413, "payload_too_large")
+            await check_well(server)
+
+
+def npy(header: bytes, version: bytes = b"\1\0") -> bytes:
+    size = struct.pack("<H" if version == b"\1\0" else "<I", len(header))
+    return b"\x93NUMPY" + version + size + header
+
+
+NPY_BOMBS = {
+    "nested": npy(b"(" * 60_000),
+    "shape": npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 9999999)}\n"),
+    "no bytes": npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 0)}\n"),
+    "negative": npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -8)}\n"),
+    "objects": npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (2,)}\n") + b"cos\nsystem\n.",
+    "header": b"\x93NUMPY\2\0\xff\xff\xff\xff{",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bomb", NPY_BOMBS)
+async def test_npy_bombs(models: Path, way: str, bomb: str) -> None:
+    async with listening(models) as server:
+        sent = {"body": NPY_BOMBS[bomb], "content_type": NPY, **WAYS[way]}
+        answer = await server.ask(request(**sent))
+        assert (answer.status, answer.code) == (422, "invalid_input")
+        await check_well(server)
+
+
+def chunk(kind: bytes, data: bytes = b"") -> bytes:
+    checksum = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+
+def png(width: int, height: int, *more: bytes) -> bytes:
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(min(height * (width + 1), 5 * MIB))))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(more) + pixels + chunk(b"IEND")
+
+
+GROWS = zlib.compress(bytes(200 * MIB), 9)
+PICTURE_BOMBS = {
+    "header of 50000 by 50000": (422, png(50_000, 50_000)),
+    "header of 2 billion": (422, png(2**31 - 1, 2**31 - 1)),
+    "just above": (422, png(2001, 2000)),
+    "grows as a text": (200, png(8, 8, chunk(b"zTXt", b"a\0\0" + GROWS))),
+    "grows as a profile": (200, png(8, 8, chunk(b"iCCP", b"a\0\0" + GROWS))),
+    "more pixels than it says": (200, png(8, 8)[:33] + chunk(b"IDAT", GROWS) + chunk(b"IEND")),
+    "chunks without end": (422, png(8, 8, chunk(b"tEXt", b"a\0b") * 20_000)),
+    "a page": (422, b"<svg><script>alert(1)</script></svg>"),
+    "nothing": (422, b""),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_picture_bombs(repository: Path, way: str) -> None:
+    """Each as a file and in base64; sizes are known before a pixel is decoded."""
+    async with listening(repository) as server:
+        for name, (status, picture) in PICTURE_BOMBS.items():
+            for sent in (
+                {"body": picture, "content_type": "image/png"},
+                {"body": b'{"input": "%s"}' % base64.b64encode(picture)},
+            ):
+                answer = await ask_digits(server, {**sent, **WAYS[way]})
+                assert answer.status == status, (name, answer.body)
+        assert await server.metric(COUNTED, status="500") == 0
+
+
+async def test_pictures_of_one_request_share_a_budget(repository: Path) -> None:
+    async with listening(repository) as server:
+        one = b'"%s"' % base64.b64encode(png(2000, 2000))
+        body = b'{"inputs": [%s]}' % b",".join([one] * 5)
+        answer = await server.ask(request("/models/digits/batch-predict", body))
+        assert (answer.status, answer.code) == (413, "payload_too_large")
+        assert "pixels together" in answer.json()["error"]
+
+
+async def ask_digits(server: Listening, sent: dict[str, Any]) -> Answer:
+    return await server.ask(request("/models/digits/predict", **sent))

@@ -1,0 +1,341 @@
+"""Versions come and go while the server answers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.errors import ShuttingDown
+from app.lifecycle import Lifecycle
+from tests.artifacts import scripted, write_artifact
+from tests.integration.harness import Api, serving
+
+LOOK_S = 0.05
+
+
+class Times(nn.Module):
+    """x [n, 2] -> x times a constant: the answer tells which version gave it."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(float(factor)), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+class Publisher:
+    """Puts versions into a repository as export does: there as a whole, or not at all."""
+
+    def __init__(self, root: Path) -> None:
+        self.repository = root / "repository"
+        self.repository.mkdir()
+        self._staging = root / "staging"
+
+    def publish(self, version: int, name: str = "m", **more: Any) -> Path:
+        made = write_artifact(self._staging, name, version, Times(version), **more)
+        folder = self.repository / name / str(version)
+        folder.parent.mkdir(exist_ok=True)
+        return made.rename(folder)
+
+    def publish_wrong(self, version: int) -> Path:
+        """Its golden examples do not hold."""
+        return self.publish(version, expected=[{"y": np.array([9.0, 9.0], np.float32)}])
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Publisher:
+    return Publisher(tmp_path)
+
+
+def lifecycle(api: Api) -> Lifecycle:
+    found: Lifecycle = api.app.state.lifecycle
+    return found
+
+
+async def answered_by(api: Api, path: str = "/predict", x: float = 1.0) -> int:
+    """The version that answers."""
+    answer = await api.client.post(path, json={"input": [x, 0]})
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["prediction"]["outputs"]["y"][0] == x * body["version"]
+    return int(body["version"])
+
+
+async def states(api: Api, name: str = "m") -> dict[int, str]:
+    info = (await api.client.get(f"/models/{name}")).json()
+    return {each["version"]: each["state"] for each in info.get("versions", ())}
+
+
+async def eventually(wanted: Callable[[], Any], value: object) -> None:
+    async with asyncio.timeout(20):
+        while await wanted() != value:
+            await asyncio.sleep(0.01)
+
+
+async def load_of(api: Api, path: str = "/predict") -> AsyncIterator[int]:
+    """Requests, one after the other, each with an input of its own."""
+    for number in range(1_000_000):
+        yield await answered_by(api, path, x=1.0 + number / 8)
+
+
+async def test_a_new_version_is_noticed_and_takes_over(publisher: Publisher) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=LOOK_S) as api:
+        assert await answered_by(api) == 1
+        publisher.publish(2)
+        await eventually(lambda: answered_by(api), 2)
+        await eventually(lambda: states(api), {2: "ready", 1: "unloaded"})
+        gone = await api.client.post("/models/m/versions/1/predict", json={"input": [1, 2]})
+        assert (gone.status_code, gone.json()["code"]) == (404, "model_not_found")
+        assert gone.json()["error"] == "version 1 of 'm' is not loaded; loaded: 2"
+        assert await api.metric("torchlane_model_info", version="2") == 1
+        assert await api.metric("torchlane_model_info", version="1") == 0
+        text = (await api.client.get("/metrics")).text
+        assert 'torchlane_queue_depth_items{model="m",version="2"}' in text
+        assert 'torchlane_queue_depth_items{model="m",version="1"}' not in text
+        assert await api.metric("torchlane_model_loads_total", version="1", result="retired") == 1
+
+
+async def test_no_request_fails_while_versions_change_under_load(publisher: Publisher) -> None:
+    publisher.publish(1)
+    seen: list[list[int]] = [[], [], []]
+    async with serving(publisher.repository, reload_s=LOOK_S, devices="cpu*2") as api:
+
+        async def client(mine: list[int]) -> None:
+            async for version in load_of(api):
+                mine.append(version)
+
+        clients = [asyncio.create_task(client(mine)) for mine in seen]
+
+        async def newest_seen() -> list[int]:
+            return [mine[-1] if mine else 0 for mine in seen]
+
+        await eventually(newest_seen, [1, 1, 1])
+        for version in range(2, 7):
+            publisher.publish(version)
+            await eventually(lambda: states_ready(api), [version])
+        await eventually(newest_seen, [6, 6, 6])
+        for each in clients:
+            each.cancel()
+        for outcome in await asyncio.gather(*clients, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError)
+        assert await api.metric("torchlane_requests_total", status="503") == 0
+    for mine in seen:
+        assert mine == sorted(mine)  # never back
+
+
+async def states_ready(api: Api) -> list[int]:
+    return [version for version, state in (await states(api)).items() if state == "ready"]
+
+
+async def test_the_cache_never_answers_across_versions(publisher: Publisher) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=0) as api:
+        for _ in range(4):  # the body is remembered as well
+            assert await answered_by(api, x=3.0) == 1
+        publisher.publish(2)
+        await lifecycle(api).reload()
+        for _ in range(4):
+            assert await answered_by(api, x=3.0) == 2
+
+
+async def test_a_bad_version_never_replaces_a_good_one_and_is_reported(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=LOOK_S) as api:
+        publisher.publish_wrong(2)
+        await eventually(lambda: states(api), {2: "failed", 1: "ready"})
+        assert await answered_by(api) == 1
+        info = (await api.client.get("/models/m")).json()
+        assert "golden example 0" in info["versions"][0]["problem"]
+        assert (await api.client.get("/health/ready")).status_code == 200
+        assert await api.metric("torchlane_model_loads_total", result="failed") == 1
+        await asyncio.sleep(4 * LOOK_S)  # it is not tried again and again
+        assert await api.metric("torchlane_model_loads_total", result="failed") == 1
+
+
+async def test_a_version_that_is_copied_slowly_is_loaded_when_it_is_whole(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=LOOK_S) as api:
+        made = write_artifact(tmp_path / "elsewhere", "m", 2, Times(2))
+        folder = publisher.repository / "m" / "2"
+        folder.mkdir()
+        for path in sorted(made.iterdir()):
+            await eventually(lambda: states(api), {2: "failed", 1: "ready"})
+            shutil.copy(path, folder)
+        await eventually(lambda: answered_by(api), 2)
+
+
+async def test_a_model_that_appears_later_is_served_and_takes_no_readiness_away(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=LOOK_S) as api:
+        wrong = publisher.publish(1, "other")
+        (wrong / "script.pt").write_bytes(b"altered")
+        while "other" not in (await api.client.get("/models")).text:
+            assert (await api.client.get("/health/ready")).status_code == 200
+            await asyncio.sleep(0.01)
+        await eventually(lambda: states(api, "other"), {1: "failed"})
+        assert (await api.client.get("/health/ready")).status_code == 200
+        assert await answered_by(api) == 1  # the default model is what it was
+        publisher.publish(2, "other")
+        await eventually(lambda: states(api, "other"), {2: "ready", 1: "failed"})
+        assert await answered_by(api, "/models/other/predict") == 2
+
+
+async def test_an_empty_repository_is_ready_when_its_first_model_is(publisher: Publisher) -> None:
+    async with serving(publisher.repository, reload_s=LOOK_S, wait_ready=False) as api:
+        await asyncio.sleep(2 * LOOK_S)
+        assert (await api.client.get("/health/ready")).status_code == 503
+        publisher.publish(1)
+
+        async def ready() -> int:
+            return (await api.client.get("/health/ready")).status_code
+
+        await eventually(ready, 200)
+        assert await answered_by(api) == 1
+
+
+async def test_the_last_good_version_outlives_its_files(publisher: Publisher) -> None:
+    publisher.publish(1)
+    publisher.publish(2)
+    async with serving(publisher.repository, reload_s=0) as api:
+        shutil.rmtree(publisher.repository / "m" / "2")
+        await lifecycle(api).reload()
+        assert await answered_by(api) == 1
+        assert await states(api) == {1: "ready"}
+        shutil.rmtree(publisher.repository / "m")
+        await lifecycle(api).reload()
+        assert await answered_by(api) == 1
+        shutil.rmtree(publisher.repository)
+        await lifecycle(api).reload()
+        assert await answered_by(api) == 1
+        assert (await api.client.get("/health/ready")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("policy", "served", "current"),
+    [("latest:2", {3, 2}, 3), ("all", {3, 2, 1}, 3), ("2", {2}, 2), ("1,2", {2, 1}, 2)],
+)
+async def test_version_policies(
+    publisher: Publisher, policy: str, served: set[int], current: int
+) -> None:
+    for version in (1, 2, 3):
+        publisher.publish(version)
+    async with serving(publisher.repository, versions=policy) as api:
+        assert await answered_by(api) == current
+        assert {v for v, state in (await states(api)).items() if state == "ready"} == served
+        for version in (1, 2, 3):
+            path = f"/models/m/versions/{version}/predict"
+            if version in served:
+                assert await answered_by(api, path) == version
+            else:
+                assert (await api.client.post(path, json={"input": [1, 2]})).status_code == 404
+
+
+async def test_a_pinned_version_that_is_not_there_is_said_and_awaited(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(1)
+    async with serving(
+        publisher.repository, versions="2", reload_s=LOOK_S, wait_ready=False
+    ) as api:
+        await eventually(lambda: states(api), {2: "failed"})
+        answer = await api.client.post("/predict", json={"input": [1, 2]})
+        assert (answer.status_code, answer.json()["code"]) == (503, "model_not_ready")
+        publisher.publish(2)
+        await eventually(lambda: states(api), {2: "ready"})
+
+
+async def test_unloading_the_newest_goes_back_to_the_one_before(publisher: Publisher) -> None:
+    publisher.publish(1)
+    publisher.publish(2)
+    async with serving(publisher.repository, reload_s=0) as api:
+        changes = await lifecycle(api).unload("m", 2)
+        assert [model.version for model in changes.loaded] == [1]
+        assert [model.version for model in changes.retired] == [2]
+        assert await answered_by(api) == 1
+        await lifecycle(api).load("m", 2)
+        assert await answered_by(api) == 2
+
+
+async def test_a_model_can_be_unloaded_as_a_whole_and_loaded_again(publisher: Publisher) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=0) as api:
+        await lifecycle(api).unload("m")
+        answer = await api.client.post("/predict", json={"input": [1, 2]})
+        assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+        assert answer.json()["error"].startswith("model 'm' was unloaded")
+        assert (await api.client.get("/models/m")).json()["state"] == "unloaded"
+        assert (await api.client.get("/health/ready")).status_code == 200  # it is as was wished
+        await lifecycle(api).load("m")
+        assert await answered_by(api) == 1
+
+
+async def test_an_older_version_can_be_loaded_beside_the_newest(publisher: Publisher) -> None:
+    publisher.publish(1)
+    publisher.publish(2)
+    async with serving(publisher.repository, reload_s=0) as api:
+        await lifecycle(api).load("m", 1)
+        assert await answered_by(api) == 2
+        assert await answered_by(api, "/models/m/versions/1/predict") == 1
+        publisher.publish(3)
+        await lifecycle(api).reload()
+        assert await states(api) == {3: "ready", 2: "unloaded", 1: "ready"}
+
+
+async def test_reloading_tries_what_failed_once_more(publisher: Publisher) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=0) as api:
+        publisher.publish_wrong(2)
+        for _ in range(2):
+            changes = await lifecycle(api).reload()
+            assert [status.id.version for status in changes.failed] == [2]
+        assert changes.loaded == changes.retired == []
+
+
+async def test_a_version_that_lacks_what_is_pinned_takes_nothing_away(publisher: Publisher) -> None:
+    publisher.publish(1)
+    publisher.publish(2)
+    async with serving(publisher.repository, reload_s=0, variant="script") as api:
+        await lifecycle(api).load("m", 1)
+        publisher.publish(3, variants={"other": scripted(Times(3), "other")})
+        changes = await lifecycle(api).reload()
+        assert [status.id.version for status in changes.failed] == [3]
+        assert changes.retired == []
+        assert await states(api) == {3: "failed", 2: "ready", 1: "ready"}
+
+
+async def test_what_was_loaded_beside_the_policy_leaves_when_that_counts_again(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(1)
+    publisher.publish(2)
+    async with serving(publisher.repository, reload_s=0) as api:
+        await lifecycle(api).load("m", 1)
+        changes = await lifecycle(api).load("m")
+        assert [model.version for model in changes.retired] == [1]
+
+
+async def test_a_stop_ends_what_is_being_loaded(publisher: Publisher) -> None:
+    publisher.publish(1)
+    async with serving(publisher.repository, reload_s=0) as api:
+        publisher.publish(2)
+        reloading = asyncio.create_task(lifecycle(api).reload())
+        await asyncio.sleep(0)
+        lifecycle(api).begin_drain(5.0)
+        with pytest.raises(ShuttingDown):
+            await reloading

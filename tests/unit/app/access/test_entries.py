@@ -1,0 +1,115 @@
+"""How an API key is written down, and what is refused without repeating it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from app.access.__main__ import main
+from app.access.entries import MOST_KEYS, EntryError, make_key, parse_entries, parse_limits
+
+HASH = "sha256:" + hashlib.sha256(b"secret").hexdigest()
+OTHER = "sha256:" + hashlib.sha256(b"other").hexdigest()
+
+
+def test_lines_are_read() -> None:
+    lines = [
+        "# who may call",
+        "",
+        f"  mobile predict {HASH}   # since May",
+        f"ops\tpredict,admin\t{OTHER}\t100 per 5 second, 1000/hour",
+    ]
+    mobile, ops = parse_entries(lines)
+    assert (mobile.name, mobile.scopes, mobile.limits) == ("mobile", frozenset({"predict"}), None)
+    assert mobile.digest == hashlib.sha256(b"secret").digest()
+    assert (ops.name, ops.scopes) == ("ops", frozenset({"predict", "admin"}))
+    assert ops.limits is not None
+    assert [str(each) for each in ops.limits] == ["100 per 5 second", "1000 per 1 hour"]
+
+
+def test_several_keys_may_share_a_name_while_one_takes_the_place_of_another() -> None:
+    first, second = parse_entries([f"a predict {HASH}", f"a predict {OTHER}"])
+    assert first.name == second.name
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("tl_secret", "after the name stand scopes"),
+        (f"{HASH} predict name", "a name has letters"),
+        (f"name {HASH}", "after the name stand scopes"),
+        (f"name predict,root {HASH}", "after the name stand scopes"),
+        (f"name , {HASH}", "after the name stand scopes"),
+        ("name predict tl_secret", "64 hexadecimal digits; `python -m app.access NAME` makes"),
+        (f"name predict {HASH[:-1]}", "64 hexadecimal digits"),
+        (f"name predict {HASH.upper()}", "64 hexadecimal digits"),
+        (f"name predict {HASH} tl_secret", "a limit is a number of items by time"),
+        (f"name predict {HASH} 0/second", "a limit is a number of items by time"),
+        (f"a predict {HASH}", "this key stands above already"),
+        (f"{'x' * 65} predict {HASH}", "a name has letters"),
+    ],
+)
+def test_a_wrong_line_is_named_by_its_number_and_not_repeated(line: str, why: str) -> None:
+    with pytest.raises(EntryError) as refused:
+        parse_entries(["# first", f"a predict {HASH}", line])
+    message = str(refused.value)
+    assert message.startswith("line 3: ")
+    assert why in message
+    for part in ("tl_secret", HASH, HASH.upper(), HASH[:-1]):
+        assert part not in message
+
+
+def test_so_many_keys_and_no_more() -> None:
+    lines = [f"a predict sha256:{n:064x}" for n in range(MOST_KEYS)]
+    assert len(parse_entries(lines)) == MOST_KEYS
+    with pytest.raises(EntryError, match=f"at most {MOST_KEYS}"):
+        parse_entries([*lines, f"a predict {HASH}"])
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1/fortnight", "-1/second", "1/second;", "0/second"])
+def test_a_limit_is_refused(text: str) -> None:
+    with pytest.raises(EntryError, match="100/second"):
+        parse_limits(text)
+
+
+def test_a_key_is_shown_by_its_hash_nowhere() -> None:
+    (key,) = parse_entries([f"a predict {HASH}"])
+    assert key.digest.hex() not in repr(key)
+    assert str(key.digest) not in repr(key)
+
+
+class TestMaking:
+    def test_keys_differ_and_their_lines_let_them_in(self) -> None:
+        secret, line = make_key("mobile", ["predict", "admin"], "100/second")
+        assert secret != make_key("mobile", ["predict"])[0]
+        assert secret.startswith("tl_")
+        assert len(secret) > 40
+        (key,) = parse_entries([line])
+        assert key.digest == hashlib.sha256(secret.encode()).digest()
+        assert key.scopes == {"predict", "admin"}
+        assert secret not in line
+
+    def test_the_command_prints_the_line_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments = ["ops", "--scope", "predict", "--scope", "admin", "--limit", "10/second"]
+        assert main(arguments) == 0
+        printed = capsys.readouterr()
+        (key,) = parse_entries(printed.out.splitlines())
+        assert (key.name, key.scopes) == ("ops", frozenset({"predict", "admin"}))
+        secret = printed.err.splitlines()[-1]
+        assert key.digest == hashlib.sha256(secret.encode()).digest()
+
+    @pytest.mark.parametrize(
+        ("arguments", "why"),
+        [
+            (["a b"], "app.access: a name has letters"),
+            (["a", "--limit", "many"], "app.access: a limit is a number"),
+        ],
+    )
+    def test_what_would_not_be_read_is_not_made(
+        self, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
+    ) -> None:
+        assert main(arguments) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith(why)

@@ -1,0 +1,176 @@
+"""Which keys are known: from the environment, from a file, and from a file that changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.access.entries import EntryError, make_key
+from app.access.keyring import Keyring
+from app.engine.clock import ManualClock
+
+FIRST, FIRST_LINE = make_key("first", ["predict"])
+SECOND, SECOND_LINE = make_key("second", ["predict"])
+Log = list[MutableMapping[str, Any]]
+
+
+class Rig:
+    """A file of keys, and a keyring over it."""
+
+    def __init__(self, folder: Path, *lines: str, entries: str | None = None) -> None:
+        self.file = folder / "keys"
+        self.clock = ManualClock()
+        self.write(*lines)
+        self.keyring = Keyring(entries, self.file, self.clock.now)
+
+    def write(self, *lines: str) -> None:
+        """As an editor that puts a new file in the place of the old one."""
+        new = self.file.with_suffix(".new")
+        new.write_text("\n".join(lines))
+        new.rename(self.file)
+        self.clock.advance(1)
+
+    def knows(self, secret: str) -> bool:
+        return self.keyring.find(secret.encode()) is not None
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, FIRST_LINE)
+
+
+def test_nothing_is_configured_by_default() -> None:
+    keyring = Keyring(None, None, ManualClock().now)
+    assert not keyring.configured
+    assert keyring.find(FIRST.encode()) is None
+
+
+@pytest.mark.parametrize("separator", [";", "\n", " ; "])
+def test_entries_of_the_environment(separator: str) -> None:
+    keyring = Keyring(f"{FIRST_LINE}{separator}{SECOND_LINE}", None, ManualClock().now)
+    assert keyring.configured
+    found = [keyring.find(each.encode()) for each in (FIRST, SECOND, FIRST + "x", "")]
+    assert [key and key.name for key in found] == ["first", "second", None, None]
+
+
+def test_environment_and_file_add_up(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, FIRST_LINE, entries=SECOND_LINE)
+    assert rig.knows(FIRST)
+    assert rig.knows(SECOND)
+
+
+def test_a_key_that_is_absurdly_long_is_not_even_hashed(rig: Rig) -> None:
+    assert not rig.knows("x" * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ("nonsense", "TORCHLANE_API_KEYS: entry 1: "),
+        (f"{FIRST_LINE}; nonsense", "TORCHLANE_API_KEYS: entry 2: "),
+        (" ", "TORCHLANE_API_KEYS: it holds no key"),
+    ],
+)
+def test_wrong_entries_refuse_the_start(entries: str, why: str) -> None:
+    with pytest.raises(EntryError) as refused:
+        Keyring(entries, None, ManualClock().now)
+    assert str(refused.value).startswith(why)
+
+
+class TestStart:
+    """A file that is wrong when the server starts."""
+
+    @pytest.mark.parametrize(
+        ("content", "why"),
+        [
+            (b"# nobody\n", "it holds no key; `python -m app.access NAME` makes one"),
+            (b"\xff\xfe", "it is not UTF-8 text"),
+            (f"{FIRST_LINE}\n\n{FIRST_LINE}".encode(), "line 3: this key stands above already"),
+            (b" " * 5_000_000, "more than 4194304 bytes"),
+        ],
+    )
+    def test_it_refuses_the_start(self, tmp_path: Path, content: bytes, why: str) -> None:
+        file = tmp_path / "keys"
+        file.write_bytes(content)
+        with pytest.raises(EntryError) as refused:
+            Keyring(None, file, ManualClock().now)
+        assert str(refused.value) == f"TORCHLANE_API_KEYS_FILE={file}: {why}"
+
+    def test_it_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(EntryError, match="No such file"):
+            Keyring(None, tmp_path / "none", ManualClock().now)
+
+    def test_it_repeats_the_environment(self, tmp_path: Path) -> None:
+        with pytest.raises(EntryError, match="holds as well"):
+            Rig(tmp_path, FIRST_LINE, entries=FIRST_LINE)
+
+
+class TestChange:
+    """A file that changes while the server runs."""
+
+    def test_new_keys_are_known_and_old_ones_are_not(self, rig: Rig) -> None:
+        rig.write(SECOND_LINE)
+        with capture_logs() as logs:
+            assert not rig.knows(FIRST)
+            assert rig.knows(SECOND)
+        assert [each["event"] for each in logs] == ["api_keys_changed"]
+
+    def test_written_in_place(self, rig: Rig) -> None:
+        rig.file.write_text(f"{FIRST_LINE}\n{SECOND_LINE}\n")
+        rig.clock.advance(1)
+        assert rig.knows(FIRST)
+        assert rig.knows(SECOND)
+
+    def test_behind_a_link(self, tmp_path: Path) -> None:
+        for name, line in (("one", FIRST_LINE), ("two", SECOND_LINE)):
+            (tmp_path / name).write_text(line)
+        file, clock = tmp_path / "keys", ManualClock()
+        file.symlink_to("one")
+        keyring = Keyring(None, file, clock.now)
+        file.unlink()
+        file.symlink_to("two")
+        clock.advance(1)
+        assert keyring.find(SECOND.encode()) is not None
+        assert keyring.find(FIRST.encode()) is None
+
+    def test_it_is_looked_at_once_a_second(self, rig: Rig) -> None:
+        assert rig.knows(FIRST)
+        rig.file.write_text(SECOND_LINE)
+        rig.clock.advance(0.5)
+        assert not rig.knows(SECOND)
+        rig.clock.advance(0.5)
+        assert rig.knows(SECOND)
+
+    @pytest.mark.parametrize("content", ["nonsense", "", f"{SECOND_LINE}\nnonsense"])
+    def test_a_wrong_one_changes_nothing_and_is_told_of_once(self, rig: Rig, content: str) -> None:
+        rig.write(content)
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert rig.knows(FIRST)
+                assert not rig.knows(SECOND)
+                rig.clock.advance(1)
+        self.check_told_once(logs)
+        rig.write(FIRST_LINE, SECOND_LINE)
+        assert rig.knows(SECOND)
+
+    def test_one_that_is_gone_changes_nothing(self, rig: Rig) -> None:
+        os.unlink(rig.file)
+        rig.clock.advance(1)
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert rig.knows(FIRST)
+                rig.clock.advance(1)
+        self.check_told_once(logs)
+        rig.write(SECOND_LINE)
+        assert not rig.knows(FIRST)
+
+    def check_told_once(self, logs: Log) -> None:
+        (told,) = logs
+        assert (told["event"], told["log_level"]) == ("api_keys_not_changed", "error")
+        assert "TORCHLANE_API_KEYS_FILE=" in told["reason"]
+        assert told["kept"] == 1

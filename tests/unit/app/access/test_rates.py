@@ -1,0 +1,156 @@
+"""How many items fit into a time, and when more will."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.access.entries import parse_limits
+from app.access.rates import Rates
+from app.access.windows import MOST_COUNTS, WindowStorage
+from app.engine.clock import ManualClock
+from app.errors import PayloadTooLarge, RateLimited
+
+
+class Rig:
+    """Callers with one limit, and a clock that is turned by hand."""
+
+    def __init__(self, limit: str) -> None:
+        self.clock = ManualClock()
+        self.limits = parse_limits(limit)
+        self.rates = Rates(self.clock.now)
+
+    def refused(self, items: int = 1, caller: str = "a", total: int | None = None) -> float | None:
+        """Seconds to wait; None: it was let through."""
+        try:
+            self.rates.spend(caller, self.limits, items, items if total is None else total)
+        except RateLimited as error:
+            return error.retry_after_s
+        return None
+
+
+def test_so_many_and_no_more() -> None:
+    rig = Rig("3/second")
+    assert [rig.refused() is None for _ in range(5)] == [True, True, True, False, False]
+
+
+def test_callers_do_not_share() -> None:
+    rig = Rig("1/second")
+    assert rig.refused(caller="a") is None
+    assert rig.refused(caller="b") is None
+    assert rig.refused(caller="a")
+
+
+def test_a_batch_counts_as_many() -> None:
+    rig = Rig("10/second")
+    assert rig.refused(8) is None
+    assert rig.refused(3)
+    assert rig.refused(2) is None
+
+
+def test_what_is_refused_is_not_counted() -> None:
+    rig = Rig("10/second")
+    assert rig.refused(8) is None
+    for _ in range(5):
+        assert rig.refused(9)
+    assert rig.refused(2) is None
+
+
+def test_more_than_ever_fit_is_no_matter_of_time() -> None:
+    rig = Rig("10/second")
+    with pytest.raises(PayloadTooLarge, match="send at most 10 at once"):
+        rig.refused(10, total=11)
+    assert rig.refused(10) is None
+
+
+def test_all_of_several_limits_hold_and_the_others_count_nothing() -> None:
+    rig = Rig("2/second, 3/minute")
+    assert rig.refused(2) is None
+    rig.clock.advance(2)
+    assert rig.refused(2)  # the minute's
+    assert rig.refused(1) is None
+    assert rig.refused(1)
+
+
+def test_a_new_window_is_not_a_new_start() -> None:
+    """With windows that do not slide, twice the limit fits around their border."""
+    rig = Rig("100/second")
+    rig.clock.advance(0.9)
+    assert rig.refused(100) is None
+    rig.clock.advance(0.2)
+    assert rig.refused(50)
+    assert rig.refused(10) is None
+
+
+@given(
+    limit=st.sampled_from(["1/second", "7/second", "100/5 second", "1000/minute"]),
+    steps=st.lists(st.tuples(st.integers(1, 60), st.floats(0, 3)), min_size=1, max_size=40),
+)
+def test_who_waits_as_told_is_let_through_and_no_sooner(
+    limit: str, steps: list[tuple[int, float]]
+) -> None:
+    rig = Rig(limit)
+    most = rig.limits[0].amount
+    for items, pause_s in steps:
+        wanted = min(items, most)
+        wait_s = rig.refused(wanted)
+        if wait_s is not None:
+            assert wait_s > 0
+            rig.clock.advance(max(0.0, wait_s - 0.01))
+            assert wait_s < 0.01 or rig.refused(wanted) is not None
+            rig.clock.advance(min(wait_s, 0.01))
+            assert rig.refused(wanted) is None
+        rig.clock.advance(pause_s)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 0.4)), min_size=1, max_size=80))
+def test_in_no_time_as_long_as_a_window_twice_the_limit_gets_through(
+    steps: list[tuple[int, float]],
+) -> None:
+    rig = Rig("10/second")
+    let_through: list[tuple[float, int]] = []
+    for items, pause_s in steps:
+        if rig.refused(items) is None:
+            let_through.append((rig.clock.now(), items))
+        rig.clock.advance(pause_s)
+    for start, _ in let_through:
+        assert sum(n for at, n in let_through if start <= at < start + 1) < 20
+
+
+def test_counting_starts_no_threads() -> None:
+    rig = Rig("100000/second")
+    for _ in range(1000):
+        rig.refused()
+    assert not [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+
+
+def test_counts_can_be_forgotten() -> None:
+    clock = ManualClock()
+    storage = WindowStorage(clock.now)
+    for key in "abc":
+        assert storage.acquire_sliding_window_entry(key, 1, 60)
+        assert not storage.acquire_sliding_window_entry(key, 1, 60)
+    storage.clear("a")
+    storage.clear_sliding_window("b", 60)
+    assert storage.acquire_sliding_window_entry("a", 1, 60)
+    assert storage.acquire_sliding_window_entry("b", 1, 60)
+    assert storage.check()
+    assert storage.reset() == 3
+    assert storage.acquire_sliding_window_entry("c", 1, 60)
+
+
+def test_counts_are_bounded_and_the_oldest_go_first() -> None:
+    storage = WindowStorage(ManualClock().now)
+    for number in range(MOST_COUNTS):
+        assert storage.acquire_sliding_window_entry(f"{number}", 2, 60)
+    assert storage.acquire_sliding_window_entry("0", 2, 60)  # used again
+    assert storage.acquire_sliding_window_entry("new", 1, 60)
+    assert storage.reset() == MOST_COUNTS
+    for number in range(MOST_COUNTS):
+        storage.acquire_sliding_window_entry(f"{number}", 1, 60)
+    storage.acquire_sliding_window_entry("new", 1, 60)
+    assert not storage.acquire_sliding_window_entry("1", 1, 60)
+    assert storage.acquire_sliding_window_entry("0", 1, 60)

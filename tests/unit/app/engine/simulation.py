@@ -1,0 +1,163 @@
+"""An engine whose batches take the manual clock's time, on several replicas at once; no threads."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from app.backends.base import Backend
+from app.backends.fake import FakeBackend
+from app.engine.clock import ManualClock
+from app.engine.engine import Engine, EngineConfig
+from app.engine.policy import BatchLimits
+from app.engine.replicas import Replica
+from app.errors import DeadlineExceeded, Overloaded
+from app.metrics import Metrics
+from app.types import Device, ModelId, Serving
+from tests.unit.app.engine.harness import CONTRACT, item, turns
+
+T = TypeVar("T")
+Seconds = Callable[[int], float]  # of a batch of so many items
+PATIENT = 1e6
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One that a replica has begun."""
+
+    model: str
+    items: int
+    began: float
+    ends: float
+
+
+class SimulatedReplica(Replica):
+    """Computes at once, and is done when the clock says so."""
+
+    def __init__(self, name: str, clock: ManualClock, seconds: Mapping[str, Seconds]) -> None:
+        super().__init__(name, Device("cpu"))
+        self.ran: list[Batch] = []
+        self.ends = NEVER
+        self._clock = clock
+        self._seconds = seconds
+
+    def start(
+        self,
+        model: ModelId,
+        work: Callable[[Backend], T],
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], T],
+        block_s: float = 0.0,
+    ) -> None:
+        backend, began = FakeBackend(), self._clock.now()
+        result = work(backend)
+        items = len(backend.batches[0])
+        self.busy, self.ends = True, began + self._seconds[model.name](items)
+        self.ran.append(Batch(model.name, items, began, self.ends))
+
+        def finish() -> None:
+            self.busy, self.ends = False, NEVER
+            done(result)
+
+        self._clock.call_at(self.ends, finish)
+
+
+@dataclass
+class Asked:
+    """A request of one item; moments are the clock's."""
+
+    model: str
+    at: float
+    done_at: float | None = None
+    expired: bool = False
+    retry_after_s: float | None = None  # not None: it was refused
+
+
+@dataclass
+class Simulation:
+    """Replicas, and what was asked."""
+
+    engine: Engine
+    clock: ManualClock
+    replicas: Sequence[SimulatedReplica]
+    asked: list[Asked] = field(default_factory=list)
+    _coming: list[tuple[float, int, str, float]] = field(default_factory=list)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def ask(self, model: str, within: float = PATIENT) -> Asked:
+        """A request of one item that nobody has asked for, now."""
+        made = Asked(model, self.clock.now())
+        self.asked.append(made)
+        deadline, number = made.at + within, float(next(self._numbers))
+        try:
+            submission = self.engine.submit(ModelId(model, 1), [item(number)], deadline)
+        except Overloaded as refused:
+            made.retry_after_s = refused.retry_after_s
+            return made
+
+        def settled() -> None:
+            made.done_at = self.clock.now()
+            try:
+                submission.result()
+            except DeadlineExceeded:
+                made.expired = True
+
+        submission.when_settled(settled)
+        return made
+
+    def ask_at(self, when: float, model: str, within: float = PATIENT) -> None:
+        """A request that comes later."""
+        heapq.heappush(self._coming, (when, next(self._numbers), model, within))
+
+    async def run(self, seconds: float) -> None:
+        """Turn the clock on, with all that happens on the way."""
+        until = self.clock.now() + seconds
+        while True:
+            await turns(3)
+            comes = self._coming[0][0] if self._coming else NEVER
+            ends = min(replica.ends for replica in self.replicas)
+            self.clock.advance(min(comes, ends, until) - self.clock.now())
+            if min(comes, ends) > until:
+                return
+            if comes <= ends:
+                _, _, model, within = heapq.heappop(self._coming)
+                self.ask(model, within)
+
+    def used_s(self, model: str, *replicas: int) -> float:
+        """Device time of a model until now, on these replicas or on all."""
+        now, used_s = self.clock.now(), 0.0
+        for index in replicas or range(len(self.replicas)):
+            of_model = [each for each in self.replicas[index].ran if each.model == model]
+            used_s += sum(min(each.ends, now) - each.began for each in of_model)
+        return used_s
+
+
+def simulation(
+    seconds: Mapping[str, Seconds],
+    serves: Sequence[Sequence[str]],
+    max_batch_size: int = 8,
+    expected: Mapping[str, Seconds] | None = None,
+) -> Simulation:
+    """A simulation; the engine knows beforehand what batches may be expected to take.
+
+    Args:
+        seconds: what a batch takes, by model.
+        serves: the models of each replica.
+        max_batch_size: of every model.
+        expected: what the engine is told of that; None: the same.
+    """
+    clock = ManualClock()
+    replicas = [SimulatedReplica(f"fake#{at}", clock, seconds) for at in range(len(serves))]
+    config = EngineConfig(BatchLimits(max_batch_size, 0.0), 100_000, 0, None)
+    engine = Engine([*replicas], clock, Metrics(), config)
+    sizes = [1 << power for power in range(max_batch_size.bit_length())]
+    for replica, models in zip(replicas, serves, strict=True):
+        replica.models = {ModelId(model, 1): Serving(()) for model in models}
+    for model, of_batch in (expected or seconds).items():
+        measured = {size: of_batch(size) for size in sizes}
+        engine.publish(ModelId(model, 1), model, CONTRACT, measured)
+    return Simulation(engine, clock, replicas)

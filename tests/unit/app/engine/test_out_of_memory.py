@@ -1,0 +1,98 @@
+"""Batches that do not fit into a device's memory: split now, and smaller ones from then on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.engine.line import GROW_AFTER_S
+from app.errors import OutOfMemory, Overloaded
+from app.types import Arrays
+from tests.unit.app.engine.harness import Rig, rig, turns, until, values
+
+
+class Memory:
+    """A device that has room for so many items."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def __call__(self, inputs: Arrays) -> Arrays | None:
+        if len(inputs["x"]) > self.room:
+            raise OutOfMemory("it does not fit")
+        return None
+
+
+def sizes(r: Rig) -> list[int]:
+    """Of the batches that the backend has run, since they were asked for last."""
+    found = [len(batch) for batch in r.backend.batches]
+    r.backend.batches.clear()
+    return found
+
+
+async def test_every_item_is_answered_and_the_next_batches_are_smaller() -> None:
+    async with rig(scripts=[Memory(room=3)], max_batch_size=8) as r:
+        assert await r.ask(*range(8)) == [2 * n for n in range(8)]
+        assert sizes(r) == [8, 4, 4, 1, 2, 2, 2, 2]  # the single one is the golden example
+        assert await r.ask(*range(10, 18)) == [2 * n for n in range(10, 18)]
+        assert max(sizes(r)) <= 3
+        assert r.metric("torchlane_out_of_memory_total") == 1
+
+
+async def test_what_does_not_fit_alone_fails_and_its_mates_do_not() -> None:
+    def script(inputs: Arrays) -> Arrays | None:
+        if (inputs["x"] == 7).any():
+            raise OutOfMemory("it does not fit")
+        return None
+
+    async with rig(scripts=[script], max_batch_size=4) as r:
+        assert await r.ask(5, 6, 7, 8) == [10, 12, "backend_failed", 16]
+        sizes(r)
+        assert await r.ask(1, 2, 3, 4) == [2, 4, 6, 8]
+        assert sizes(r) == [4]  # one that is too large for any batch makes no batch smaller
+
+
+async def test_larger_batches_are_tried_again_after_a_while() -> None:
+    memory = Memory(room=2)
+    async with rig(scripts=[memory], max_batch_size=8) as r:
+        await r.ask(*range(8))
+        sizes(r)
+        memory.room = 8  # a neighbour has left
+        await r.ask(*range(10, 18))
+        assert sizes(r) == [2, 2, 2, 2]
+        for expected in ([4, 4], [8]):
+            r.clock.advance(GROW_AFTER_S)
+            r.engine.wake()  # it is looked at when something changes
+            await turns()
+            base = 100 * expected[0]
+            await r.ask(*range(base, base + 8))
+            assert sizes(r) == expected
+
+
+@pytest.mark.parametrize(("fails_at", "most"), [(8, 4), (7, 4), (5, 4), (4, 2), (2, 1)])
+async def test_the_next_smaller_bucket_is_the_limit(fails_at: int, most: int) -> None:
+    async with rig(scripts=[Memory(room=fails_at - 1)], max_batch_size=8) as r:
+        answer = await r.start(*range(fails_at))
+        if fails_at > 1:
+            assert values(answer) == [2 * n for n in range(fails_at)]
+        sizes(r)
+        await r.ask(*range(50, 58))
+        assert max(sizes(r), default=1) <= most
+
+
+async def test_who_comes_then_is_let_in_by_what_fits() -> None:
+    ten_ms = dict.fromkeys((1, 2, 4, 8), 0.010)  # a batch of one takes as long as one of eight
+    async with rig(scripts=[Memory(room=1)], max_batch_size=8, batch_s=ten_ms) as r:
+        await r.ask(*range(8))  # one at a time from here on
+        r.backend.gate.clear()
+        running = r.start(10)
+        count = len(r.backend.batches)
+        await until(lambda: len(r.backend.batches) > count)
+        waiting = [r.start(number, within=0.2) for number in range(20, 70)]
+        await turns()
+        r.backend.gate.set()
+        await running
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        refused = sum(isinstance(answer, Overloaded) for answer in answers)
+        assert 30 < refused < 50  # a server that counts on batches of eight takes them all

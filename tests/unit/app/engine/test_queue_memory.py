@@ -1,0 +1,105 @@
+"""What waits keeps no more alive than the bytes that are counted for it."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+
+import numpy as np
+
+from app.engine.batching import Batcher, Ticket
+from app.types import Array, Item
+from tests.unit.app.engine.harness import MODEL, item, rig, turns, until, values
+
+
+def rows(count: int) -> Array:
+    """As a codec reads a body of many items."""
+    return np.frombuffer(bytes(4 * count), np.float32).reshape(count, 1)
+
+
+def row(whole: Array, index: int) -> Item:
+    return Item({"x": whole[index, ...]})
+
+
+async def test_an_item_that_waits_does_not_keep_its_whole_body() -> None:
+    async with rig() as r:
+        r.backend.gate.clear()
+        running = r.start(1)
+        await until(lambda: len(r.backend.batches) == 1)
+        whole = rows(1000)
+        body = weakref.ref(whole if whole.base is None else whole.base)
+        waiting = r.engine.submit(MODEL, [row(whole, 3)], r.clock.now() + 100)
+        del whole
+        assert body() is None
+        assert r.metric("torchlane_queue_bytes") == 4
+        r.backend.gate.set()
+        assert values(await waiting.answer()) == [0]
+        await running
+
+
+async def test_an_item_that_is_the_whole_body_is_not_copied() -> None:
+    async with rig() as r:
+        r.backend.gate.clear()
+        running = r.start(1)
+        await until(lambda: len(r.backend.batches) == 1)
+        alone, owner = rows(1), item(5)
+        body, array = weakref.ref(alone.base), weakref.ref(owner.arrays["x"])
+        waiting = r.engine.submit(MODEL, [row(alone, 0), owner], r.clock.now() + 100)
+        del alone, owner
+        assert body() is not None
+        assert array() is not None
+        r.backend.gate.set()
+        assert values(await waiting.answer()) == [0, 10]
+        await running
+
+
+async def test_of_several_inputs_only_views_of_something_larger_are_copied() -> None:
+    async with rig() as r:
+        r.backend.gate.clear()
+        running = r.start(1)
+        await until(lambda: len(r.backend.batches) == 1)
+        whole, own = rows(1000), np.ones(2, np.float32)
+        body, kept = weakref.ref(whole.base), weakref.ref(own)
+        given = Item({"x": whole[0, ...], "y": own})
+        waiting = r.engine.submit(MODEL, [given], r.clock.now() + 100)
+        del whole, own, given
+        assert body() is None
+        assert kept() is not None
+        r.backend.gate.set()
+        await asyncio.gather(running, waiting.settled())
+
+
+async def test_a_request_that_was_given_up_leaves_nothing_behind() -> None:
+    """Though its ticket stays in the lane until that is cut or swept."""
+    async with rig() as r:
+        r.backend.gate.clear()
+        running = r.start(1)
+        await until(lambda: len(r.backend.batches) == 1)
+        mate = r.start(2)
+        await turns()
+        given = item(3)
+        array = weakref.ref(given.arrays["x"])
+        left = asyncio.create_task(r.engine.predict(MODEL, [given], r.clock.now() + 100))
+        del given
+        await turns()
+        assert array() is not None
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        del left
+        await turns()
+        assert array() is None
+        r.backend.gate.set()
+        await asyncio.gather(running, mate)
+
+
+def test_a_withdrawn_ticket_lets_go_of_its_item() -> None:
+    batcher = Batcher(10, 1000)
+    tickets = [Ticket(b"%d" % number, item(number), 0.0, 9.0, 9.0) for number in range(3)]
+    for ticket in tickets:
+        batcher.submit(ticket)
+    arrays = [weakref.ref(ticket.item.arrays["x"]) for ticket in tickets]
+    batcher.withdraw(tickets[1])
+    batcher.withdraw(tickets[1])  # nobody waits for it any more: no trouble
+    assert [array() is None for array in arrays] == [False, True, False]
+    assert (batcher.waiting, batcher.waiting_bytes) == (2, 8)
+    assert len(batcher.cut(batcher.lanes()[0].signature, 10, 0.0)[0]) == 2

@@ -1,0 +1,80 @@
+"""Models share several replicas: none is starved, whatever is flooded, and where one is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.app.engine.simulation import Seconds, Simulation, simulation
+
+BOTH = ("flooded", "other")
+
+
+def per_batch(seconds: float) -> Seconds:
+    return lambda _: seconds
+
+
+def flood(s: Simulation, model: str, count: int) -> None:
+    for _ in range(count):
+        s.ask(model)
+
+
+async def test_a_flood_on_two_replicas_holds_another_model_up_for_one_batch() -> None:
+    s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.001)}, [BOTH, BOTH])
+    start = s.clock.now()
+    flood(s, "flooded", 1000)
+    for number in range(20):
+        s.ask_at(start + 1.1 + 0.7 * number, "other")
+    await s.run(16)
+    others = [each for each in s.asked if each.model == "other"]
+    waits = [each.done_at - each.at for each in others if each.done_at is not None]
+    assert len(waits) == 20
+    assert max(waits) < 0.51
+    assert s.used_s("flooded") > 31.9  # what the other does not need is not lost
+
+
+async def test_two_flooded_models_share_two_replicas_by_time() -> None:
+    s = simulation({"flooded": per_batch(0.4), "other": per_batch(0.1)}, [BOTH, BOTH])
+    flood(s, "flooded", 1000)
+    flood(s, "other", 3000)
+    await s.run(20)
+    assert s.used_s("flooded") + s.used_s("other") == pytest.approx(40)
+    assert s.used_s("flooded") == pytest.approx(s.used_s("other"), abs=1.0)
+
+
+async def test_a_model_of_one_replica_gets_that_one_from_a_flood_that_has_two() -> None:
+    s = simulation({"flooded": per_batch(0.2), "other": per_batch(0.2)}, [BOTH, ("flooded",)], 4)
+    flood(s, "flooded", 2000)
+    await s.run(5)
+    assert s.used_s("flooded", 0) == pytest.approx(5)  # nobody else wants it
+    flood(s, "other", 1000)
+    await s.run(10)
+    # each has the time of one device: the flood the one that has no other model
+    assert s.used_s("other") == pytest.approx(10, abs=0.5)
+    assert s.used_s("flooded", 1) == pytest.approx(15)
+
+
+async def test_a_flood_of_a_model_of_one_replica_leaves_the_other_replica_alone() -> None:
+    s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.01)}, [BOTH, ("other",)])
+    start = s.clock.now()
+    flood(s, "flooded", 1000)
+    for number in range(50):
+        s.ask_at(start + 0.05 + 0.1 * number, "other", within=0.02)
+    await s.run(6)
+    others = [each for each in s.asked if each.model == "other"]
+    assert all(each.retry_after_s is None for each in others)
+    assert all(each.done_at is not None and not each.expired for each in others)
+    assert s.used_s("flooded", 0) == pytest.approx(6, abs=0.1)
+
+
+async def test_who_has_one_replica_is_refused_by_what_that_one_can_do() -> None:
+    s = simulation({"flooded": per_batch(0.05), "other": per_batch(0.05)}, [BOTH, ("flooded",)], 1)
+    for _ in range(10):
+        s.ask("other", within=0.52)  # half a second of the one replica
+    await s.run(0.01)
+    refused = s.ask("other", within=0.53)
+    assert refused.retry_after_s == pytest.approx(0.49)
+    taken = s.ask("other", within=0.6)
+    assert s.ask("flooded", within=0.06).retry_after_s is None  # the other one is free
+    await s.run(0.6)
+    assert taken.done_at == pytest.approx(taken.at + 0.54)
+    assert not any(each.expired for each in s.asked)

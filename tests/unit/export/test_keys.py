@@ -1,0 +1,119 @@
+"""Keys: written for their owner alone, read with or without a passphrase, and never told."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from export.errors import UsageError
+from export.keys import is_read_by_others, make_keys, read_signer
+from models.signatures import TrustedKeys
+from tests.keys import make_pair, no_passphrase
+
+PASSPHRASE = b"correct horse battery staple"
+MANIFEST = b"a manifest"
+
+
+def asked(passphrase: bytes = PASSPHRASE) -> Callable[[], bytes]:
+    return lambda: passphrase
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_only_its_owner_can_read_a_private_key(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        public, _ = make_keys(tmp_path / "signing.pem", None)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "signing.pem").stat().st_mode) == 0o600
+    assert stat.S_IMODE(public.stat().st_mode) == 0o644 & ~umask
+    assert public == tmp_path / "signing.pub.pem"
+    assert not is_read_by_others(tmp_path / "signing.pem")
+    assert is_read_by_others(public) == (umask != 0o077)
+
+
+def test_what_the_private_key_signs_the_public_one_verifies(tmp_path: Path) -> None:
+    pair = make_pair(tmp_path)
+    signature = pair.signer.sign(MANIFEST)
+    assert TrustedKeys.read(pair.public).verify(MANIFEST, signature) == pair.fingerprint
+    assert pair.signer.sign(MANIFEST) == signature  # no chance is in it
+
+
+def test_no_two_pairs_are_equal(tmp_path: Path) -> None:
+    assert make_pair(tmp_path, "a").fingerprint != make_pair(tmp_path, "b").fingerprint
+
+
+def test_a_name_without_pem(tmp_path: Path) -> None:
+    assert make_keys(tmp_path / "release", None)[0].name == "release.pub.pem"
+
+
+class TestPassphrase:
+    def test_an_encrypted_key_signs_with_it(self, tmp_path: Path) -> None:
+        _, fingerprint = make_keys(tmp_path / "signing.pem", PASSPHRASE)
+        assert b"ENCRYPTED" in (tmp_path / "signing.pem").read_bytes()
+        assert read_signer(tmp_path / "signing.pem", asked()).fingerprint == fingerprint
+
+    def test_a_wrong_one_is_said_to_be_wrong_and_not_repeated(self, tmp_path: Path) -> None:
+        make_keys(tmp_path / "signing.pem", PASSPHRASE)
+        with pytest.raises(UsageError) as caught:
+            read_signer(tmp_path / "signing.pem", asked(b"not this one"))
+        assert str(caught.value).endswith("signing.pem: its passphrase is another one")
+
+    def test_nobody_asks_for_the_one_of_an_open_key(self, tmp_path: Path) -> None:
+        make_keys(tmp_path / "signing.pem", None)
+        assert read_signer(tmp_path / "signing.pem", no_passphrase)
+
+
+class TestRefused:
+    @pytest.mark.parametrize("there", ["signing.pem", "signing.pub.pem"])
+    @pytest.mark.parametrize("dangling", [False, True])
+    def test_what_is_there_is_never_written_over(
+        self, tmp_path: Path, there: str, dangling: bool
+    ) -> None:
+        if dangling:
+            (tmp_path / there).symlink_to("nowhere")
+        else:
+            (tmp_path / there).write_text("precious")
+        with pytest.raises(UsageError, match=f"{there} exists; keys are never written over"):
+            make_keys(tmp_path / "signing.pem", None)
+        assert [path.name for path in tmp_path.iterdir()] == [there]
+
+    def test_a_folder_that_there_is_not(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
+            make_keys(tmp_path / "none/signing.pem", None)
+
+    def refused(self, path: Path) -> str:
+        with pytest.raises(UsageError) as caught:
+            read_signer(path, asked())
+        return str(caught.value).removeprefix(f"--key {path}: ")
+
+    def test_no_such_key(self, tmp_path: Path) -> None:
+        assert self.refused(tmp_path / "none") == "No such file or directory"
+
+    def test_a_public_key_signs_nothing(self, tmp_path: Path) -> None:
+        message = self.refused(make_pair(tmp_path).public)
+        assert message.startswith("no private key in PEM (PKCS8); ")
+
+    def test_a_damaged_key_is_not_repeated(self, tmp_path: Path) -> None:
+        private = make_pair(tmp_path).private
+        lines = private.read_text().splitlines()
+        private.write_text("\n".join([lines[0], lines[1][:-3], lines[2]]))
+        message = self.refused(private)
+        assert message.startswith("no private key in PEM (PKCS8); ")
+        assert lines[1][:10] not in message
+
+    def test_a_key_of_another_kind(self, tmp_path: Path) -> None:
+        key = rsa.generate_private_key(65537, 2048)
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / "rsa.pem").write_bytes(pem)
+        assert self.refused(tmp_path / "rsa.pem") == "a key of another kind than Ed25519"
+
+    def test_a_pipe(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert "pipe is no regular file" in self.refused(tmp_path / "pipe")

@@ -1,0 +1,263 @@
+"""The commands `keygen` and `sign`, and what `show` says of signatures."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from export.renewal import sign_anew
+from export.signing import PASSPHRASE
+from models.integrity import read_artifact
+from models.manifest import Manifest
+from models.signatures import TrustedKeys
+from tests.keys import Pair, make_pair
+from tests.unit.export.command_line import QUICK, complete, files, manifest_of, run
+from tests.unit.export.definitions import CATALOG
+from tests.unit.export.jobs import content, make
+
+SECRET = "correct horse battery staple"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tiny, version 1: do not change."""
+    return make(tmp_path_factory.mktemp("out"), CATALOG["tiny"], "script", profile=True).folder
+
+
+@pytest.fixture
+def old(exported: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "out/tiny/1"
+    shutil.copytree(exported, folder)
+    return folder
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path)
+
+
+class TestSign:
+    def test_what_is_signed_is_a_new_version_and_the_old_one_stays(
+        self, old: Path, pair: Pair
+    ) -> None:
+        before = content(old)
+        code, printed = run("sign", old, "--key", pair.private)
+        new = old.with_name("2")
+        assert code == 0
+        assert printed == f"{new} is {old}, signed by the key {pair.fingerprint}\n"
+        assert content(old) == before
+        assert set(content(new)) == {*before, "manifest.sig"}
+        found = read_artifact(new, verifier=TrustedKeys.read(pair.public))
+        assert found.signed_by == pair.fingerprint
+
+    def test_nothing_but_number_time_and_report_differs(self, old: Path, pair: Pair) -> None:
+        made = sign_anew(old, pair.signer)
+        before, after = manifest_of(old), manifest_of(made.folder)
+        assert after == made.manifest
+        for name in set(Manifest.model_fields) - {"version", "created_at", "files"}:
+            assert getattr(after, name) == getattr(before, name)
+        assert after.version == 2
+        assert set(after.files) == set(before.files)
+        changed = {name for name in after.files if after.files[name] != before.files[name]}
+        assert changed == {"report.html"}
+        assert "tiny version 2" in (made.folder / "report.html").read_text(encoding="utf-8")
+
+    def test_another_key_makes_another_version(self, old: Path, pair: Pair, tmp_path: Path) -> None:
+        other = make_pair(tmp_path, "other")
+        assert run("sign", old, "--key", pair.private)[0] == 0
+        rotation = ("--key", other.private, "--trusted-keys", pair.public)
+        assert run("sign", old.with_name("2"), *rotation)[0] == 0
+        trusted = TrustedKeys.read(other.public)
+        assert read_artifact(old.with_name("3"), verifier=trusted).signed_by == other.fingerprint
+
+    def test_once_more_by_the_same_key(self, old: Path, pair: Pair) -> None:
+        assert run("sign", old, "--key", pair.private)[0] == 0
+        assert run("sign", old.with_name("2"), "--key", pair.private)[0] == 0
+
+    def test_a_plan_that_is_measured_anew_is_not_signed(self, old: Path, pair: Pair) -> None:
+        assert run("sign", old, "--key", pair.private)[0] == 0
+        assert run("tune", old.with_name("2"), "--max-batch-size", 1, "--threads", 1)[0] == 0
+        assert "manifest.sig" not in content(old.with_name("3"))
+
+    @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
+    def test_what_was_altered_is_not_signed(
+        self, old: Path, pair: Pair, name: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        data = bytearray((old / name).read_bytes())
+        data[len(data) // 3] ^= 1
+        (old / name).write_bytes(data)
+        assert run("sign", old, "--key", pair.private)[0] == 2
+        assert "is not an intact artifact: " in capsys.readouterr().err
+        assert [path.name for path in old.parent.iterdir()] == ["1"]
+
+    def test_a_link_to_elsewhere_is_not_signed(
+        self, old: Path, pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        elsewhere = (old / "script.pt").rename(tmp_path / "script.pt")
+        (old / "script.pt").symlink_to(elsewhere)
+        assert run("sign", old, "--key", pair.private)[0] == 2
+        assert "script.pt is a link that leads out" in capsys.readouterr().err
+
+    def test_without_a_key(self, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("sign", old)[0] == 2
+        assert "--key" in capsys.readouterr().err
+        assert files(old.parents[1]) == [f"tiny/1/{name}" for name in sorted(content(old))]
+
+    def test_a_key_that_others_can_read_is_warned_of(self, old: Path, pair: Pair) -> None:
+        pair.private.chmod(0o640)
+        code, printed = run("sign", old, "--key", pair.private)
+        assert code == 0
+        assert printed.startswith(f"warning: others can read {pair.private}; chmod 600 keeps them")
+
+    def test_the_export_itself_signs_nothing(self, tmp_path: Path) -> None:
+        assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
+        assert files(tmp_path) == complete("tiny/1")
+
+
+class TestKeygen:
+    def test_a_pair_that_signs(self, old: Path, tmp_path: Path) -> None:
+        code, printed = run("keygen", tmp_path / "release.pem")
+        assert code == 0
+        public = tmp_path / "release.pub.pem"
+        (fingerprint,) = TrustedKeys.read(public).origins
+        assert printed == (
+            f"{tmp_path}/release.pem signs: keep it secret, and away from servers\n"
+            f"{public} is for servers: TORCHLANE_TRUSTED_KEYS names it, or its folder\n"
+            f"fingerprint {fingerprint}\n"
+        )
+        assert run("sign", old, "--key", tmp_path / "release.pem")[0] == 0
+
+    def test_no_key_is_written_over(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("keygen", tmp_path / "a.pem")[0] == 0
+        before = content(tmp_path)
+        assert run("keygen", tmp_path / "a.pem")[0] == 2
+        assert "a.pem exists" in capsys.readouterr().err
+        assert content(tmp_path) == before
+
+
+class TestPassphrase:
+    @pytest.fixture
+    def private(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A key whose passphrase is no longer in the environment."""
+        monkeypatch.setenv(PASSPHRASE, SECRET)
+        assert run("keygen", tmp_path / "locked.pem", "--passphrase")[0] == 0
+        monkeypatch.delenv(PASSPHRASE)
+        return tmp_path / "locked.pem"
+
+    def typed(self, monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+        """Somebody sits at a terminal."""
+        monkeypatch.setattr(sys, "stdin", Terminal())
+        left = list(answers)
+        monkeypatch.setattr("getpass.getpass", lambda question: left.pop(0))
+
+    def test_of_the_environment(
+        self, private: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "ENCRYPTED" in private.read_text()
+        monkeypatch.setenv(PASSPHRASE, SECRET)
+        assert run("sign", old, "--key", private)[0] == 0
+
+    def test_typed(self, private: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.typed(monkeypatch, SECRET)
+        assert run("sign", old, "--key", private)[0] == 0
+
+    def test_without_a_terminal_nobody_waits_for_it(
+        self,
+        private: Path,
+        old: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(SECRET))
+        assert run("sign", old, "--key", private)[0] == 2
+        assert f"a passphrase is needed: set {PASSPHRASE}, or run" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("answer", ["hunter2hunter2", ""])
+    def test_a_wrong_one_is_nowhere_repeated(
+        self,
+        private: Path,
+        old: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        answer: str,
+    ) -> None:
+        self.typed(monkeypatch, answer)
+        code, printed = run("sign", old, "--key", private)
+        told = capsys.readouterr()
+        assert code == 2
+        assert "passphrase" in told.err
+        assert "hunter2" not in printed + told.out + told.err
+
+    def test_a_new_one_is_typed_twice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.typed(monkeypatch, SECRET, SECRET)
+        assert run("keygen", tmp_path / "a.pem", "--passphrase")[0] == 0
+        self.typed(monkeypatch, SECRET, "another")
+        assert run("keygen", tmp_path / "b.pem", "--passphrase")[0] == 2
+        assert "the two passphrases differ; no key was made" in capsys.readouterr().err
+        assert not (tmp_path / "b.pem").exists()
+
+    def test_neither_key_nor_passphrase_is_printed(
+        self,
+        private: Path,
+        old: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv(PASSPHRASE, SECRET)
+        code, printed = run("sign", old, "--key", private)
+        told = capsys.readouterr()
+        everything = printed + told.out + told.err
+        assert code == 0
+        assert SECRET not in everything
+        assert private.read_text().splitlines()[1] not in everything
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestShow:
+    @pytest.fixture
+    def signed(self, old: Path, pair: Pair) -> Path:
+        return sign_anew(old, pair.signer).folder
+
+    def test_of_an_artifact_without_a_signature(self, old: Path) -> None:
+        rows = [line.split() for line in run("show", old)[1].splitlines()]
+        assert ["signature", "none"] in rows
+
+    def test_of_one_that_nobody_checked(self, signed: Path, pair: Pair) -> None:
+        code, printed = run("show", signed)
+        assert code == 0
+        assert f"by {pair.fingerprint}, not checked (--trusted-keys)" in printed
+
+    def test_of_one_by_a_trusted_key(self, signed: Path, pair: Pair) -> None:
+        code, printed = run("show", signed, "--trusted-keys", pair.public)
+        assert code == 0
+        assert f"by {pair.fingerprint}, a trusted key" in printed
+
+    def test_what_no_trusted_key_signed_is_refused(
+        self, old: Path, pair: Pair, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, printed = run("show", old, "--trusted-keys", pair.public)
+        assert (code, printed) == (2, "")
+        assert capsys.readouterr().err.startswith(f"export: {old}: it is not signed: there is no")
+
+    def test_keys_that_are_none(
+        self, signed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "keys").mkdir()
+        assert run("show", signed, "--trusted-keys", tmp_path / "keys")[0] == 2
+        assert "--trusted-keys" in capsys.readouterr().err
+
+    def test_a_signature_that_is_none(self, signed: Path) -> None:
+        (signed / "manifest.sig").write_text("by me")
+        assert "manifest.sig is not understood" in run("show", signed)[1]

@@ -1,0 +1,99 @@
+"""Signing once more: what somebody altered does not become trusted by it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from export.pipeline import finish, renewed
+from export.renewal import sign_anew
+from models.integrity import IntegrityError, read_artifact
+from tests.artifacts import write_manifest
+from tests.keys import Pair, make_pair
+from tests.unit.export.command_line import manifest_of, run
+from tests.unit.export.definitions import CATALOG
+from tests.unit.export.jobs import make
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tiny, version 1: do not change."""
+    return make(tmp_path_factory.mktemp("out"), CATALOG["tiny"], "script", profile=True).folder
+
+
+@pytest.fixture
+def old(exported: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "out/tiny/1"
+    shutil.copytree(exported, folder)
+    return folder
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path)
+
+
+@pytest.fixture
+def signed(old: Path, pair: Pair) -> Path:
+    return sign_anew(old, pair.signer).folder
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path, "other")
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *options: object) -> str:
+    before = sorted(folder.parent.iterdir())
+    assert run("sign", folder, *options)[0] == 2
+    assert sorted(folder.parent.iterdir()) == before
+    return capsys.readouterr().err
+
+
+def test_altered_with_its_digests_written_anew(
+    signed: Path, pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = manifest_of(signed).model_copy(update={"description": "another one"})
+    write_manifest(signed, forged)
+    assert read_artifact(signed).manifest == forged
+    told = refused(capsys, signed, "--key", pair.private)
+    assert f"{signed}: manifest.sig is no signature of this manifest.json" in told
+    assert "export sign" not in told
+
+
+def test_signed_by_a_key_that_nobody_named(
+    signed: Path, pair: Pair, other: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(capsys, signed, "--key", other.private)
+    assert f"manifest.sig is by the key {pair.fingerprint}, which is not among the 1" in told
+    assert "--trusted-keys" in told
+
+
+def test_what_was_signed_and_lost_its_signature(
+    signed: Path, pair: Pair, other: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (signed / "manifest.sig").unlink()
+    options = ("--key", other.private, "--trusted-keys", pair.public)
+    assert "it is not signed" in refused(capsys, signed, *options)
+
+
+def test_a_signature_that_leads_nowhere(
+    signed: Path, pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (signed / "manifest.sig").unlink()
+    (signed / "manifest.sig").symlink_to("nothing")
+    assert "it is not signed" in refused(capsys, signed, "--key", pair.private)
+
+
+def test_what_is_exchanged_in_the_staging_folder_keeps_the_digest_that_was_verified(
+    old: Path, pair: Pair
+) -> None:
+    staging = shutil.copytree(old, old.with_name(".export-test"))
+    for name in ("manifest.json", "manifest.sha256"):
+        (staging / name).unlink()
+    (staging / "script.pt").write_bytes(b"another program")
+    made = finish(staging, renewed(manifest_of(old), version=2), pair.signer.sign)
+    with pytest.raises(IntegrityError, match=r"^script\.pt has "):
+        read_artifact(made.folder)

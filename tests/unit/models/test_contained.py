@@ -1,0 +1,211 @@
+"""What is opened lies where it is said to lie, and is a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models.contained import FileRefused, open_inside, read_inside
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """root/m/1/file, beside a secret; the whole may be reached by `linked` too."""
+    folder = tmp_path / "root/m/1"
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"content")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/file").write_bytes(b"secret")
+    (tmp_path / "linked").symlink_to("root")
+    return tmp_path / "root"
+
+
+def refusal(root: Path, name: str = "file") -> str:
+    with pytest.raises(FileRefused) as caught:
+        open_inside(root / "m/1", name, root)
+    assert str(root.parent) not in str(caught.value)
+    return str(caught.value)
+
+
+def read(root: Path) -> bytes:
+    return read_inside(root / "m/1", "file", 100, root)
+
+
+def test_a_file_of_the_folder(root: Path) -> None:
+    assert read(root) == b"content"
+    assert read_inside(root / "m/1", "file", 7) == b"content"
+
+
+def test_the_root_may_be_a_link_to_anywhere(root: Path) -> None:
+    assert read(root.with_name("linked")) == b"content"
+
+
+def test_a_relative_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
+    assert read(Path("root")) == b"content"
+    monkeypatch.chdir(root / "m/1")
+    assert read_inside(Path(), "file", 100) == b"content"
+
+
+def mounted_as_kubernetes_does(folder: Path) -> None:
+    """What is in the folder moves into ..2026_01, and is reached through ..data."""
+    inner = folder / "..2026_01"
+    inner.mkdir()
+    for path in list(folder.iterdir()):
+        if path != inner:
+            path.rename(inner / path.name)
+            path.symlink_to(f"..data/{path.name}")
+    (folder / "..data").symlink_to(inner.name)
+
+
+@pytest.mark.parametrize("where", [".", "m", "m/1"])
+def test_links_that_stay_inside_are_followed_as_kubernetes_makes_them(
+    root: Path, where: str
+) -> None:
+    mounted_as_kubernetes_does(root / where)
+    assert read(root) == b"content"
+
+
+@pytest.mark.parametrize("target", ["../../../secret/file", "/etc/passwd", "../2/file", "../../.."])
+def test_a_file_that_is_a_link_out_of_its_folder(root: Path, target: str) -> None:
+    (root / "m/2").mkdir()
+    (root / "m/2/file").write_bytes(b"of another version")
+    (root / "m/1/file").unlink()
+    (root / "m/1/file").symlink_to(target)
+    assert refusal(root).startswith("file is a link that leads out of the artifact's folder; ")
+
+
+def test_a_link_out_by_way_of_a_link_that_stays(root: Path) -> None:
+    (root / "m/1/file").rename(root / "m/1/other")
+    (root / "m/1/file").symlink_to("inner/../hop")
+    (root / "m/1/inner").mkdir()
+    (root / "m/1/hop").symlink_to("../../../secret/file")
+    assert "leads out" in refusal(root)
+
+
+@pytest.mark.parametrize("linked", ["m", "m/1"])
+def test_a_folder_that_is_a_link_out_of_the_root_is_named(root: Path, linked: str) -> None:
+    outside = root.with_name("outside")
+    (root / linked).rename(outside)
+    (root / linked).symlink_to(outside)
+    assert refusal(root).startswith(
+        f"the folder {linked} is a link that leads out of the repository; put the folder itself"
+    )
+
+
+def test_a_folder_whose_name_begins_as_the_roots_is_not_in_it(root: Path) -> None:
+    (root / "m/1").rename(root.with_name("root-2"))
+    (root / "m/1").symlink_to("../../root-2")
+    assert "the folder m/1 is a link" in refusal(root)
+
+
+def test_without_a_root_the_folder_may_lie_anywhere(root: Path) -> None:
+    (root / "m/2").symlink_to(root.with_name("secret"))
+    assert read_inside(root / "m/2", "file", 100) == b"secret"
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../1/file", "/etc/passwd", "a/b", "a\\b", "nul\0", "./file"]
+)
+def test_a_path_is_no_name(root: Path, name: str) -> None:
+    assert refusal(root, name) == f"{name!r} is not the name of a file in the artifact's folder"
+
+
+class TestKinds:
+    def test_a_pipe_is_refused_at_once_and_nobody_waits_for_a_writer(self, root: Path) -> None:
+        (root / "m/1/file").unlink()
+        os.mkfifo(root / "m/1/file")
+        assert refusal(root) == ("file is no regular file but a pipe or a device; put a file there")
+
+    def test_a_socket(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (root / "m/1/file").unlink()
+        monkeypatch.chdir(root / "m/1")  # names of sockets must be short
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind("file")
+            with pytest.raises(OSError, match="No such device"):
+                read(root)
+
+    def test_a_device(self) -> None:
+        with pytest.raises(FileRefused, match=r"^null is no regular file"):
+            open_inside(Path("/dev"), "null")
+
+    @pytest.mark.parametrize("name", ["file", "self"])
+    def test_a_folder(self, root: Path, name: str) -> None:
+        (root / "m/1/file").unlink()
+        (root / "m/1/file").mkdir()
+        (root / "m/1/self").symlink_to(".")
+        with pytest.raises(IsADirectoryError, match="Is a directory"):
+            open_inside(root / "m/1", name)
+
+    def test_links_that_lead_in_a_circle(self, root: Path) -> None:
+        (root / "m/1/file").unlink()
+        (root / "m/1/file").symlink_to("other")
+        (root / "m/1/other").symlink_to("file")
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            read(root)
+
+    def test_a_missing_file_and_a_link_to_none(self, root: Path) -> None:
+        (root / "m/1/file").unlink()
+        with pytest.raises(FileNotFoundError):
+            read(root)
+        (root / "m/1/file").symlink_to("nothing")
+        with pytest.raises(FileNotFoundError):
+            read(root)
+
+
+class TestSizes:
+    def test_up_to_the_limit(self, root: Path) -> None:
+        assert read_inside(root / "m/1", "file", 7) == b"content"
+        with pytest.raises(FileRefused, match=re.escape("file has 7 bytes; at most 6 are read")):
+            read_inside(root / "m/1", "file", 6)
+
+    def test_a_terabyte_is_refused_before_it_is_read(self, root: Path) -> None:
+        os.truncate(root / "m/1/file", 2**40)
+        with pytest.raises(FileRefused, match="file has 1,099,511,627,776 bytes"):
+            read(root)
+
+
+def until(ended: threading.Event, change: Callable[[], None]) -> None:
+    while not ended.is_set():
+        change()
+
+
+@pytest.mark.parametrize("exchanged", ["m", "m/1", "m/1/file"])
+def test_a_link_that_somebody_exchanges_all_the_time_never_gives_the_secret(
+    root: Path, exchanged: str
+) -> None:
+    """Between the check and the opening; what is read is the content, or nothing."""
+    path = root / exchanged
+    inside = path.rename(path.with_name("inside"))
+    secret = root.with_name("secret")
+    if exchanged == "m":
+        (secret / "1").mkdir()
+        (secret / "1/file").write_bytes(b"secret")
+    outside = secret / "file" if exchanged == "m/1/file" else secret
+    ended = threading.Event()
+
+    def change() -> None:
+        inside.rename(path)
+        path.rename(inside)
+        path.symlink_to(outside)
+        path.unlink()
+
+    thread = threading.Thread(target=until, args=(ended, change))
+    thread.start()
+    found: set[bytes] = set()
+    try:
+        for _ in range(5000):
+            try:
+                found.add(read(root))
+            except (FileRefused, OSError):
+                found.add(b"")
+    finally:
+        ended.set()
+        thread.join()
+    assert found - {b""} == {b"content"}  # which was seen, or this says nothing

@@ -1,0 +1,308 @@
+"""Signatures: a manifest that nobody trusted signed is not even parsed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.integrity import IntegrityError, Untrusted, read_artifact
+from models.signatures import (
+    KeyFileError,
+    TrustedKeys,
+    claimed_key,
+    signature_file,
+)
+from tests.artifacts import write_artifact, write_manifest
+from tests.keys import Pair, make_pair
+
+MANIFEST = b'{"model": "double"}'
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("keys"), "other")
+
+
+@pytest.fixture(scope="module")
+def trusted(pair: Pair) -> TrustedKeys:
+    return TrustedKeys.read(pair.public)
+
+
+def refusal(trusted: TrustedKeys, manifest: bytes, signature: bytes | None) -> str:
+    with pytest.raises(Untrusted) as caught:
+        trusted.verify(manifest, signature)
+    return str(caught.value)
+
+
+class TestVerify:
+    def test_by_a_trusted_key(self, pair: Pair, trusted: TrustedKeys) -> None:
+        assert trusted.verify(MANIFEST, pair.signer.sign(MANIFEST)) == pair.fingerprint
+
+    def test_unsigned_where_signatures_are_required(self, trusted: TrustedKeys) -> None:
+        assert refusal(trusted, MANIFEST, None) == (
+            "it is not signed: there is no manifest.sig, and only what a trusted key signed is "
+            "taken; sign it with `python -m export sign`"
+        )
+
+    def test_signed_by_an_unknown_key(self, other: Pair, trusted: TrustedKeys) -> None:
+        message = refusal(trusted, MANIFEST, other.signer.sign(MANIFEST))
+        assert message.startswith(
+            f"manifest.sig is by the key {other.fingerprint}, which is not among the 1 that are "
+        )
+
+    def test_an_unknown_key_that_passes_itself_off_as_a_trusted_one(
+        self, pair: Pair, other: Pair, trusted: TrustedKeys
+    ) -> None:
+        raw = bytes.fromhex(other.signer.sign(MANIFEST).split()[2].decode())
+        message = refusal(trusted, MANIFEST, signature_file(pair.fingerprint, raw))
+        assert message.startswith("manifest.sig is no signature of this manifest.json by the key ")
+
+    def test_signature_of_another_manifest(self, pair: Pair, trusted: TrustedKeys) -> None:
+        message = refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST + b" "))
+        assert f"no signature of this manifest.json by the key {pair.fingerprint}" in message
+
+    def test_what_the_key_signed_for_another_purpose_is_no_signature(
+        self, pair: Pair, trusted: TrustedKeys
+    ) -> None:
+        key = load_pem_private_key(pair.private.read_bytes(), password=None)
+        assert isinstance(key, ed25519.Ed25519PrivateKey)
+        signature = signature_file(pair.fingerprint, key.sign(MANIFEST))
+        assert "no signature of this manifest.json" in refusal(trusted, MANIFEST, signature)
+
+    @pytest.mark.parametrize("length", [0, 1, 72, 73, 137, 200, 201])
+    def test_truncated_signature(self, pair: Pair, trusted: TrustedKeys, length: int) -> None:
+        message = refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST)[:length])
+        assert message.startswith("manifest.sig is not understood: it was cut off, altered, or ")
+
+    @pytest.mark.parametrize("garbage", [b"\n", b" ", b"x", b"\0", b"ed25519 "])
+    def test_nothing_may_stand_before_or_after_it(
+        self, pair: Pair, trusted: TrustedKeys, garbage: bytes
+    ) -> None:
+        signature = pair.signer.sign(MANIFEST)
+        assert "not understood" in refusal(trusted, MANIFEST, signature + garbage)
+        assert "not understood" in refusal(trusted, MANIFEST, garbage + signature)
+
+    def test_capitals_would_be_a_second_spelling(self, pair: Pair, trusted: TrustedKeys) -> None:
+        assert "not understood" in refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST).upper())
+
+    @given(data=st.data())
+    def test_any_flipped_bit_in_manifest_or_signature_is_refused(
+        self, pair: Pair, trusted: TrustedKeys, data: st.DataObject
+    ) -> None:
+        manifest = data.draw(st.binary(min_size=1, max_size=200))
+        signature = pair.signer.sign(manifest)
+        both = bytearray(manifest + signature)
+        bit = data.draw(st.integers(0, len(both) * 8 - 1))
+        both[bit // 8] ^= 1 << bit % 8
+        size = len(manifest)
+        assert refusal(trusted, bytes(both[:size]), bytes(both[size:]))
+
+    @given(manifest=st.binary(max_size=50), signature=st.none() | st.binary(max_size=300))
+    def test_anything_else_is_refused_too(
+        self, trusted: TrustedKeys, manifest: bytes, signature: bytes | None
+    ) -> None:
+        assert refusal(trusted, manifest, signature)
+
+    def test_the_key_that_a_signature_names(self, pair: Pair) -> None:
+        assert claimed_key(pair.signer.sign(MANIFEST)) == pair.fingerprint
+        with pytest.raises(Untrusted, match="not understood"):
+            claimed_key(b"")
+
+
+class TestRotation:
+    def test_the_old_key_and_the_new_one_for_a_while(
+        self, tmp_path: Path, pair: Pair, other: Pair
+    ) -> None:
+        for each in (pair, other):
+            shutil.copy(each.public, tmp_path)
+        both = TrustedKeys.read(tmp_path)
+        for each in (pair, other):
+            assert both.verify(MANIFEST, each.signer.sign(MANIFEST)) == each.fingerprint
+        assert both.origins == {
+            pair.fingerprint: "signing.pub.pem",
+            other.fingerprint: "other.pub.pem",
+        }
+        (tmp_path / pair.public.name).unlink()
+        assert refusal(TrustedKeys.read(tmp_path), MANIFEST, pair.signer.sign(MANIFEST))
+
+    def test_both_in_one_file_with_comments(self, tmp_path: Path, pair: Pair, other: Pair) -> None:
+        text = f"# of 2026\n{pair.public.read_text()}\n# of 2027\n{other.public.read_text()}"
+        (tmp_path / "keys.pem").write_text(text)
+        keys = TrustedKeys.read(tmp_path / "keys.pem")
+        assert set(keys.origins) == {pair.fingerprint, other.fingerprint}
+
+    def test_as_kubernetes_mounts_them(self, tmp_path: Path, pair: Pair) -> None:
+        (tmp_path / "keys/..2026_01").mkdir(parents=True)
+        shutil.copy(pair.public, tmp_path / "keys/..2026_01/a.pem")
+        (tmp_path / "keys/..data").symlink_to("..2026_01")
+        (tmp_path / "keys/a.pem").symlink_to("..data/a.pem")
+        assert TrustedKeys.read(tmp_path / "keys").origins == {pair.fingerprint: "a.pem"}
+
+
+def pem(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed448.Ed448PublicKey) -> bytes:
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+class TestKeyFiles:
+    def refused(self, path: Path) -> str:
+        with pytest.raises(KeyFileError) as caught:
+            TrustedKeys.read(path)
+        return str(caught.value)
+
+    def test_no_such_file(self, tmp_path: Path) -> None:
+        assert self.refused(tmp_path / "none") == "none cannot be read: No such file or directory"
+
+    def test_an_empty_folder(self, tmp_path: Path) -> None:
+        assert self.refused(tmp_path).startswith("holds no public key; ")
+
+    def test_a_folder_with_a_wrong_file(self, tmp_path: Path, pair: Pair) -> None:
+        shutil.copy(pair.public, tmp_path)
+        (tmp_path / "README.txt").write_text("keys")
+        assert self.refused(tmp_path) == "README.txt is no file of public keys in PEM"
+
+    def test_a_folder_in_a_folder(self, tmp_path: Path, pair: Pair) -> None:
+        shutil.copy(pair.public, tmp_path)
+        (tmp_path / "old").mkdir()
+        assert self.refused(tmp_path) == "old cannot be read: Is a directory"
+
+    def test_a_pipe(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "key.pem")
+        assert "key.pem is no regular file" in self.refused(tmp_path)
+
+    def test_a_large_file(self, tmp_path: Path) -> None:
+        (tmp_path / "key.pem").write_bytes(b"#" * 65_537)
+        assert self.refused(tmp_path).startswith("key.pem has 65,537 bytes; at most 65,536 are")
+
+    def test_a_private_key_is_no_servers_business(self, pair: Pair) -> None:
+        message = self.refused(pair.private)
+        assert message.startswith("signing.pem holds a private key, which no server needs")
+        assert not any(line in message for line in pair.private.read_text().splitlines())
+
+    def test_keys_of_other_kinds(self, tmp_path: Path) -> None:
+        for key in (
+            rsa.generate_private_key(65537, 2048).public_key(),
+            ec.generate_private_key(ec.SECP256R1()).public_key(),
+            ed448.Ed448PrivateKey.generate().public_key(),
+        ):
+            (tmp_path / "key.pem").write_bytes(pem(key))
+            assert self.refused(tmp_path) == "key.pem holds a key of another kind than Ed25519"
+
+    @pytest.mark.parametrize("text", ["", "#", "-----BEGIN PUBLIC KEY-----", "ssh-ed25519 AAAA me"])
+    def test_what_is_no_key(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "key.pem").write_text(text)
+        assert self.refused(tmp_path) == "key.pem is no file of public keys in PEM"
+
+    def test_a_block_that_lost_its_end_is_not_passed_over(self, tmp_path: Path, pair: Pair) -> None:
+        key = pair.public.read_text()
+        (tmp_path / "key.pem").write_text(key + key[:60])
+        assert self.refused(tmp_path) == "key.pem is no file of public keys in PEM"
+
+    @settings(max_examples=200)
+    @given(data=st.data())
+    def test_whatever_bytes_it_holds(
+        self, tmp_path_factory: pytest.TempPathFactory, pair: Pair, data: st.DataObject
+    ) -> None:
+        text = bytearray(pair.public.read_bytes())
+        for _ in range(data.draw(st.integers(1, 3))):
+            text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+        path = tmp_path_factory.getbasetemp() / "fuzzed.pem"
+        path.write_bytes(text)
+        try:
+            keys = TrustedKeys.read(path)
+        except KeyFileError:
+            return
+        assert len(keys.origins) == 1  # another key: one cannot tell
+
+
+class TestArtifact:
+    @pytest.fixture
+    def folder(self, tmp_path: Path, pair: Pair) -> Path:
+        folder = write_artifact(tmp_path, "double")
+        pair.sign(folder)
+        return folder
+
+    def refused(self, folder: Path, trusted: TrustedKeys) -> str:
+        with pytest.raises(IntegrityError) as caught:
+            read_artifact(folder, verifier=trusted)
+        return str(caught.value)
+
+    def test_who_signed_it(self, folder: Path, pair: Pair, trusted: TrustedKeys) -> None:
+        assert read_artifact(folder, verifier=trusted).signed_by == pair.fingerprint
+
+    def test_nobody_looks_at_signatures_where_no_keys_are_given(self, folder: Path) -> None:
+        (folder / "manifest.sig").unlink()
+        os.mkfifo(folder / "manifest.sig")
+        assert read_artifact(folder).signed_by is None
+
+    def test_no_other_file_is_opened_and_nothing_parsed_before_the_signature_is_good(
+        self, folder: Path, trusted: TrustedKeys
+    ) -> None:
+        (folder / "manifest.json").write_text("{")
+        for name in ("manifest.sha256", "script.pt"):
+            (folder / name).unlink()  # opening them would be told
+        assert "no signature of this manifest.json" in self.refused(folder, trusted)
+        (folder / "manifest.sig").unlink()
+        assert self.refused(folder, trusted).startswith("it is not signed")
+
+    def test_manifest_changed_after_signing_though_its_digest_is_right(
+        self, folder: Path, trusted: TrustedKeys
+    ) -> None:
+        found = read_artifact(folder).manifest
+        altered = found.model_copy(update={"description": "another one"})
+        write_manifest(folder, altered)
+        assert read_artifact(folder).manifest == altered  # its digest is right, that is
+        assert "no signature of this manifest.json" in self.refused(folder, trusted)
+
+    def test_a_file_altered_after_signing(self, folder: Path, trusted: TrustedKeys) -> None:
+        data = (folder / "script.pt").read_bytes()
+        (folder / "script.pt").write_bytes(data[:-1] + b"~")
+        assert self.refused(folder, trusted).startswith("script.pt has SHA-256 ")
+
+    @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "large"])
+    def test_a_signature_that_is_no_file_of_the_artifact(
+        self, folder: Path, trusted: TrustedKeys, kind: str
+    ) -> None:
+        path = folder / "manifest.sig"
+        elsewhere = path.rename(folder.parent / "elsewhere")
+        if kind == "link":
+            path.symlink_to(elsewhere)
+        elif kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.write_bytes(b" " * 5000)
+        says = {
+            "link": "is a link that leads out",
+            "pipe": "is no regular file",
+            "folder": "cannot be read: Is a directory",
+            "large": "has 5,000 bytes; at most 4,096 are read",
+        }
+        assert self.refused(folder, trusted).startswith(f"manifest.sig {says[kind]}")
+
+
+def test_a_fingerprint_is_what_openssl_and_sha256sum_say(tmp_path: Path) -> None:
+    text = (
+        "-----BEGIN PUBLIC KEY-----\n"
+        "MCowBQYDK2VwAyEAxhPF02kXj0hpPq5uojCJS/DcfjSiHOk5qwBnVXMwdo4=\n"
+        "-----END PUBLIC KEY-----\n"
+    )
+    (tmp_path / "key.pem").write_text(text)
+    wanted = "adaa4272a498872648e32aa237707bee3a65f285578e8ae6e64b073e3437dcc2"
+    assert list(TrustedKeys.read(tmp_path / "key.pem").origins) == [wanted]
