@@ -1,0 +1,64 @@
+"""The overload table as a user would make it, only shorter and with a quicker model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_bench import commands_of
+
+COMMAND = (sys.executable, "-m", "loadtests", "overload", "--pure", "--models", "linear")
+QUICK = ("--item-ms", "1", "--seconds", "1", "--loads", "0.5", "3")
+
+
+@pytest.mark.soak  # the arithmetic has unit tests, and the way through it the one below
+def test_a_short_run_judges_answers_and_writes_its_table(tmp_path: Path) -> None:
+    command = [*COMMAND, *QUICK, "--servers", "torchlane"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "overload.json").read_text())
+    assert [each["server"] for each in found["results"]] == ["torchlane"]
+    for each in found["results"]:
+        assert each["capacity_per_s"] > 10
+        assert [load["times"] for load in each["loads"]] == [0.5, 3.0]
+        for load in each["loads"]:
+            counts = [load[name] for name in ("in_time", "late", "refused", "errors", "wrong")]
+            assert sum(counts) == load["requests"] > 0
+            assert load["wrong"] == load["errors"] == 0
+    ours = found["results"][0]["loads"]
+    assert sum(load["judged"] for load in ours) > 0
+    assert ours[1]["refused"] > 0
+    assert ours[1]["hints"]["count"] == ours[1]["refused"]
+    [wrong] = [line for line in found["acceptance"] if line["what"] == "wrong answers"][:1]
+    assert wrong["verdict"] == "met"
+    assert "| 3x" in (tmp_path / "overload.md").read_text()
+
+
+def test_ctrl_c_ends_it_and_leaves_no_server_behind(tmp_path: Path) -> None:
+    command = [*COMMAND, "--servers", "plain_fastapi", "--seconds", "600", "--item-ms", "1"]
+    mark = f"overload-{os.getpid()}"  # all that it starts inherits it
+    with subprocess.Popen(
+        [*command, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "BENCH_TEST_MARK": mark},
+    ) as running:
+        deadline = time.monotonic() + 90
+        while not any("server.py" in each for each in commands_of(mark)):
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=60)
+    assert running.returncode == 130, told.decode()
+    assert b"interrupted" in told
+    assert list(commands_of(mark)) == []

@@ -1,0 +1,83 @@
+"""Each demand is met on one side of its bound and missed on the other, and doubted for a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.overload.verdicts import Judged, judge
+from tests.unit.loadtests.overload.made import hints, load, measured
+
+LINEAR = (
+    load(0.7, in_time=70),
+    load(1.0, in_time=100, hints=hints((50, 50))),
+    load(2.0, in_time=98, refused=900),
+    load(4.0, in_time=95, refused=950),
+)
+DIGITS = (load(1.0, in_time=1000), load(2.0, in_time=600), load(4.0, in_time=5))
+
+
+def line(what: str, case: str, *loads: object) -> Judged:
+    found = judge([measured(case, *loads)])  # type: ignore[arg-type]
+    [made] = [each for each in found if each.case == case and what in each.what]
+    return made
+
+
+def test_all_is_met() -> None:
+    found = judge([measured("linear", *LINEAR), measured("digits", *DIGITS)])
+    assert [(each.what, each.verdict) for each in found if each.verdict != "met"] == []
+    assert len(found) == 8
+
+
+def test_what_others_did_is_not_judged() -> None:
+    found = judge([measured("linear", *LINEAR, server="mosec")])
+    assert {each.verdict for each in found} == {"not measured"}
+
+
+@pytest.mark.parametrize(
+    ("what", "good", "bad"),
+    [
+        ("goodput", load(4.0, in_time=90), load(4.0, in_time=89)),
+        ("p99 of accepted", load(4.0, p99_ms=100.0), load(4.0, p99_ms=100.1)),
+        ("p99 of refusals", load(4.0, p99_refused_ms=9.9), load(4.0, p99_refused_ms=10.0)),
+        (
+            "retry_after",
+            load(4.0, hints=hints(*[(50, 50)] * 18, (50, 500))),
+            load(4.0, hints=hints(*[(50, 50)] * 17, (50, 500))),
+        ),
+        ("wrong", load(4.0), load(4.0, wrong=1)),
+    ],
+)
+def test_bounds_at_four_times_the_capacity(what: str, good: object, bad: object) -> None:
+    assert line(what, "linear", *LINEAR[:3], good).verdict == "met"
+    assert line(what, "linear", *LINEAR[:3], bad).verdict == "missed"
+
+
+def test_one_in_a_thousand_may_be_refused_below_capacity() -> None:
+    assert line("0.7x", "linear", load(0.7, refused=1)).verdict == "met"
+    missed = line("0.7x", "linear", load(0.7, refused=2))
+    assert (missed.verdict, missed.measured) == ("missed", "0.20% (2 of 1000)")
+    assert line("0.7x", "linear", load(1.0)).verdict == "not measured"
+
+
+def test_digits_need_half_of_the_peak_at_twice_the_capacity() -> None:
+    assert line("goodput", "digits", DIGITS[0], load(2.0, in_time=500)).verdict == "met"
+    assert line("goodput", "digits", DIGITS[0], load(2.0, in_time=499)).verdict == "missed"
+
+
+def test_where_the_machine_stood_still_a_miss_is_not_judged_and_what_is_met_is_met() -> None:
+    late = line("p99 of accepted", "linear", load(1.0, p99_ms=150.0, stalled=0.02))
+    assert late.verdict == "not judged"
+    assert "2.0% of the time" in late.doubt
+    fine = line("p99 of accepted", "linear", load(1.0, stalled=0.02))
+    assert (fine.verdict, fine.doubt) == ("met", "")
+
+
+def test_a_load_that_was_not_offered_proves_nothing() -> None:
+    found = line("goodput", "digits", DIGITS[0], load(2.0, in_time=900, generator_cpu=0.99))
+    assert found.verdict == "not judged"
+    assert "99% of its core" in found.doubt
+
+
+def test_wrong_answers_are_wrong_whatever_the_machine_does() -> None:
+    assert line("wrong", "digits", load(2.0, wrong=1, stalled=0.9, starved=9)).verdict == "missed"
+    assert line("wrong", "digits", load(2.0, judged=0)).verdict == "not measured"
