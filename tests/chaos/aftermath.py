@@ -1,0 +1,74 @@
+"""What is left behind: threads, files and memory of the process, and what its log tells."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+import psutil
+
+from tests.e2e.server import Server
+
+POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)  # of asyncio, which looks at files in them
+GROWTH_LIMIT_BYTES = 64 * 1024 * 1024  # allocator slack
+BUGS = frozenset(
+    {
+        "background_task_failed",
+        "caller_not_told",
+        "connection_lost",
+        "connection_not_opened",
+        "drain_incomplete",
+        "replica_stuck",
+        "request_not_counted",
+        "unhandled_error",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a process holds."""
+
+    threads: int
+    files: int
+    rss: int
+
+    @classmethod
+    def of(cls, server: Server) -> Holdings:
+        """What a server of one process holds now."""
+        process = psutil.Process(server.process.pid)
+        return cls(process.num_threads(), process.num_fds(), process.memory_info().rss)
+
+    def grown(self, before: Holdings, cache_bytes: int, hung: int) -> list[str]:
+        """What it holds more than it did, but for the threads that hang."""
+        problems = []
+        if self.threads > before.threads + hung + POOL_THREADS:
+            problems.append(f"{before.threads} threads have become {self.threads}")
+        if self.files > before.files:
+            problems.append(f"{before.files} open files have become {self.files}")
+        if self.rss - before.rss > GROWTH_LIMIT_BYTES + cache_bytes:
+            problems.append(f"it has grown by {(self.rss - before.rss) >> 20} MiB")
+        return problems
+
+
+def events(log: str, logger: str = "") -> Counter[str]:
+    """Event -> how often the log tells of it.
+
+    Args:
+        log: of the server, as JSON.
+        logger: who told it; empty: anybody.
+    """
+    told = (json.loads(line) for line in log.splitlines() if line.startswith("{"))
+    return Counter(each["event"] for each in told if each["logger"].startswith(logger))
+
+
+def ended(server: Server, limit_s: float) -> list[str]:
+    """What is wrong with how a server has ended, and with what its log tells."""
+    code = server.exit_code(limit_s)
+    problems = [f"it ended with exit code {code}"] if code != 0 else []
+    told = events(server.log)
+    problems += [f"the log says {told[bug]} times {bug}" for bug in sorted(BUGS) if told[bug]]
+    loose = [line for line in server.log.splitlines() if line and not line.startswith("{")]
+    return problems + ([f"the log has loose lines: {loose[:3]}"] if loose else [])

@@ -1,0 +1,73 @@
+"""Reads an answer, and holds each place of it against the item that it belongs to."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.chaos.connection import Answer
+from tests.chaos.request import JSON, Request
+from tests.chaos.truth import Item, answer
+from tests.chaos.verdict import Misjudged, Verdict
+
+
+def json_places(request: Request, body: bytes) -> tuple[list[Any], int]:
+    """Rows of numbers, or the code of an error; and the version that the answer says."""
+    try:
+        parsed = json.loads(body)
+        told = parsed["predictions"] if request.many else [parsed["prediction"]]
+        rows = [each["code"] if "code" in each else each["outputs"]["y"] for each in told]
+        model, version = parsed["model"], parsed["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Misjudged(Verdict.WRONG, f"no prediction: {error}") from error
+    if model != request.model:
+        raise Misjudged(Verdict.MISDELIVERED, f"by model {model}, not {request.model}")
+    return rows, version
+
+
+def binary_places(request: Request, body: bytes) -> list[Any]:
+    array = (
+        np.load(io.BytesIO(body), allow_pickle=False)
+        if request.form == "npy"
+        else np.frombuffer(body, "<f4").reshape(-1, 3)
+    )
+    return list(np.atleast_2d(array).tolist())
+
+
+def check_places(request: Request, places: Sequence[Any]) -> None:
+    if len(places) != len(request.items):
+        why = f"{len(places)} places for {len(request.items)} items"
+        raise Misjudged(Verdict.WRONG, why)
+
+
+def check_row(model: str, index: int, item: Item, row: Sequence[float]) -> None:
+    """A row tells by its number whose it is."""
+    if row == answer(model, int(row[2]), item) and item.code is None:
+        return
+    if row[0] != item.number:
+        why = f"place {index} has the answer of item {row[0]:.0f}, not of {item.number}"
+        raise Misjudged(Verdict.MISDELIVERED, why)
+    why = f"place {index} is {row}, right is {item.code or answer(model, int(row[2]), item)}"
+    raise Misjudged(Verdict.WRONG, why)
+
+
+def check_refusal(request: Request, got: Answer, code: str, body: dict[str, Any]) -> None:
+    """What a refusal must say beside its code."""
+    if got.headers.get("content-type") != JSON:
+        raise Misjudged(Verdict.UNEXPECTED, f"an error as {got.headers.get('content-type')}")
+    if code == "overloaded":
+        wait_ms = body.get("retry_after_ms", -1)
+        whole = max(1, math.ceil(wait_ms / 1000))
+        if wait_ms < 0 or abs(int(got.headers.get("retry-after", "-9")) - whole) > 1:
+            raise Misjudged(Verdict.UNEXPECTED, f"retry after {wait_ms} ms: {got.headers}")
+    if code == "shutting_down" and not got.closes:
+        raise Misjudged(Verdict.UNEXPECTED, "shutting down, and the connection stays")
+    if request.culprit is not None and code == "invalid_input":
+        named = [each.get("index") for each in body["details"]]
+        if named != [request.culprit]:
+            raise Misjudged(Verdict.UNEXPECTED, f"{named} named, {request.culprit} is the culprit")

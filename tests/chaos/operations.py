@@ -1,0 +1,123 @@
+"""The operator of a server under chaos: looks, publishes versions good and bad, kills a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.chaos.connection import Cut
+from tests.chaos.conversation import Interruptions
+from tests.chaos.publishing import Damage, publish
+from tests.chaos.scrape import model_info, scrape
+from tests.chaos.truth import MODELS
+from tests.chaos.versions import Versions
+
+LOOK_S = 0.3
+NOTICED_S = 30.0  # for a version to be noticed, proved and served
+
+
+@dataclass
+class Seen:
+    """What the operator has seen.
+
+    Attributes:
+        looks: at the metrics.
+        sick: how often a replica was seen to become not ready.
+        switches: good versions that were seen to be served.
+        refused: bad versions that were seen to be reported.
+        problems: what must not be.
+    """
+
+    looks: int = 0
+    sick: int = 0
+    switches: int = 0
+    refused: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Operator:
+    """Works on a server until it is cancelled.
+
+    Args:
+        port: of the server.
+        root: its repository.
+        versions: what is published is told here.
+        rng: draws what is done.
+        interruptions: whoever kills a worker says so there.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        root: Path,
+        versions: Versions,
+        rng: random.Random,
+        interruptions: Interruptions,
+    ) -> None:
+        self._port = port
+        self._interruptions = interruptions
+        self._root = root
+        self._versions = versions
+        self._rng = rng
+        self._newest = dict.fromkeys(MODELS, 1)  # good or bad
+        self.seen = Seen()
+
+    async def look(self) -> None:
+        """Scrape the metrics again and again: it must stay ready, replicas come and go."""
+        ready: dict[tuple[str, ...], float] = {}
+        while True:
+            try:
+                found = await scrape(self._port)
+            except Cut as error:
+                if not self._interruptions.excuse(time.monotonic()):
+                    self.seen.problems.append(f"the metrics could not be read: {error}")
+                continue
+            self.seen.looks += 1
+            # One that takes the place of a killed one is not ready at first.
+            if found.total("torchlane_ready") < 1 and not self._interruptions.killed_at:
+                self.seen.problems.append("torchlane_ready was 0 although replicas were well")
+            now = found.by("torchlane_replica_ready", "replica")
+            self.seen.sick += sum(ready.get(each, 0) > value for each, value in now.items())
+            ready = now
+            await asyncio.sleep(LOOK_S)
+
+    async def switch(self) -> None:
+        """Publish one version after the other; the server must serve the good ones and no other."""
+        while True:
+            model = self._rng.choice(tuple(MODELS))
+            self._newest[model] += 1
+            version = self._newest[model]
+            damage = self._rng.choice(tuple(Damage)) if self._rng.random() < 0.4 else None
+            if damage is None:
+                self._versions.published(model, version)
+            await asyncio.to_thread(publish, self._root, model, version, damage)
+            if not await self._noticed(model, version, good=damage is None):
+                what = damage.value if damage else "good"
+                self.seen.problems.append(f"{model}/{version} ({what}) was not noticed")
+            await asyncio.sleep(self._rng.random())
+
+    async def _noticed(self, model: str, version: int, *, good: bool) -> bool:
+        deadline = time.monotonic() + NOTICED_S
+        while time.monotonic() < deadline:
+            told = await model_info(self._port, model)
+            if good and told["version"] == version:
+                self._versions.seen(model, version)
+                self.seen.switches += 1
+                return True
+            states = {each["version"]: each["state"] for each in told["versions"]}
+            if not good and states.get(version) == "failed":
+                self.seen.refused += 1
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+    def kill_a_worker(self, parent: int) -> None:
+        """End one process of several, as the kernel does when memory runs out."""
+        worker = self._rng.choice(psutil.Process(parent).children())
+        self._interruptions.killed_at.append(time.monotonic())
+        worker.kill()

@@ -1,0 +1,100 @@
+"""Versions of the models, good and bad, put into the repository as export does: whole or not."""
+
+from __future__ import annotations
+
+import enum
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.manifest import MANIFEST_FILE
+from models.tensors import TensorSpec
+from tests.artifacts import write_artifact
+from tests.chaos.truth import BAD_VERSION, MODELS, WIDTH, Item, Mark, answer
+
+INPUT = TensorSpec(name="x", dtype="float32", shape=(-1, WIDTH))
+OUTPUT = TensorSpec(name="y", dtype="float32", shape=(-1, WIDTH))
+_SCRIPTING = (
+    threading.Lock()
+)  # torch reads the module's source by linecache, which knows no threads
+GOLDEN = tuple(Item(number) for number in range(3))
+
+
+class Oracle(nn.Module):
+    """x [n, 3] -> y [n, 3], see `truth.answer`; POISON fails the batch, NAN its own row.
+
+    Args:
+        constant: of the model.
+        version: that it says it has.
+    """
+
+    def __init__(self, constant: int, version: int) -> None:
+        super().__init__()
+        self.constant = float(constant)
+        self.version = float(version)
+        self.poison = int(Mark.POISON)
+        self.nan = int(Mark.NAN)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        number, mark, salt = x[:, 0], x[:, 1], x[:, 2]
+        if bool((mark == self.poison).any()):
+            raise ValueError("a poisoned item")
+        check = 3 * salt + 5 * mark + self.constant
+        check = torch.where(mark == self.nan, torch.full_like(check, float("nan")), check)
+        return torch.stack([number, check, torch.full_like(number, self.version)], dim=1)
+
+
+class Damage(enum.Enum):
+    """What is wrong with a bad version; none of them may ever answer."""
+
+    ALTERED = "a byte of its file is altered"
+    MISSING = "its file is missing"
+    WRONG = "it answers its golden examples wrongly"
+    MANIFEST = "its manifest is cut off"
+
+
+def publish(root: Path, model: str, version: int, damage: Damage | None = None) -> None:
+    """Write a version beside the repository, then rename it to where it belongs.
+
+    Args:
+        root: the repository.
+        model: one of `truth.MODELS`.
+        version: higher than what is there.
+        damage: None makes a good one.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with _SCRIPTING, tempfile.TemporaryDirectory(dir=root.parent, prefix="publishing-") as draft:
+        said = version + BAD_VERSION if damage is not None else version
+        examples = [{"x": np.array(each.values(), np.float32)} for each in GOLDEN]
+        right = [{"y": np.array(answer(model, version, each), np.float32)} for each in GOLDEN]
+        folder = write_artifact(
+            Path(draft),
+            model,
+            version,
+            Oracle(MODELS[model], said),
+            inputs=(INPUT,),
+            outputs=(OUTPUT,),
+            golden=examples,
+            expected=right if damage in (None, Damage.WRONG) else None,
+        )
+        if damage is not None:
+            _damage(folder, damage)
+        (root / model).mkdir(exist_ok=True)
+        folder.rename(root / model / str(version))
+
+
+def _damage(folder: Path, damage: Damage) -> None:
+    file, manifest = folder / "script.pt", folder / MANIFEST_FILE
+    if damage is Damage.ALTERED:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    elif damage is Damage.MISSING:
+        file.unlink()
+    elif damage is Damage.MANIFEST:
+        manifest.write_bytes(manifest.read_bytes()[:-20])

@@ -1,0 +1,38 @@
+"""A short run of chaos, always the same; `make chaos` runs for minutes, each time another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.plan import Plan
+from tests.chaos.report import failures, table
+from tests.chaos.rounds import run_round
+
+SEED = 20_261_122
+ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(Plan(SEED, requests=2500, timeout_s=5.0), id="one process"),
+        pytest.param(
+            Plan(SEED + 1, 1000, workers=2, cache_bytes=0, hangs=False, switches=False),
+            id="one is killed",
+        ),
+    ],
+)
+def test_nothing_is_lost_doubled_wrong_or_misdelivered(plan: Plan, tmp_path: Path) -> None:
+    outcome = run_round(plan, tmp_path)
+    told = f"{table([(0, outcome)])}\n{failures(plan.seed, [(0, outcome)])}"
+    assert outcome.is_good, told
+    assert outcome.checker.counts.total() >= plan.requests, told
+    assert set(outcome.faults) >= ALWAYS
+    if plan.workers > 1:
+        assert outcome.faults["worker killed"] == 1
+    else:
+        assert outcome.faults["fells"] + outcome.faults["breaks"] > 0
+        assert outcome.faults["hangs"] > 0
+        assert outcome.figures["switches"] > 0

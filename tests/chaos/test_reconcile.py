@@ -1,0 +1,186 @@
+"""A fault that does not show in what the server has counted is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from app.errors import ReplicaError
+from tests.chaos.checker import Told
+from tests.chaos.faults import Faults, FaultyForward
+from tests.chaos.journal import Journal, Ledger, read_journal
+from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_versions, sick_replicas
+from tests.chaos.scrape import Scrape
+from tests.chaos.truth import MOST_NARROW, Item, Mark, answer
+
+TRUE = {
+    'torchlane_requests_total{route="/predict",status="200",code="ok"}': 2,
+    'torchlane_requests_total{route="/predict",status="500",code="backend_failed"}': 1,
+    'torchlane_items_total{model="steady",version="1",outcome="ok"}': 3,
+    'torchlane_items_total{model="steady",version="1",outcome="backend_failed"}': 1,
+    'torchlane_cache_lookups_total{model="steady",version="1",result="miss"}': 4,
+    'torchlane_batch_size_count{model="steady",version="1"}': 2,
+    'torchlane_batch_size_sum{model="steady",version="1"}': 6,
+    'torchlane_batch_splits_total{model="steady",version="1"}': 1,
+    'torchlane_out_of_memory_total{model="steady",version="1"}': 1,
+    'torchlane_replica_faults_total{replica="cpu#0",device="cpu",kind="error"}': 1,
+    'torchlane_replica_faults_total{replica="cpu#0",device="cpu",kind="hung"}': 0,
+    'torchlane_items_computed_total{model="steady",version="1"}': 4,
+    'torchlane_items_moved_total{model="steady",version="1"}': 2,
+}
+
+
+def told() -> Told:
+    known = Told()
+    known.requests.update({(200, "ok"): 2, (500, "backend_failed"): 1})
+    known.items.update({("steady", "ok"): 3, ("steady", "backend_failed"): 1})
+    known.failed["steady"] = {22}
+    return known
+
+
+def ledgers() -> dict[str, Ledger]:
+    done = Ledger(batches=2, items=6, splits=1, struck=2, out_of_memory=1, failed_alone={22})
+    done.faults["fells"] = 1
+    return {"steady": done}
+
+
+def scraped(counted: dict[str, int]) -> Scrape:
+    lines = [
+        f"# TYPE {series.partition('{')[0]} untyped\n{series} {value}"
+        for series, value in counted.items()
+    ]
+    return Scrape("\n".join(lines) + "\n")
+
+
+def test_a_server_that_counts_rightly_has_no_problems() -> None:
+    assert reconcile(scraped(TRUE), told(), ledgers()) == []
+
+
+@pytest.mark.parametrize("series", TRUE)
+@pytest.mark.parametrize("by", [-1, 1])
+def test_any_figure_that_is_off_by_one_is_noticed(series: str, by: int) -> None:
+    assert reconcile(scraped({**TRUE, series: TRUE[series] + by}), told(), ledgers()) != []
+
+
+def test_what_clients_left_unread_may_have_been_counted_or_not() -> None:
+    known = told()
+    known.unknown_requests, known.unknown_items["steady"] = 1, 2
+    more = {
+        'torchlane_requests_total{route="/predict",status="200",code="ok"}': 3,
+        'torchlane_items_total{model="steady",version="1",outcome="ok"}': 5,
+        'torchlane_cache_lookups_total{model="steady",version="1",result="miss"}': 6,
+    }
+    assert reconcile(scraped({**TRUE, **more}), known, ledgers()) == []
+    assert reconcile(scraped({**TRUE, **more}), told(), ledgers()) != []
+
+
+def test_items_of_a_struck_replica_must_have_moved() -> None:
+    known, done = told(), ledgers()
+    known.unknown_items["steady"] = done["steady"].struck = 10
+    none = {
+        'torchlane_batch_size_sum{model="steady",version="1"}': 14,
+        'torchlane_items_moved_total{model="steady",version="1"}': 0,
+    }
+    done["steady"].items = 14
+    (problem,) = reconcile(scraped({**TRUE, **none}), known, done)
+    assert "moved" in problem
+
+
+def test_an_item_that_is_said_to_have_failed_and_did_not_is_noticed() -> None:
+    known = told()
+    known.failed["steady"] = {22, 23}
+    (problem,) = reconcile(scraped(TRUE), known, ledgers())
+    assert "23" in problem
+
+
+def test_versions_that_took_over_or_were_reported_must_have_been_counted() -> None:
+    loaded = 'torchlane_model_loads_total{model="steady",version="1",result="loaded"}'
+    failed = 'torchlane_model_loads_total{model="steady",version="2",result="failed"}'
+    assert reconcile_versions(scraped({loaded: 5, failed: 3}), switches=2, refused=3) == []
+    assert len(reconcile_versions(scraped({loaded: 4, failed: 2}), switches=2, refused=3)) == 2
+
+
+def test_after_a_kill_less_may_have_been_counted_but_never_more() -> None:
+    assert reconcile_after_kill(scraped({}), told()) == []
+    series = 'torchlane_requests_total{route="/predict",status="200",code="ok"}'
+    assert reconcile_after_kill(scraped({series: 3}), told()) != []
+
+
+class TestFaults:
+    """What is injected is written down as it happened."""
+
+    @pytest.fixture
+    def journal(self, tmp_path: Path) -> Path:
+        return tmp_path / "journal"
+
+    def forward(self, journal: Path, model: str = "steady") -> FaultyForward:
+        """A model that answers as it should, and what goes wrong with it."""
+
+        def real(x: torch.Tensor) -> torch.Tensor:
+            if bool((x[:, 1] == int(Mark.POISON)).any()):
+                raise RuntimeError("poison")
+            rows = [Item(int(number), Mark(int(mark))) for number, mark, _ in x.tolist()]
+            return torch.tensor([answer(model, 1, row) for row in rows])
+
+        return FaultyForward(real, model, Faults(0, Journal(journal), hangs=False))
+
+    @staticmethod
+    def batch(*items: Item) -> torch.Tensor:
+        return torch.tensor([[float(value) for value in item.values()] for item in items])
+
+    def test_a_batch_that_is_split_counts_once(self, journal: Path) -> None:
+        forward, poison = self.forward(journal), Item(22, Mark.POISON)
+        for items in ((Item(20), poison), (Item(20),), (poison,), (Item(21),)):
+            if poison in items:
+                with pytest.raises(RuntimeError):
+                    forward(self.batch(*items))
+            else:
+                forward(self.batch(*items))
+        (ledger,) = read_journal(journal).values()
+        assert (ledger.batches, ledger.items, ledger.splits) == (2, 3, 1)
+        assert ledger.failed_alone == {22}
+        assert ledger.faults == {"poison": 2}
+
+    def test_rows_are_lost_and_gained(self, journal: Path) -> None:
+        forward = self.forward(journal)
+        assert len(forward(self.batch(Item(20, Mark.LOSES)))) == 0
+        assert len(forward(self.batch(Item(21, Mark.GAINS)))) == 2
+        (ledger,) = read_journal(journal).values()
+        assert ledger.faults == {"rows lost": 1, "rows gained": 1}
+        assert ledger.failed_alone == {20, 21}
+
+    def test_narrow_is_out_of_memory_above_its_limit(self, journal: Path) -> None:
+        forward = self.forward(journal, "narrow")
+        items = [Item(20 + number) for number in range(MOST_NARROW + 1)]
+        with pytest.raises(torch.OutOfMemoryError):
+            forward(self.batch(*items))
+        assert len(forward(self.batch(*items[1:]))) == MOST_NARROW
+
+    def test_a_replica_is_struck_once_by_an_item_and_one_at_a_time(self, journal: Path) -> None:
+        forward = self.forward(journal)
+        with pytest.raises(ReplicaError):
+            forward(self.batch(Item(20, Mark.FELLS), Item(21)))
+        forward(self.batch(Item(20, Mark.FELLS), Item(21)))  # again: another replica's turn
+        (ledger,) = read_journal(journal).values()
+        assert (ledger.struck, ledger.splits) == (2, 0)
+        assert sick_replicas({"steady": ledger}) == 1
+
+    def test_one_that_breaks_does_not_even_answer_golden_examples(self, journal: Path) -> None:
+        forward = self.forward(journal)
+        forward(self.batch(Item(0)))
+        for item in (Item(20, Mark.BREAKS), Item(21), Item(0)):
+            with pytest.raises(RuntimeError):
+                forward(self.batch(item))
+        (ledger,) = read_journal(journal).values()
+        assert ledger.failed_alone == set()  # neither is to blame: both are to move
+        assert ledger.faults == {"breaks": 1, "broken": 1}
+
+    def test_a_batch_that_hangs_is_written_down_before_it_does(self, journal: Path) -> None:
+        Journal(journal).ran("steady", [20, 21], "hangs", whole=True, unanswered=2)
+        (ledger,) = read_journal(journal).values()
+        assert (ledger.hung, ledger.struck, ledger.splits) == ({20, 21}, 0, 0)
+
+    def test_forwards_hang_only_where_they_may(self, journal: Path) -> None:
+        assert len(self.forward(journal)(self.batch(Item(20, Mark.HANGS)))) == 1

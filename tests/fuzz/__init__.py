@@ -1,0 +1,1 @@
+"""A coverage-guided fuzzer on everything that reads what strangers send: see README.md."""

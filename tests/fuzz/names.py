@@ -1,0 +1,16 @@
+"""The targets by name; imported by name, for atheris instruments a module while it is imported."""
+
+from __future__ import annotations
+
+MODULES = {
+    "json": "tests.fuzz.json_bodies",
+    "raw": "tests.fuzz.raw_bodies",
+    "pictures": "tests.fuzz.pictures",
+    "wire": "tests.fuzz.wire",
+    "manifests": "tests.fuzz.manifests",
+}
+# Wrong on purpose: what would a fuzzer be worth that finds nothing here?
+PLANTED = {
+    "planted-crash": "tests.fuzz.planted_crash",
+    "planted-growth": "tests.fuzz.planted_growth",
+}

@@ -1,0 +1,113 @@
+"""PNG and JPEG files, as they are and in base64, for models of grey and of coloured pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from app.codecs.base import PixelBudget
+from app.errors import TorchlaneError
+from tests.fuzz.codecs import IMAGES
+from tests.fuzz.oracle import check_items, check_refusal, outcome
+from tests.fuzz.target import Finding, Target
+from tests.unit.models.pictures import claiming, encoded, grey, noise, plus
+
+MEDIA_TYPES = ("image/png", "image/jpeg")
+
+
+def case(data: bytes) -> None:
+    """The first byte says for which model and how it comes; the rest is the file, or its base64."""
+    if not data:
+        return
+    how, file = data[0], data[1:]
+    codec = IMAGES[how & 1]
+    if how & 2:
+        _base64(how, file)
+        return
+    got = outcome(codec, MEDIA_TYPES[how >> 2 & 1], file, many=bool(how & 8))
+    text = base64.b64encode(file)
+    body = b'{"input": "' + text + b'"}'
+    again = outcome(codec, "application/json", body, many=False)
+    if got != again:
+        raise Finding(f"as a file: {got}\nin base64: {again}")
+
+
+def _base64(how: int, text: bytes) -> None:
+    codec = IMAGES[how & 1]
+    try:
+        item = codec.decode(text.decode("latin-1"), PixelBudget())
+    except TorchlaneError as error:
+        check_refusal(error)
+        return
+    check_items(codec.manifest.inputs, [item], many=False)
+
+
+def seeds() -> Iterator[bytes]:
+    """Every mode that the two formats have, and what may be added to a picture."""
+    for file in _files():
+        for how in (0, 5, 8):
+            yield bytes((how,)) + file
+        text = base64.b64encode(file)
+        yield b"\x02" + text
+        yield b"\x03data:image/png;base64," + text
+
+
+def _files() -> Iterator[bytes]:
+    colours = Image.fromarray(noise(7, 9))
+    yield grey(plus(8))
+    for mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
+        yield encoded(colours.convert(mode))
+    yield encoded(Image.fromarray(np.linspace(0, 60_000, 60).astype(np.uint16).reshape(6, 10)))
+    glass = colours.copy()
+    glass.putalpha(128)
+    yield encoded(glass)
+    yield claiming(3000, 3000)
+    yield claiming(1 << 20, 1)
+    for mode in ("L", "RGB", "CMYK"):
+        yield encoded(colours.convert(mode), "JPEG")
+    yield _saved(colours, progressive=True)
+    yield _saved(Image.fromarray(np.zeros((40, 30, 3), np.uint8)), quality=5)
+    exif = Image.Exif()
+    for turned in (3, 6, 8):
+        exif[0x0112] = turned
+        yield encoded(colours, "JPEG", exif.tobytes())
+        yield encoded(colours, "PNG", exif.tobytes())
+
+
+def _saved(picture: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+WORDS = (
+    *(b"\x89PNG\r\n\x1a\n", b"IHDR", b"IDAT", b"IEND", b"PLTE", b"tRNS", b"iCCP", b"zTXt", b"iTXt"),
+    *(b"tEXt", b"eXIf", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"acTL", b"fcTL", b"fdAT", b"bKGD"),
+    *(b"\xff\xd8", b"\xff\xd9", b"\xff\xda", b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc4"),
+    *(b"\xff\xdb", b"\xff\xdd", b"\xff\xe0", b"\xff\xe1", b"\xff\xe2", b"\xff\xee", b"\xff\xfe"),
+    *(
+        b"JFIF\0",
+        b"Exif\0\0",
+        b"II*\0",
+        b"MM\0*",
+        b"Adobe",
+        b"ICC_PROFILE\0",
+        b"MPF\0",
+        b"Photoshop 3.0\0",
+    ),
+    *(
+        b"http://ns.adobe.com/xap/1.0/\0",
+        b"\0\0\0\x0d",
+        b"\xff\xff\xff\xff",
+        b"data:",
+        b",",
+        b"=",
+        b"==",
+    ),
+)
+TARGET = Target(case, seeds, WORDS, max_bytes=4096)

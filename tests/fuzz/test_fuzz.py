@@ -1,0 +1,59 @@
+"""The fuzzer: all that its targets begin with passes, and a minute of it finds nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.__main__ import fuzz, main
+from tests.fuzz.names import MODULES
+from tests.fuzz.target import Target
+
+needs_atheris = pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None,
+    reason="needs atheris, which is installed for Python 3.11 on x86-64 Linux",
+)
+# Whole requests need a server on an event loop of its own, which would outlive the test.
+IN_PROCESS = sorted(set(MODULES) - {"wire"})
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_what_a_target_begins_with_passes(name: str) -> None:
+    target: Target = import_module(MODULES[name]).TARGET
+    for case in (b"", *target.seeds(), *target.words):
+        target.case(case)
+
+
+@needs_atheris
+@pytest.mark.parametrize("seconds", [20, pytest.param(60, marks=pytest.mark.soak)])
+def test_a_short_run_finds_nothing(tmp_path: Path, seconds: int) -> None:
+    each_s = seconds / len(MODULES)
+    with ThreadPoolExecutor(2) as pool:  # each case runs in a process of its target
+        runs = list(pool.map(lambda name: fuzz(name, tmp_path, each_s), MODULES))
+    assert all(run.ok for run in runs), "\n".join(f"{run}\n{run.finding}" for run in runs)
+
+
+@needs_atheris
+def test_a_case_that_crashes_is_found_and_kept(tmp_path: Path) -> None:
+    run = fuzz("planted-crash", tmp_path, 20)
+    assert not run.ok
+    assert "ZeroDivisionError: planted" in run.finding
+    (kept,) = tmp_path.glob("found-planted-crash-*")
+    assert kept.read_bytes().startswith(b"PK")
+    assert str(kept) in run.finding
+
+
+@needs_atheris
+def test_memory_that_grows_is_found(tmp_path: Path) -> None:
+    run = fuzz("planted-growth", tmp_path, 6)
+    assert not run.ok, str(run)
+
+
+def test_an_unknown_target_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["yaml"])
+    assert "there is no target 'yaml'; there are json, raw" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Schemathesis: what the OpenAPI document says, tried on a real server."""
