@@ -118,7 +118,7 @@ def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, lo
     async def flood(url: str) -> list[httpx.Response]:
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:
             hurried = {"X-Torchlane-Timeout-Ms": "500"}
-            bodies = [b'{"input": [5, %d]}' % n for n in range(10)] + [b"no JSON"]
+            bodies = [b'{"input": [5, %d]}' % n for n in range(6, 16)] + [b"no JSON"]
             posts = []
             for body in bodies:
                 posts.append(
@@ -128,7 +128,7 @@ def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, lo
             return await asyncio.gather(*posts)
 
     with running(models, log, SLOW, max_batch_size="1", cache_bytes="0") as server:
-        for number in range(4):  # golden examples are quick here: it has to learn
+        for number in range(2, 6):  # golden examples, which have a 1, are quick: it has to learn
             httpx.post(f"{server.url}/predict", json={"input": [5, number]})
         answers = asyncio.run(flood(server.url))
     good = [answer for answer in answers if answer.status_code == 200]
