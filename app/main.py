@@ -22,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
+from app.api.bodies import BodyMemory
 from app.api.errors import install_error_handlers
 from app.api.memo import AnswerMemo
 from app.api.middleware import RequestMiddleware
@@ -124,6 +125,7 @@ def create_app(
         limits,
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
+        BodyMemory(settings.bodies_limit_bytes),
         _guard(settings, metrics),
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),

@@ -9,10 +9,10 @@ import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, ByteSize, Field, ValidationError
+from pydantic import AfterValidator, ByteSize, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.versions import VersionPolicy
@@ -113,6 +113,8 @@ class Settings(BaseSettings):
     """A forward that takes longer hangs: its replica goes on without it."""
     max_body_bytes: ByteSize = Field(ByteSize(16 * MIB), gt=0)
     """Bytes of one request body at most; `16MiB` and the like are read as well."""
+    bodies_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
+    """Bytes of all bodies together that are still on their way; more are refused at once."""
     max_items: int = Field(1024, ge=1)
     """Items of one request at most."""
     max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
@@ -141,6 +143,15 @@ class Settings(BaseSettings):
     """The least severe messages that are written."""
     log_format: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines: one object a line."""
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.bodies_limit_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"{PREFIX}BODIES_LIMIT_BYTES={self.bodies_limit_bytes} is less than "
+                f"{PREFIX}MAX_BODY_BYTES={self.max_body_bytes}: such a body would never be taken"
+            )
+        return self
 
 
 def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:

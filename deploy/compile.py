@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # classes or are derived from, and the codecs, whose work is numpy's and simdjson's.
 COMPILED = (
     "app/access/guard.py",
+    "app/api/bodies.py",
     "app/api/calls.py",
     "app/api/endpoints.py",
     "app/api/exchange.py",

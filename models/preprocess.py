@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import struct
-import warnings
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +11,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from models.manifest import PicturePreprocess
 from models.pictures import PictureError, essential
+from models.quiet import ignore_warnings
 
 # Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
 # of their size, so photographs are taken as cameras make them.
@@ -25,6 +23,7 @@ MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixel
 MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot stand in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
+PILLOW = r"PIL\."  # warns of large and damaged pictures: their senders would fill our log
 # What Pillow's parsers of headers, EXIF and pixels raise at bytes that are not what they should be.
 DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError),
@@ -49,8 +48,7 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, are damaged, or hold too many pixels.
     """
-    with _no_warnings():
-        picture = _upright(open_picture(picture, how) if isinstance(picture, bytes) else picture)
+    picture = _upright(open_picture(picture, how) if isinstance(picture, bytes) else picture)
     picture = _flatten(picture, "L" if how.channels == 1 else "RGB")
     pixels = np.asarray(picture)
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
@@ -79,8 +77,8 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
     """
     data = essential(data)
     try:
-        with _no_warnings():
-            picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        ignore_warnings(module=PILLOW)
+        picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise PictureError("neither a PNG nor a JPEG picture") from error
     except DAMAGE as error:
@@ -98,14 +96,6 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
     return picture
 
 
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Of large or damaged pictures Pillow warns in many words: its senders would fill our log."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
     """Choose the fraction of a JPEG file; never less than what the picture is then scaled to."""
     shorter = how.resize_shorter
@@ -117,6 +107,7 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
 
 
 def _upright(picture: Image.Image) -> Image.Image:
+    ignore_warnings(module=PILLOW)
     try:
         picture.load()  # Pillow decodes lazily: here, not in _open
         return ImageOps.exif_transpose(picture)

@@ -73,6 +73,7 @@ class Exchange:
         "_connection",
         "_endpoint",
         "_for_browsers",
+        "_held_bytes",
         "_request_id",
         "_scope",
         "_submission",
@@ -91,6 +92,7 @@ class Exchange:
         self._for_browsers = connection.service.origins.headers(connection.headers)
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
+        self._held_bytes = 0  # as far as all bodies together are counted
         self._call: Call | None = None
         self._submission: Submission | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +131,7 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         body = b"".join(self._body)  # most come in one piece: it is not copied
-        self._body.clear()
+        self._let_go()
         try:
             submission = self._call.begin(body)
         except Exception as error:
@@ -142,9 +144,17 @@ class Exchange:
             submission.when_settled(self._settled)
 
     def hurry(self) -> None:
-        """What had arrived has been read: is the body still to come, it has its time."""
-        if self._submission is None and self._timer is None and not self.response_complete:
-            service = self._connection.service
+        """What had arrived has been read: the body is still to come, it has its time and memory."""
+        if self._submission is not None or self.response_complete:
+            return
+        service = self._connection.service
+        try:
+            service.bodies.hold(self._body_bytes - self._held_bytes)
+        except TorchlaneError as error:
+            self._fail(error)
+            return
+        self._held_bytes = self._body_bytes
+        if self._timer is None:
             left_s = self._call.deadline - service.engine.now() if self._call else 0.0
             late = DeadlineExceeded(BODY_LATE)
             self._timer = self._connection.loop.call_later(max(0.0, left_s), self._fail, late)
@@ -197,6 +207,7 @@ class Exchange:
         status, headers, content = answer
         connection = self._connection
         self.response_complete = True
+        self._let_go()
         if self._timer is not None:
             self._timer.cancel()
         transport = connection.transport
@@ -219,6 +230,13 @@ class Exchange:
         except Exception:  # the client has its answer, and the connection goes on
             LOG.exception("request_not_counted")
         connection.exchanged()
+
+    def _let_go(self) -> None:
+        """Of the body: it has come whole, or is not wanted any more."""
+        self._body.clear()
+        if self._held_bytes:
+            self._connection.service.bodies.give_back(self._held_bytes)
+            self._held_bytes = 0
 
     def _count(self, status: int) -> None:
         metrics = self._connection.service.metrics

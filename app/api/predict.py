@@ -10,6 +10,7 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
+from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
 from app.api.errors import ROUTE, RawAnswer, error_answer
@@ -56,26 +57,31 @@ class PredictionApp:
         call = Call(service, endpoint, scope["headers"])
         try:
             async with asyncio.timeout(call.deadline - service.engine.now()):
-                body = await _read_body(receive, service.limits.max_body_bytes)
+                body = await _read_body(receive, service.limits.max_body_bytes, service.bodies)
         except TimeoutError as error:
             raise DeadlineExceeded(BODY_LATE) from error
         await _until_settled(receive, call.begin(body))
         return call.answer()
 
 
-async def _read_body(receive: Receive, limit: int) -> bytes:
-    """The whole body; refused as soon as it is known to be larger than the limit."""
+async def _read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
+    """The whole body; refused once it is known to be too large, for itself or beside others."""
     chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Abandoned(BODY_CUT)
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        check_length(size, limit)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    size = held = 0
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Abandoned(BODY_CUT)
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            check_length(size, limit)
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            memory.hold(size - held)
+            held = size
+    finally:
+        memory.give_back(held)
 
 
 async def _until_settled(receive: Receive, submission: Submission) -> None:

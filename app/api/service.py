@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.access.guard import Guard
+from app.api.bodies import BodyMemory
 from app.api.memo import AnswerMemo
 from app.api.origins import Hosts, Origins
 from app.engine.engine import Engine
@@ -41,6 +42,7 @@ class Service:
     limits: RequestLimits
     metrics: Metrics
     memo: AnswerMemo
+    bodies: BodyMemory
     guard: Guard
     hosts: Hosts
     origins: Origins

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import tokenize
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,12 +17,15 @@ from app.codecs.numbers import NumberReader, is_finite
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Item, Signature
 from models.manifest import Manifest
+from models.quiet import ignore_warnings
 from models.tensors import TensorSpec
 
 MAX_NPY_HEADER_BYTES = 4096
 INEXACT = 2**53  # from here on a float may stand for another whole number than was written
 MAX_SHOWN = 8  # of a client's names, in an error
 MAX_SHOWN_CHARACTERS = 60
+# Of files that Python 2 wrote, and of odd literals: their senders would fill our log.
+NPY_WARNINGS = ({"message": r"Reading `\.npy`"}, {"module": "<unknown>"})
 # What numpy's reader of the header, a Python literal, raises at what is none.
 NPY_DAMAGE = (
     *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
@@ -228,9 +230,9 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
     """Reads header and bytes apart: the header's claims allocate nothing."""
     file = io.BytesIO(body)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of files that Python 2 wrote, for the log of a sender
-            shape, fortran, dtype = _npy_header(file)
+        for each in NPY_WARNINGS:
+            ignore_warnings(**each)
+        shape, fortran, dtype = _npy_header(file)
     except NPY_DAMAGE as error:
         raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
     if dtype.hasobject or dtype.kind not in "fiub":

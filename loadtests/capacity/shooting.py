@@ -15,6 +15,7 @@ from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind, schedule
 from loadtests.openloop.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
 from loadtests.traffic.calls import Call, Expectation
+from loadtests.traffic.credentials import with_key
 from models.tensors import Array
 
 MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial; they are all in memory before it starts
@@ -208,5 +209,5 @@ def merged(parts: list[tuple[Outcomes, Cost]]) -> tuple[Outcomes, Cost]:
 
 def _head(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
     lines = [f"POST {path} HTTP/1.1", f"Host: {address}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
+    lines += [f"{name}: {value}" for name, value in with_key(headers).items()]
     return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")

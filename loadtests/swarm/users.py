@@ -11,6 +11,7 @@ from locust.exception import StopUser
 
 from loadtests.swarm.prepared import Prepared
 from loadtests.traffic.calls import Call
+from loadtests.traffic.credentials import with_key
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.workloads import workload
 
@@ -57,7 +58,7 @@ class ModelUser(FastHttpUser):
         with self.client.post(
             call.path,
             data=call.body,  # type: ignore[arg-type]  # bytes go as they are; the annotation lacks them
-            headers=dict(call.headers),
+            headers=with_key(call.headers),
             name=f"{_route(call)} ({type(self).__name__})",
             catch_response=True,
         ) as response:

@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from loadtests.traffic.credentials import VARIABLE, with_key
 from models.manifest import CodecSpec
 from models.tensors import TensorSpec, Tolerance
 
 TIMEOUT_S = 10.0
+KEY_REFUSED = (401, 403)
 MAX_SHOWN_CHARACTERS = 300  # of a server's answer, in an error
 
 
@@ -90,6 +92,11 @@ def learn(url: str, model: str | None = None) -> Target:
         TargetError: if nothing listens there, it is no Torchlane, or the model is not loaded.
     """
     reply = exchange(url, "GET", "/models")
+    if reply.status in KEY_REFUSED:
+        raise TargetError(
+            f"{url} asks for an API key, and answered {reply.status}: put a key with the scope "
+            f"`predict` into the environment variable {VARIABLE}"
+        )
     if reply.status != 200:
         text = reply.body[:MAX_SHOWN_CHARACTERS].decode(errors="replace")
         raise TargetError(f"GET {url}/models answered {reply.status}: {text}; is it a Torchlane?")
@@ -163,7 +170,7 @@ def exchange(
     """
     connection, prefix = _connection(url)
     try:
-        connection.request(method, prefix + path, body, dict(headers or {}))
+        connection.request(method, prefix + path, body, with_key(headers or {}))
         response = connection.getresponse()
         names = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, names, response.read())

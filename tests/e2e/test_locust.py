@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from app.access.entries import make_key
+from loadtests.__main__ import main
 from loadtests.traffic.anchors import ANCHORS
+from loadtests.traffic.credentials import VARIABLE
 from models.tensors import Array
 from tests.e2e.server import free_port, running
 from tests.unit.loadtests.traffic.fake_server import (
@@ -119,6 +122,25 @@ def test_a_server_that_refuses_is_named_before_the_load(repository: Path, tmp_pa
     assert "the idle server refused" in done.stderr
     assert "413 payload_too_large" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_asks_for_keys_is_shown_the_one_of_the_environment(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, line = make_key("load", ["predict"])
+    report = tmp_path / "a.html"
+    with running(repository, tmp_path / "log", default_model="digits", api_keys=line) as server:
+        refused = load(server.url, *users(1, 1))
+        monkeypatch.setenv(VARIABLE, key)
+        done = load(server.url, *users(7, 2), "--html", str(report))
+        trial = ["--rate", "50", "--seconds", "1", "--out", str(tmp_path / "run")]
+        assert main(["run", "--url", server.url, *trial, "--fail-ratio", "0"]) == 0
+    assert refused.returncode == 1
+    assert "asks for an API key, and answered 401: put a key" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    written = [each for each in (tmp_path / "run").iterdir() if each.is_file()]
+    told = [done.stdout, done.stderr, *(each.read_bytes().decode("latin-1") for each in written)]
+    assert key not in "".join((*told, report.read_text()))
 
 
 def test_nothing_to_load_fails_at_once() -> None:

@@ -119,6 +119,33 @@ class TestSlow:
             assert await closed(wire)
             dripping.cancel()
 
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("ending", ["whole", "gone"])
+    async def test_slow_bodies_of_many_share_a_bound(
+        self, models: Path, way: str, ending: str
+    ) -> None:
+        """One has its memory for as long as it sends, and gives it back however it ends."""
+        async with listening(models, max_body_bytes=2000, bodies_limit_bytes=2000) as server:
+            bodies = server.service.bodies
+            first, second, third = [await server.connect() for _ in range(3)]
+            right = request(body=b'{"input": [3, 2]}' + b" " * 1983, **WAYS[way])
+            first.send(right[:-10])
+            await until(lambda: bodies.held == 1990)
+            second.send(request(body=b" " * 2000, **WAYS[way])[:-10])
+            answer = await second.answer()
+            assert (answer.status, answer.code, answer["retry-after"]) == (503, "overloaded", "1")
+            assert "take 1990 bytes, at most 2000" in answer.json()["error"]
+            if ending == "whole":
+                first.send(right[-10:])
+                await answered(first, 3)
+            else:
+                await first.close()
+            await until(lambda: bodies.held == 0)
+            third.send(right)
+            await answered(third, 3)
+            await check_well(server)
+            assert bodies.held == 0
+
     async def test_a_request_without_its_body_is_let_go_where_none_is_wanted(
         self, models: Path
     ) -> None:

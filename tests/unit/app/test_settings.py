@@ -29,6 +29,7 @@ DEFAULTS: dict[str, object] = {
     "queue_limit_bytes": 1024 * MIB,
     "request_timeout_ms": 30_000,
     "max_body_bytes": 16 * MIB,
+    "bodies_limit_bytes": 1024 * MIB,
     "max_items": 1024,
     "cache_bytes": 256 * MIB,
     "cache_ttl_s": None,

@@ -1,0 +1,27 @@
+"""Warnings that nobody could do anything about, passed over for good."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+
+def ignore_warnings(*, message: str = "", module: str = "") -> None:
+    """Pass over such warnings from now on, in the whole process; cheap where it is so already.
+
+    Not `warnings.catch_warnings`, which exchanges the filters of the whole process and puts the
+    former ones back: of two threads that do so one may put back what the other one had for a while.
+
+    Args:
+        message: a pattern that the text begins with; empty: any.
+        module: a pattern that the name of the module that warns begins with; empty: any.
+    """
+    wanted = (
+        "ignore",
+        re.compile(message, re.IGNORECASE) if message else None,
+        Warning,
+        re.compile(module) if module else None,
+        0,
+    )
+    if wanted not in warnings.filters:  # a test's own filters come and go, and those of a thread
+        warnings.filterwarnings("ignore", message=message, module=module)

@@ -1,0 +1,58 @@
+"""Warnings that are passed over for good."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+
+from models.quiet import ignore_warnings
+
+
+def warn(module: str, text: str = "something") -> None:
+    warnings.warn_explicit(text, UserWarning, f"{module}.py", 1, module=module)
+
+
+def test_those_of_a_module_and_no_others() -> None:
+    ignore_warnings(module=r"noisy\.")
+    warn("noisy.part")
+    with pytest.raises(UserWarning):
+        warn("noisy")
+    with pytest.raises(UserWarning):
+        warn("other.noisy.part")
+
+
+def test_those_with_a_text_and_no_others() -> None:
+    ignore_warnings(message="it rains")
+    warn("anywhere", "it rains again")
+    with pytest.raises(UserWarning):
+        warn("anywhere", "today it rains")
+
+
+def test_a_second_call_changes_nothing() -> None:
+    ignore_warnings(module=r"noisy\.", message="it rains")
+    before = list(warnings.filters)
+    ignore_warnings(module=r"noisy\.", message="it rains")
+    assert list(warnings.filters) == before
+
+
+def test_a_thread_that_puts_the_filters_back_brings_nothing_to_light() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def load() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            inside.set()
+            assert go_on.wait(10)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert inside.wait(10)
+    ignore_warnings(module=r"noisy\.")
+    go_on.set()
+    thread.join()
+    with pytest.raises(UserWarning):  # nor does it leave warnings off
+        warn("other")
+    ignore_warnings(module=r"noisy\.")  # as every use does
+    warn("noisy.part")
