@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from export.report import print_report
 from export.tune import MAX_BATCH, TuneOptions
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
+from models.manifest import SIGNATURE_FILE
 from models.plan import Precision
 
 EPILOG = """\
@@ -168,6 +170,13 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
     _add_tuning(parser, again=True)
     parsed = parser.parse_args(arguments)
     _carry_out(lambda stage: tune_again(parsed.folder, _tuning(parsed), stage), console)
+    if os.path.lexists(parsed.folder / SIGNATURE_FILE):
+        console.print(
+            f"warning: {escape(str(parsed.folder))} is signed, the new version is not; sign it "
+            "with `python -m export sign`",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _show(arguments: Sequence[str], console: Console) -> None:

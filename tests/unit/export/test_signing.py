@@ -80,8 +80,11 @@ class TestSign:
 
     def test_a_plan_that_is_measured_anew_is_not_signed(self, old: Path, pair: Pair) -> None:
         assert run("sign", old, "--key", pair.private)[0] == 0
-        assert run("tune", old.with_name("2"), "--max-batch-size", 1, "--threads", 1)[0] == 0
+        code, printed = run("tune", old.with_name("2"), "--max-batch-size", 1, "--threads", 1)
+        assert code == 0
+        assert "is signed, the new version is not; sign it" in printed
         assert "manifest.sig" not in content(old.with_name("3"))
+        assert "signed" not in run("tune", old, "--max-batch-size", 1, "--threads", 1)[1]
 
     @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
     def test_what_was_altered_is_not_signed(
