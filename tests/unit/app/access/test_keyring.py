@@ -75,6 +75,7 @@ def test_a_key_that_is_absurdly_long_is_not_even_hashed(rig: Rig) -> None:
         (f"{FIRST_LINE}; nonsense", "TORCHLANE_API_KEYS: entry 2: "),
         (" ", "TORCHLANE_API_KEYS: it holds no key"),
     ],
+    ids=["nonsense", "behind a key", "nothing"],
 )
 def test_wrong_entries_refuse_the_start(entries: str, why: str) -> None:
     with pytest.raises(EntryError) as refused:
@@ -93,6 +94,7 @@ class TestStart:
             (f"{FIRST_LINE}\n\n{FIRST_LINE}".encode(), "line 3: this key stands above already"),
             (b" " * 5_000_000, "more than 4194304 bytes"),
         ],
+        ids=["comments only", "no text", "twice", "too large"],
     )
     def test_it_refuses_the_start(self, tmp_path: Path, content: bytes, why: str) -> None:
         file = tmp_path / "keys"
@@ -146,7 +148,11 @@ class TestChange:
         rig.clock.advance(0.5)
         assert rig.knows(SECOND)
 
-    @pytest.mark.parametrize("content", ["nonsense", "", f"{SECOND_LINE}\nnonsense"])
+    @pytest.mark.parametrize(
+        "content",
+        ["nonsense", "", f"{SECOND_LINE}\nnonsense"],
+        ids=["nonsense", "empty", "behind a key"],
+    )
     def test_a_wrong_one_changes_nothing_and_is_told_of_once(self, rig: Rig, content: str) -> None:
         rig.write(content)
         with capture_logs() as logs:
