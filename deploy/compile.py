@@ -46,6 +46,7 @@ COMPILED = (
     "app/engine/line.py",
     "app/engine/policy.py",
     "app/engine/reading.py",
+    "app/engine/refusal.py",
     "app/engine/singleflight.py",
     "app/engine/submission.py",
     "app/engine/waiting.py",

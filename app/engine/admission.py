@@ -7,6 +7,7 @@ from collections.abc import Collection
 from app.engine.clock import Clock
 from app.engine.forecast import Forecast
 from app.engine.line import Line
+from app.engine.refusal import Refusal
 from app.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
 from app.types import Item
 
@@ -60,13 +61,30 @@ class Admission:
         Raises:
             Overloaded: they would not.
         """
-        if not self._forecast.can_meet(line, fresh, deadline, lag_s, shapes):
-            allowed_s = deadline - self._clock.now()
-            raise Overloaded(
-                f"it would not be ready within {allowed_s * 1000:.0f} ms: {line.batcher.waiting} "
-                "items wait; try again later, allow more or ask another server",
-                retry_after_s=self._forecast.clear_s(line, allowed_s),
+        now, left_s = self._clock.now(), self._forecast.left_s(deadline, lag_s)
+        waiting = line.batcher.waiting
+        known = line.refused
+        if known is not None and known.holds(now, left_s, deadline, waiting, line.running):
+            raise Overloaded(known.message, retry_after_s=max(0.0, known.clear_at - now))
+        if self._forecast.can_meet(line, fresh, deadline, left_s, shapes):
+            return
+        allowed_s = deadline - now
+        clear_s = self._forecast.clear_s(line, allowed_s)
+        message = (
+            f"it would not be ready within {allowed_s * 1000:.0f} ms: {waiting} "
+            "items wait; try again later, allow more or ask another server"
+        )
+        if fresh == 1:
+            line.refused = Refusal(
+                now,
+                left_s,
+                deadline,
+                waiting=waiting,
+                running=line.running,
+                clear_at=now + clear_s,
+                message=message,
             )
+        raise Overloaded(message, retry_after_s=clear_s)
 
     def _check_room(self, line: Line, fresh: Collection[Item], allowed_s: float) -> None:
         """Refuse what the queue cannot hold now, or never could."""

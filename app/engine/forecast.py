@@ -31,9 +31,16 @@ class Forecast:
         self._lines = lines
         self._clock = clock
 
-    def can_meet(
-        self, line: Line, fresh: int, deadline: float, lag_s: float = 0.0, shapes: int = 1
-    ) -> bool:
+    def left_s(self, deadline: float, lag_s: float) -> float:
+        """Seconds that are left to be ready in.
+
+        Args:
+            deadline: of a request.
+            lag_s: what `ReadingLag` said when it was read.
+        """
+        return (deadline - self._clock.now()) * (1 - RESERVE) - lag_s
+
+    def can_meet(self, line: Line, fresh: int, deadline: float, left_s: float, shapes: int) -> bool:
         """Whether so many more items would be answered by their deadline, as far as one can tell.
 
         With an idle replica and nothing in the queue the answer is yes: a forecast that was wrong
@@ -43,11 +50,10 @@ class Forecast:
             line: the model's.
             fresh: how many.
             deadline: of them all.
-            lag_s: what `ReadingLag` said when the request was read.
+            left_s: see `left_s`.
             shapes: how many signatures they have.
         """
         now = self._clock.now()
-        left_s = (deadline - now) * (1 - RESERVE) - lag_s
         if self._at_most_s(fresh, shapes) <= left_s:
             return True
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):

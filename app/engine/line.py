@@ -9,6 +9,7 @@ from app.engine.batch_times import BatchTimes
 from app.engine.batching import Batcher
 from app.engine.isolation import Contract
 from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits
+from app.engine.refusal import Refusal
 from app.metrics import ModelMetrics
 from app.types import ModelId
 
@@ -30,6 +31,7 @@ class Line:
         seen: tickets that had been submitted one turn ago.
         arrivals: what has come since.
         most: items of a batch at most; less than the limits say where more did not fit.
+        refused: who was refused last, for one item that would have come too late.
     """
 
     model: ModelId
@@ -45,6 +47,7 @@ class Line:
     seen: int = 0
     arrivals: Arrivals = NO_ARRIVALS
     most: int = field(init=False)
+    refused: Refusal | None = None
     _grow_at: float = 0.0
 
     def __post_init__(self) -> None:
