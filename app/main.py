@@ -118,6 +118,9 @@ def create_app(
         head_timeout_s=settings.head_timeout_s,
         open_metrics=settings.open_metrics,
     )
+    bodies = BodyMemory(settings.bodies_limit_bytes)
+    metrics.bodies_limit.set(bodies.limit)
+    metrics.bodies_bytes.set_function(lambda: bodies.held)
     service = Service(
         engine,
         lifecycle,
@@ -125,7 +128,7 @@ def create_app(
         limits,
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
-        BodyMemory(settings.bodies_limit_bytes),
+        bodies,
         _guard(settings, metrics),
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),

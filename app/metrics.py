@@ -215,6 +215,18 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livesum",
         )
+        self.bodies_bytes = Gauge(
+            "torchlane_bodies_bytes",
+            "Bytes of bodies that are still on their way, without the first 64 KiB of each.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.bodies_limit = Gauge(
+            "torchlane_bodies_limit_bytes",
+            "Bytes that they may take; more are refused.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
         self.batch_splits = Counter(
             "torchlane_batch_splits",
             "Batches that failed as a whole and were split.",

@@ -23,5 +23,10 @@ def ignore_warnings(*, message: str = "", module: str = "") -> None:
         re.compile(module) if module else None,
         0,
     )
-    if wanted not in warnings.filters:  # a test's own filters come and go, and those of a thread
-        warnings.filterwarnings("ignore", message=message, module=module)
+    for each in warnings.filters:  # the first that fits decides
+        if each == wanted:
+            return
+        if each[0] != "ignore":
+            break
+    # The first time; or a thread has put the former ones back, or somebody has set others.
+    warnings.filterwarnings("ignore", message=message, module=module)

@@ -92,7 +92,7 @@ class Exchange:
         self._for_browsers = connection.service.origins.headers(connection.headers)
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
-        self._held_bytes = 0  # as far as all bodies together are counted
+        self._held_bytes = 0  # as they are counted among all bodies
         self._call: Call | None = None
         self._submission: Submission | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -149,11 +149,10 @@ class Exchange:
             return
         service = self._connection.service
         try:
-            service.bodies.hold(self._body_bytes - self._held_bytes)
+            self._held_bytes = service.bodies.hold(self._body_bytes, self._held_bytes)
         except TorchlaneError as error:
             self._fail(error)
             return
-        self._held_bytes = self._body_bytes
         if self._timer is None:
             left_s = self._call.deadline - service.engine.now() if self._call else 0.0
             late = DeadlineExceeded(BODY_LATE)

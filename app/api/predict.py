@@ -60,7 +60,9 @@ class PredictionApp:
                 body = await _read_body(receive, service.limits.max_body_bytes, service.bodies)
         except TimeoutError as error:
             raise DeadlineExceeded(BODY_LATE) from error
-        await _until_settled(receive, call.begin(body))
+        submission = call.begin(body)
+        del body  # it may be a thousand times as large as what waits now
+        await _until_settled(receive, submission)
         return call.answer()
 
 
@@ -78,8 +80,7 @@ async def _read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
             check_length(size, limit)
             if not message.get("more_body", False):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            memory.hold(size - held)
-            held = size
+            held = memory.hold(size, held)
     finally:
         memory.give_back(held)
 

@@ -64,7 +64,7 @@ class Admission:
         now, left_s = self._clock.now(), self._forecast.left_s(deadline, lag_s)
         waiting = line.batcher.waiting
         known = line.refused
-        if known is not None and known.holds(now, left_s, deadline, waiting, line.running):
+        if known and waiting and known.holds(now, left_s, deadline, waiting, line.running):
             raise Overloaded(known.message, retry_after_s=max(0.0, known.clear_at - now))
         if self._forecast.can_meet(line, fresh, deadline, left_s, shapes):
             return

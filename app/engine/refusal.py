@@ -11,7 +11,8 @@ class Refusal:
 
     To foresee costs as much as all else that the engine does for a request that it refuses. What
     has been found for one request is true for who comes a moment later, has no more time left and
-    is due no earlier, as long as no item has left the queue and no batch has ended.
+    is due no earlier, as long as no fewer items wait and no fewer batches run. What becomes better
+    elsewhere, such as a replica that is ready again, is noticed a millisecond late.
 
     Args:
         now: when it was found.

@@ -8,10 +8,19 @@ from collections.abc import Mapping
 VARIABLE = "TORCHLANE_LOAD_API_KEY"
 
 
-def with_key(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers of a request, and the key of the environment with them.
+class KeyUnusable(Exception):
+    """The variable holds something else than a key; the message does not repeat it."""
 
-    It is read anew each time: nothing else keeps it, and no report or log can tell it.
+
+def with_key(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of a request, and the key of the environment with them; calls do not have it.
+
+    Raises:
+        KeyUnusable: if no header can carry it.
     """
-    key = os.environ.get(VARIABLE)
-    return {**headers, "Authorization": f"Bearer {key}"} if key else dict(headers)
+    key = os.environ.get(VARIABLE, "").strip()  # files of secrets mostly end with a new line
+    if not key:
+        return dict(headers)
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise KeyUnusable(f"{VARIABLE} holds no API key: printable ASCII, without spaces")
+    return {**headers, "Authorization": f"Bearer {key}"}

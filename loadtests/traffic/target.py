@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from loadtests.traffic.credentials import VARIABLE, with_key
+from loadtests.traffic.credentials import VARIABLE, KeyUnusable, with_key
 from models.manifest import CodecSpec
 from models.tensors import TensorSpec, Tolerance
 
@@ -174,6 +174,8 @@ def exchange(
         response = connection.getresponse()
         names = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, names, response.read())
+    except KeyUnusable as error:
+        raise TargetError(str(error)) from error
     except ConnectionRefusedError as error:
         raise TargetError(
             f"nothing listens at {url}; start a server (python -m app) or name another one"

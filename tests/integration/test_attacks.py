@@ -6,6 +6,7 @@ import asyncio
 import base64
 import socket
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from app.api import limited
+from app.api.bodies import FREE_BYTES
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
@@ -125,16 +127,21 @@ class TestSlow:
         self, models: Path, way: str, ending: str
     ) -> None:
         """One has its memory for as long as it sends, and gives it back however it ends."""
-        async with listening(models, max_body_bytes=2000, bodies_limit_bytes=2000) as server:
+        limit = 200_000  # of which the first 64 KiB of a body are not counted
+        async with listening(models, max_body_bytes=limit, bodies_limit_bytes=limit) as server:
             bodies = server.service.bodies
-            first, second, third = [await server.connect() for _ in range(3)]
-            right = request(body=b'{"input": [3, 2]}' + b" " * 1983, **WAYS[way])
+            first, second, third, small = [await server.connect() for _ in range(4)]
+            right = request(body=b'{"input": [3, 2]}' + b" " * (limit - 17), **WAYS[way])
             first.send(right[:-10])
-            await until(lambda: bodies.held == 1990)
-            second.send(request(body=b" " * 2000, **WAYS[way])[:-10])
+            await until(lambda: bodies.held == limit - 10 - FREE_BYTES)
+            small.send(request(body=b'{"input": [5, 2]}', **WAYS[way])[:-1])
+            second.send(request(body=b" " * limit, **WAYS[way])[:-10])
             answer = await second.answer()
             assert (answer.status, answer.code, answer["retry-after"]) == (503, "overloaded", "1")
-            assert "take 1990 bytes, at most 2000" in answer.json()["error"]
+            assert "bytes, at most 200000 are held" in answer.json()["error"]
+            await until(lambda: bodies.held == limit - 10 - FREE_BYTES)
+            small.send(b"}")
+            await answered(small, 5)
             if ending == "whole":
                 first.send(right[-10:])
                 await answered(first, 3)
@@ -145,6 +152,31 @@ class TestSlow:
             await answered(third, 3)
             await check_well(server)
             assert bodies.held == 0
+
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_a_body_is_let_go_when_its_items_wait(self, models: Path, way: str) -> None:
+        """What waits is bounded by its items, which may be a thousandth of the body."""
+        large = request(body=b'{"input": [3, 2]}' + b" " * 4 * MIB, **WAYS[way])
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            first, second = await server.connect(), await server.connect()
+            first.send(ask_for(1))
+            await until(lambda: bool(doubles.one.batches))
+            tracemalloc.start()
+            try:
+                second.send(large)
+                while await server.metric("torchlane_queue_depth_items") == 0:
+                    await asyncio.sleep(0.01)
+                kept = tracemalloc.take_snapshot().filter_traces(
+                    [tracemalloc.Filter(True, "*/app/*"), tracemalloc.Filter(True, "*/uvicorn/*")]
+                )
+            finally:
+                tracemalloc.stop()
+            doubles.go_on()
+            await answered(first, 1)
+            await answered(second, 3)
+            assert sum(each.size for each in kept.traces) < MIB
 
     async def test_a_request_without_its_body_is_let_go_where_none_is_wanted(
         self, models: Path

@@ -77,6 +77,8 @@ async def test_what_runs_and_what_is_served(tmp_path: Path) -> None:
         assert await api.metric("torchlane_model_info", **pinned) == 1
         assert await api.metric("torchlane_queue_limit_items", **model) == 7
         assert await api.metric("torchlane_cache_limit_bytes") == 12345
+        assert await api.metric("torchlane_bodies_limit_bytes") == 1 << 30
+        assert await api.metric("torchlane_bodies_bytes") == 0
 
 
 async def test_ready_and_replicas_follow_a_replica_that_breaks_and_comes_back(

@@ -269,3 +269,17 @@ def test_other_peoples_variables_are_none_of_our_business() -> None:
 
 def test_entries_of_keys_are_not_shown() -> None:
     assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))
+
+
+def test_what_load_tests_read_may_stand_in_the_same_environment() -> None:
+    load_settings({"TORCHLANE_LOAD_API_KEY": "tl_x", "torchlane_load_model": "digits"})
+    with pytest.raises(SettingsError, match="TORCHLANE_LOADS is not a setting"):
+        load_settings({"TORCHLANE_LOADS": "1"})
+
+
+def test_one_body_must_fit_among_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLANE_MAX_BODY_BYTES", "2GiB")
+    with pytest.raises(SettingsError, match="BODIES_LIMIT_BYTES=1073741824 is less than"):
+        load_settings({})
+    monkeypatch.setenv("TORCHLANE_BODIES_LIMIT_BYTES", "2GiB")
+    assert load_settings({}).bodies_limit_bytes == 2 << 30

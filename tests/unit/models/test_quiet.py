@@ -37,6 +37,15 @@ def test_a_second_call_changes_nothing() -> None:
     assert list(warnings.filters) == before
 
 
+def test_whatever_was_set_since() -> None:
+    ignore_warnings(module=r"noisy\.")
+    warnings.simplefilter("error")
+    with pytest.raises(UserWarning):
+        warn("noisy.part")
+    ignore_warnings(module=r"noisy\.")
+    warn("noisy.part")
+
+
 def test_a_thread_that_puts_the_filters_back_brings_nothing_to_light() -> None:
     inside, go_on = threading.Event(), threading.Event()
 

@@ -1,0 +1,36 @@
+"""The key of a load test: shown to the server, told to nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.traffic.credentials import VARIABLE, KeyUnusable, with_key
+from loadtests.traffic.target import TargetError, learn
+
+HEADERS = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("empty", [None, "", " \n"])
+def test_without_one_nothing_is_added(monkeypatch: pytest.MonkeyPatch, empty: str | None) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if empty is not None:
+        monkeypatch.setenv(VARIABLE, empty)
+    assert with_key(HEADERS) == HEADERS
+
+
+def test_the_new_line_of_a_file_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "tl_secret\n")
+    assert with_key(HEADERS) == {**HEADERS, "Authorization": "Bearer tl_secret"}
+    assert "Authorization" not in HEADERS
+
+
+@pytest.mark.parametrize("key", ["tl_secret\nX-Evil: 1", "tl secret", "tl_secr\u00e9t", "tl_\x7f"])
+def test_what_is_none_is_refused_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, key)
+    with pytest.raises(KeyUnusable, match="TORCHLANE_LOAD_API_KEY holds no API key") as refused:
+        with_key(HEADERS)
+    assert key not in str(refused.value)
+    with pytest.raises(TargetError, match="holds no API key"):
+        learn("http://127.0.0.1:1")
