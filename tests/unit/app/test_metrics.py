@@ -83,7 +83,7 @@ def test_before_anything_is_watched_nothing_is_ready() -> None:
 
 def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None:
     gauges = [each for each in vars(Metrics()).values() if isinstance(each, Gauge)]
-    assert len(gauges) == 14
+    assert len(gauges) == 16
     for gauge in gauges:
         mode = gauge._multiprocess_mode  # there is no public way to ask
         assert mode in {"livesum", "livemin", "livemax"}, gauge
