@@ -7,10 +7,12 @@ import datetime as dt
 import functools
 import hashlib
 import io
+import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,9 +152,21 @@ def write_artifact(
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a manifest, and the digest that fits it."""
-    text = manifest.model_dump_json().encode()
-    (folder / MANIFEST_FILE).write_bytes(text)
-    (folder / DIGEST_FILE).write_text(f"{hashlib.sha256(text).hexdigest()}  {MANIFEST_FILE}\n")
+    replace_manifest(folder, manifest.model_dump_json())
+
+
+def replace_manifest(folder: Path, text: str) -> None:
+    """Write any text where the manifest stands, and the digest that fits it."""
+    (folder / MANIFEST_FILE).write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (folder / DIGEST_FILE).write_text(f"{digest}  {MANIFEST_FILE}\n")
+
+
+def change_manifest(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change the manifest as JSON, whatever comes of it, and give it the right digest."""
+    content = json.loads((folder / MANIFEST_FILE).read_text())
+    change(content)
+    replace_manifest(folder, json.dumps(content))
 
 
 def small_batch(size: int, seed: int = 0) -> Arrays:

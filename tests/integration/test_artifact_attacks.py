@@ -6,8 +6,6 @@ Each attack leaves the server live and not ready, names the file, and tells clie
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from structlog.testing import capture_logs
 
 from app.main import create_app
 from app.settings import Settings
-from tests.artifacts import write_artifact
+from tests.artifacts import change_manifest, replace_manifest, write_artifact
 from tests.integration.harness import Api, serving, settled
 from tests.keys import Pair, make_pair
 
@@ -85,25 +83,14 @@ async def eventually(api: Api, wanted: Callable[[dict[str, Any]], bool]) -> None
             await asyncio.sleep(0.01)
 
 
-def rewrite(folder: Path, change: Callable[[Any], object]) -> None:
-    """Change the manifest, and give it the right digest."""
-    content = json.loads((folder / "manifest.json").read_text())
-    change(content)
-    replace(folder, json.dumps(content))
-
-
-def replace(folder: Path, text: str) -> None:
-    (folder / "manifest.json").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (folder / "manifest.sha256").write_text(f"{digest}  manifest.json\n")
-
-
 class TestOnlyFromTheRepository:
     @pytest.mark.parametrize(
         "name", ["../../../secrets/key", "/etc/passwd", "..", "a/b", "..\\key", "script\0.pt"]
     )
     async def test_traversal(self, root: Path, name: str) -> None:
-        rewrite(root / "double/1", lambda m: m["files"].update({name: m["files"]["script.pt"]}))
+        change_manifest(
+            root / "double/1", lambda m: m["files"].update({name: m["files"]["script.pt"]})
+        )
         assert "double/1: manifest.json, files." in await refusal(root)
 
     @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
@@ -191,7 +178,7 @@ class TestSignatures:
         assert "manifest.sig is not understood: it was cut off" in found
 
     async def test_manifest_changed_after_signing(self, signed: Path, pair: Pair) -> None:
-        rewrite(signed, lambda manifest: manifest.update(description="another"))
+        change_manifest(signed, lambda manifest: manifest.update(description="another"))
         found = await refusal(signed.parents[1], trusted_keys=pair.public)
         assert "manifest.sig is no signature of this manifest.json by the key" in found
 
@@ -212,7 +199,7 @@ class TestSignatures:
         self, root: Path, pair: Pair
     ) -> None:
         folder = root / "double/1"
-        replace(folder, "{" * 1000)
+        replace_manifest(folder, "{" * 1000)
         (folder / "script.pt").unlink()
         assert "double/1: it is not signed" in await refusal(root, trusted_keys=pair.public)
 

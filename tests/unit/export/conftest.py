@@ -1,11 +1,15 @@
-"""Files that several tests adopt."""
+"""Files that several tests adopt, and an artifact that several sign."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.keys import Pair, make_pair
+from tests.unit.export.definitions import CATALOG
+from tests.unit.export.jobs import make
 from tests.unit.export.torchscripts import BRIGHTNESS, SUMS, written
 
 
@@ -18,3 +22,21 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("light"), BRIGHTNESS, "light.pt")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tiny, version 1: do not change."""
+    return make(tmp_path_factory.mktemp("out"), CATALOG["tiny"], "script", profile=True).folder
+
+
+@pytest.fixture
+def old(exported: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "out/tiny/1"
+    shutil.copytree(exported, folder)
+    return folder
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 from pathlib import Path
 
@@ -16,28 +15,9 @@ from models.manifest import Manifest
 from models.signatures import TrustedKeys
 from tests.keys import Pair, make_pair
 from tests.unit.export.command_line import QUICK, complete, files, manifest_of, run
-from tests.unit.export.definitions import CATALOG
-from tests.unit.export.jobs import content, make
+from tests.unit.export.jobs import content
 
 SECRET = "correct horse battery staple"
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of tiny, version 1: do not change."""
-    return make(tmp_path_factory.mktemp("out"), CATALOG["tiny"], "script", profile=True).folder
-
-
-@pytest.fixture
-def old(exported: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "out/tiny/1"
-    shutil.copytree(exported, folder)
-    return folder
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Pair:
-    return make_pair(tmp_path)
 
 
 class TestSign:

@@ -13,26 +13,6 @@ from models.integrity import IntegrityError, read_artifact
 from tests.artifacts import write_manifest
 from tests.keys import Pair, make_pair
 from tests.unit.export.command_line import manifest_of, run
-from tests.unit.export.definitions import CATALOG
-from tests.unit.export.jobs import make
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of tiny, version 1: do not change."""
-    return make(tmp_path_factory.mktemp("out"), CATALOG["tiny"], "script", profile=True).folder
-
-
-@pytest.fixture
-def old(exported: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "out/tiny/1"
-    shutil.copytree(exported, folder)
-    return folder
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Pair:
-    return make_pair(tmp_path)
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,14 @@ import pytest
 from export.artifact import digest_of
 from models.integrity import IntegrityError, read_artifact
 from models.manifest import Manifest
-from tests.artifacts import Double, scripted, write_artifact, write_manifest
+from tests.artifacts import (
+    Double,
+    change_manifest,
+    replace_manifest,
+    scripted,
+    write_artifact,
+    write_manifest,
+)
 
 FILES = ("script.pt", "trace.pt", "report.html", "manifest.json", "manifest.sha256")
 DIGEST = r"\b[0-9a-f]{64}\b"
@@ -37,19 +42,6 @@ def refusal(folder: Path) -> str:
     with pytest.raises(IntegrityError) as caught:
         read_artifact(folder)
     return str(caught.value)
-
-
-def rewrite(folder: Path, change: Callable[[Any], object]) -> None:
-    """Change the manifest as JSON, and give it the right digest."""
-    content = json.loads((folder / "manifest.json").read_text())
-    change(content)
-    replace(folder, json.dumps(content))
-
-
-def replace(folder: Path, text: str) -> None:
-    (folder / "manifest.json").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (folder / "manifest.sha256").write_text(f"{digest}  manifest.json\n")
 
 
 def test_an_intact_artifact_and_the_digest_that_stands_for_it(folder: Path) -> None:
@@ -118,13 +110,15 @@ def test_two_files_that_changed_places(folder: Path) -> None:
 
 
 def test_a_manifest_without_a_schema_version_is_not_read(folder: Path) -> None:
-    rewrite(folder, lambda manifest: manifest.pop("schema_version"))
+    change_manifest(folder, lambda manifest: manifest.pop("schema_version"))
     assert refusal(folder).startswith("manifest.json has schema_version none, this release reads 2")
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, "2", None])
 def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> None:
-    rewrite(folder, lambda manifest: manifest.update(schema_version=version, is_of="the future"))
+    change_manifest(
+        folder, lambda manifest: manifest.update(schema_version=version, is_of="the future")
+    )
     assert refusal(folder) == (
         f"manifest.json has schema_version {version!r}, this release reads 2; export the model "
         "with the matching release"
@@ -132,7 +126,7 @@ def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> 
 
 
 def test_a_manifest_that_cannot_be_understood_says_where(folder: Path) -> None:
-    rewrite(folder, lambda manifest: manifest["variants"]["trace"].update(format="onnx"))
+    change_manifest(folder, lambda manifest: manifest["variants"]["trace"].update(format="onnx"))
     message = refusal(folder)
     assert message.startswith("manifest.json, variants.trace.format: ")
     assert "'torchscript' or 'aotinductor'" in message
@@ -140,7 +134,7 @@ def test_a_manifest_that_cannot_be_understood_says_where(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0"])
 def test_a_manifest_that_is_none_has_no_place_to_name(folder: Path, text: str) -> None:
-    replace(folder, text)
+    replace_manifest(folder, text)
     assert refusal(folder).startswith("manifest.json: ")
 
 
@@ -160,7 +154,7 @@ def test_a_digest_file_that_holds_anything_is_not_repeated_whole(folder: Path) -
 )
 def test_traversal_a_file_name_that_is_not_plain_is_refused(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_text("secret")
-    rewrite(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
+    change_manifest(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
     message = refusal(folder)
     assert message.startswith("manifest.json, files.")
     assert message.isprintable()
@@ -168,7 +162,7 @@ def test_traversal_a_file_name_that_is_not_plain_is_refused(folder: Path, name: 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..\\secret", "nul\0.pt"])
 def test_traversal_so_is_the_file_of_a_variant(folder: Path, name: str) -> None:
-    rewrite(folder, lambda m: m["variants"]["trace"].update(file=name))
+    change_manifest(folder, lambda m: m["variants"]["trace"].update(file=name))
     assert refusal(folder).startswith("manifest.json, variants.trace.file: ")
 
 
@@ -176,7 +170,7 @@ def test_traversal_so_is_the_file_of_a_variant(folder: Path, name: str) -> None:
 def test_the_manifest_cannot_hold_a_digest_of_itself_or_of_what_vouches_for_it(
     folder: Path, name: str
 ) -> None:
-    rewrite(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
+    change_manifest(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
     assert f"{name} cannot have a digest in the manifest itself" in refusal(folder)
 
 
@@ -197,11 +191,11 @@ def test_a_manifest_of_gigabytes_is_not_read_into_memory(folder: Path) -> None:
 
 
 def test_what_a_manifest_holds_is_not_repeated_whole(folder: Path) -> None:
-    rewrite(folder, lambda m: m["files"].update({"\x1b[2J" + "z" * 100_000: 1}))
+    change_manifest(folder, lambda m: m["files"].update({"\x1b[2J" + "z" * 100_000: 1}))
     message = refusal(folder)
     assert len(message) < 1000
     assert message.isprintable()
-    rewrite(folder, lambda m: m.update(schema_version=["z" * 100_000]))
+    change_manifest(folder, lambda m: m.update(schema_version=["z" * 100_000]))
     assert len(refusal(folder)) < 1000
 
 
@@ -213,7 +207,7 @@ def test_an_axis_of_any_length_is_no_more_than_a_wrong_manifest(folder: Path) ->
         manifest["inputs"] = [free]
         manifest["golden"][0]["inputs"]["x"] = empty
 
-    rewrite(folder, change)
+    change_manifest(folder, change)
     assert refusal(folder).startswith("manifest.json, golden.0.inputs.x.shape.1: ")
 
 
