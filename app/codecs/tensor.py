@@ -24,8 +24,13 @@ MAX_NPY_HEADER_BYTES = 4096
 INEXACT = 2**53  # from here on a float may stand for another whole number than was written
 MAX_SHOWN = 8  # of a client's names, in an error
 MAX_SHOWN_CHARACTERS = 60
-# Of files that Python 2 wrote, and of odd literals: their senders would fill our log.
-NPY_WARNINGS = ({"message": r"Reading `\.npy`"}, {"module": "<unknown>"})
+# Of files that Python 2 wrote, of odd literals and of dtypes by names that numpy gives up: their
+# senders would fill our log.
+NPY_WARNINGS = (
+    {"message": r"Reading `\.npy`"},
+    {"module": "<unknown>"},
+    {"module": r"numpy\.lib\."},
+)
 # What numpy's reader of the header, a Python literal, raises at what is none.
 NPY_DAMAGE = (
     *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),

@@ -19,7 +19,8 @@ class Plan:
 
     Attributes:
         seed: of everything that is drawn.
-        requests: before the stop; some more come while it stops.
+        requests: before the stop, at least: they go on until versions were switched and refused,
+            where any are published; some more come while it stops.
         workers: processes; of several, one is killed.
         cache_bytes: of the server.
         hangs: forwards may hang, where there is one process with its three replicas.

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,7 +81,7 @@ class _Round:
         await self._until_idle(None)
         before, self._hung_before = Holdings.of(self._server), self._hung()
         began = time.monotonic()
-        await self._storm(plan.requests - warm, kill=plan.workers > 1)
+        await self._storm(plan.requests - warm, kill=plan.workers > 1, enough=self._is_enough)
         figures["seconds"] = time.monotonic() - began
         await self._until_idle(before)
         self._compare(await scrape(port))
@@ -91,9 +91,17 @@ class _Round:
         await self._stop()
         figures["requests"] = self._checker.counts.total()
 
-    async def _storm(self, requests: int, *, kill: bool = False) -> None:
-        """All clients at once, and the operator beside them."""
-        left = _until(iter(range(requests)), time.monotonic() + self._plan.seconds)
+    def _is_enough(self) -> bool:
+        """Whether a version has taken over and another one was refused, if any are published."""
+        seen = self._operator.seen
+        return not self._plan.switches or (seen.switches > 0 and seen.refused > 0)
+
+    async def _storm(
+        self, requests: int, *, kill: bool = False, enough: Callable[[], bool] = lambda: True
+    ) -> None:
+        """All clients at once, and the operator beside them; so many requests, and until enough."""
+        wanted = itertools.takewhile(lambda n: n < requests or not enough(), itertools.count())
+        left = _until(wanted, time.monotonic() + self._plan.seconds)
         work = [asyncio.create_task(self._operator.look())]
         if self._plan.switches:
             work.append(asyncio.create_task(self._operator.switch()))

@@ -14,6 +14,7 @@ SEED = 20_261_122
 ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "plan",
     [
@@ -36,3 +37,4 @@ def test_nothing_is_lost_doubled_wrong_or_misdelivered(plan: Plan, tmp_path: Pat
         assert outcome.faults["fells"] + outcome.faults["breaks"] > 0
         assert outcome.faults["hangs"] > 0
         assert outcome.figures["switches"] > 0
+        assert outcome.figures["refused"] > 0

@@ -29,6 +29,7 @@ def test_what_a_target_begins_with_passes(name: str) -> None:
 
 
 @needs_atheris
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [12, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_short_run_finds_nothing(tmp_path: Path, seconds: int) -> None:
     each_s = seconds / len(MODULES)

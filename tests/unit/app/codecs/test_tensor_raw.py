@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
+import string
 import tracemalloc
 from typing import Any
 
@@ -122,6 +124,14 @@ class TestNpy:
     def test_a_file_that_python_2_wrote_is_read_without_a_word(self) -> None:
         (got,) = rows(NPY, npy_of(header("(2L, 3L)"), PAIR.tobytes()))
         np.testing.assert_array_equal(got, PAIR)
+
+    @pytest.mark.parametrize("order", ["", *"<>=|"])
+    def test_no_dtype_is_worth_a_warning(self, order: str) -> None:
+        """Some names of dtypes are taken by numpy with a warning, such as a4."""
+        for letter, size in itertools.product(string.ascii_letters + "?", ("", "4", "8")):
+            body = npy_of(header("(2, 3)", f"'{order}{letter}{size}'"), PAIR.tobytes())
+            with contextlib.suppress(InvalidInput):
+                rows(NPY, body)
 
     @pytest.mark.parametrize("fortran", [False, True])
     def test_many_items(self, fortran: bool) -> None:
