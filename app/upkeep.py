@@ -18,6 +18,7 @@ from app.engine.replicas import Prove, Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, ReplicaHangs
 from app.metrics import Metrics
 from app.types import Device, ModelId
+from app.watch import Watch
 
 LOG = structlog.get_logger(__name__)
 RECOVERY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
@@ -211,10 +212,11 @@ class Upkeep:
 
     async def _watch(self) -> None:
         """Give up threads that do not come back from native code: nothing else can end them."""
+        watch = Watch(HANG_LOOKS)
         while True:
             await asyncio.sleep(self._hang_s / HANG_LOOKS)
             for replica in self.replicas:
-                if replica.silent_s() > self._hang_s:
+                if watch.hangs(replica):
                     self._hangs(replica)
 
     def _hangs(self, replica: Replica) -> None:

@@ -209,9 +209,10 @@ class Replica:
         self._thread.do(Job(job, is_batch=False))
         return await future
 
-    def silent_s(self) -> float:
-        """For how many seconds its thread has been in one forward, or one step of a load."""
-        return self._thread.silent_s()
+    @property
+    def step(self) -> int | None:
+        """Number of the forward, or the step of a load, that its thread is in; None: in none."""
+        return self._thread.step
 
     @property
     def lost_threads(self) -> int:

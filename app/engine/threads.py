@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from app.errors import ReplicaHangs
 from app.types import ModelId
 
 T = TypeVar("T")
+STEPS = itertools.count(1)  # of all threads
 
 
 class Job(NamedTuple):
@@ -37,6 +38,8 @@ class ReplicaThread:
     Attributes:
         backends: touched in the thread only.
         in_batch: whether what it does is a batch, be it between the parts of something else.
+        step: number of what it is at, which no other step of any thread has; None: it waits for a
+            job.
     """
 
     def __init__(self, name: str, begin: Callable[[], None]) -> None:
@@ -44,9 +47,9 @@ class ReplicaThread:
         self._begin = begin
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._later: deque[Job | None] = deque()
-        self._beat_at: float | None = None  # moment of time.monotonic; None: it waits for a job
         self._orphaned = False
         self.in_batch = False
+        self.step: int | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
@@ -70,11 +73,6 @@ class ReplicaThread:
         self._orphaned = True
         self._jobs.put(None)
 
-    def silent_s(self) -> float:
-        """For how many seconds one and the same step has been running; 0: nothing does."""
-        beat_at = self._beat_at
-        return 0.0 if beat_at is None else max(0.0, time.monotonic() - beat_at)
-
     def beat(self) -> None:
         """In the thread: another step of a job begins.
 
@@ -83,7 +81,7 @@ class ReplicaThread:
         """
         if self._orphaned:
             raise ReplicaHangs("the thread was given up")
-        self._beat_at = time.monotonic()
+        self.step = next(STEPS)
 
     def between(self) -> None:
         """In the thread, between the parts of something long: let batches go first."""
@@ -102,9 +100,9 @@ class ReplicaThread:
     def _work(self) -> None:
         self._begin()
         while (job := self._next()) is not None and not self._orphaned:
-            self._beat_at = time.monotonic()
+            self.step = next(STEPS)
             self._do(job)
-            self._beat_at = None
+            self.step = None
             del job  # an idle thread must not keep the last batch alive
         if self._orphaned:
             for backend in self.backends.values():

@@ -317,3 +317,24 @@ def test_a_forward_that_hangs_costs_a_replica_and_not_the_process(
         assert httpx.post(f"{server.url}/predict", json={"input": [3, 0]}).status_code == 200
         server.signal()
         assert server.exit_code() == 0
+
+
+def test_a_process_that_was_stopped_in_a_forward_has_no_replica_that_hangs(
+    models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `docker pause` does, or a host that moves a virtual machine."""
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("SLOW_UNTIL", str(gate))
+    with running(models, log, SLOW, hang_s="2", request_timeout_ms="30000") as server:
+        with post_on_the_wire(server.port, b'{"input": [2, 0]}') as connection:
+            server.wait_for_metric("torchlane_batch_size_count", lambda n: n >= 1)
+            server.signal(signal.SIGSTOP)
+            time.sleep(3)
+            server.signal(signal.SIGCONT)
+            time.sleep(
+                0.7
+            )  # it is looked at again, and has not done what it would have done in 3 s
+            gate.touch()
+            assert b"200 OK" in connection.recv(65536)
+        assert server.metric("torchlane_replica_faults_total") == 0
+        assert "replica_sick" not in server.log

@@ -332,12 +332,26 @@ class TestGivingUpAThread:
         self.go_on.set()
         assert await replica.close(1.0)
 
-    async def test_silence_is_counted_from_the_last_sign_of_life(self, replica: Replica) -> None:
-        assert replica.silent_s() == 0
+    async def test_each_sign_of_life_is_another_step(self, replica: Replica) -> None:
+        idle = replica.step
         await self.stuck(replica)
-        await until(lambda: replica.silent_s() > 0.05)
+        stuck = replica.step
         replica.beat()
-        assert replica.silent_s() < 0.05
+        assert idle is None
+        assert None not in (stuck, replica.step)
+        assert replica.step != stuck
         self.go_on.set()
-        await until(lambda: replica.silent_s() == 0)
+        await until(lambda: replica.step is None)
+        assert await replica.close(1.0)
+
+    async def test_no_step_of_a_new_thread_is_one_of_the_thread_that_hangs(
+        self, replica: Replica
+    ) -> None:
+        await self.stuck(replica)
+        hanging = replica.step
+        replica.give_up_thread(ReplicaHangs("it hangs"))
+        steps = [await replica.call(lambda: replica.step) for _ in range(3)]
+        assert None not in steps
+        assert len({hanging, *steps}) == 4
+        self.go_on.set()
         assert await replica.close(1.0)
