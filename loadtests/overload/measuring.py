@@ -1,4 +1,4 @@
-"""One server under one model: its capacity by a closed loop, then loads by an open one."""
+"""One server under one model: what it holds, then loads that are multiples of that."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from loadtests.openloop.address import Address, Unreachable
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
 from loadtests.overload.cases import Case
+from loadtests.overload.ladder import LADDER, capacity
 from loadtests.overload.loads import OK, Load, Offer, ideal_refused, load_of
 from loadtests.overload.quota import Quota, quota
 from loadtests.wire import HEAD_END
@@ -31,6 +32,7 @@ KNOWN = 8  # requests whose answers are compared before any load
 WARM_UP_S, CAPACITY_S = 1.0, 3.0  # the latter at most
 MOST_FAILED = 0.01  # of a closed loop's answers: above it there is no capacity to speak of
 LEAD_S = 0.5
+STEP_S = 2.0  # at most, of each rate that is tried to find the capacity
 LONGER = 3  # times as long below capacity: refusals are rare there, and have to be counted
 PATIENCE_S = 2.0  # who has no answer so long after the last request was due is late
 CONNECTIONS = 4096
@@ -58,13 +60,15 @@ class Measured:
     """One server under one model.
 
     Attributes:
-        capacity_per_s: by the closed loop, without a deadline.
+        closed_per_s: answers in a closed loop, without a deadline.
+        capacity_per_s: see `loadtests.overload.ladder.capacity`.
         share: of a core that it had; None: a whole one.
         loads: in the order of the plan.
     """
 
     case: str
     server: str
+    closed_per_s: float
     capacity_per_s: float
     share: float | None
     loads: tuple[Load, ...]
@@ -113,20 +117,36 @@ class Measuring:
         with limited as group, Fleet() as fleet:
             running = _Running(fleet, subject.spec, group)
             running.start()
-            capacity_per_s = self._capacity(subject, running)
+            closed_per_s = self._closed(subject, running)
             if subject.bounded is not None:
-                running.start_anew(subject.bounded(capacity_per_s))
+                running.start_anew(subject.bounded(closed_per_s))
+            capacity_per_s = self._capacity(subject, running, closed_per_s)
             loads = []
             stalled = share_stalled(self.cores, STALL_S)
             for times in self.plan.loads:
-                load = self._load(subject, running, times, capacity_per_s)
+                load = self._load(subject, running, times, capacity_per_s, self.plan)
                 before, stalled = stalled, share_stalled(self.cores, STALL_S)
                 loads.append(dataclasses.replace(load, stalled=(before + stalled) / 2))
                 self.tell(loads[-1])
             share = None if group is None else subject.share
-            return Measured(subject.case.name, subject.server, capacity_per_s, share, tuple(loads))
+            return Measured(
+                *(subject.case.name, subject.server, closed_per_s, capacity_per_s, share),
+                tuple(loads),
+            )
 
-    def _capacity(self, subject: Subject, running: _Running) -> float:
+    def _capacity(self, subject: Subject, running: _Running, closed_per_s: float) -> float:
+        plan = dataclasses.replace(self.plan, seconds=min(STEP_S, self.plan.seconds))
+        found = capacity(
+            closed_per_s, lambda share: self._load(subject, running, share, closed_per_s, plan)
+        )
+        if found is None:
+            raise CheckError(
+                f"{subject.spec.name} does not answer even {LADDER[-1]:.0%} of the "
+                f"{closed_per_s:,.0f}/s of a closed loop within {plan.deadline_ms} ms"
+            )
+        return found
+
+    def _closed(self, subject: Subject, running: _Running) -> float:
         """Answers per second of a closed loop, whose requests say no deadline."""
         bodies = self._bodies(subject)
         with running.awake() as server, pinned(self.cores.generator):
@@ -152,18 +172,17 @@ class Measuring:
         return run.requests_per_s
 
     def _load(
-        self, subject: Subject, running: _Running, times: float, capacity_per_s: float
+        self, subject: Subject, running: _Running, times: float, capacity_per_s: float, plan: Plan
     ) -> Load:
         case, rate_per_s, seed = subject.case, times * capacity_per_s, next(self._seeds)
         bodies = self._bodies(subject)
         room_s = MAX_BYTES / (rate_per_s * bodies.request_bytes) - LEAD_S
-        seconds = self.plan.seconds * (LONGER if times < 1 and case.one_by_one else 1)
-        deadline_s = self.plan.deadline_ms / 1000
+        seconds = plan.seconds * (LONGER if times < 1 and case.one_by_one else 1)
+        deadline_s = plan.deadline_ms / 1000
         offer = Offer(times, rate_per_s, LEAD_S, min(seconds, room_s), deadline_s)
         due_s = schedule("poisson", rate_per_s, LEAD_S + offer.seconds, seed)
         requests = [
-            with_deadline(bodies.request(number), self.plan.deadline_ms)
-            for number in range(len(due_s))
+            with_deadline(bodies.request(number), plan.deadline_ms) for number in range(len(due_s))
         ]
         with running.awake() as server, pinned(self.cores.generator):
             before_s = server.cpu_s()

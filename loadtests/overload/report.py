@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.bench.references import TITLES
+from loadtests.overload.ladder import HELD
 from loadtests.overload.loads import Load
 from loadtests.overload.measuring import Measured
 from loadtests.overload.verdicts import Judged
@@ -24,8 +25,10 @@ COLUMNS = (
 )
 VERDICT_COLUMNS = ("model", "figure", "wanted", "measured", "")
 LEGEND = (
-    "Open loop, Poisson arrivals; load: times what the same server answered in a closed loop "
-    "without deadlines. Times count from the moment at which a request was due. In time: right "
+    "Open loop, Poisson arrivals; load: times the capacity, which is what the same server answered "
+    f"in a closed loop without deadlines, or, where less than {HELD:.0%} of that comes in time in "
+    "an open one, the most that came in time there. Times count from the moment at which a request "
+    "was due. In time: right "
     "answers within the deadline. Late: right answers after it, 408, 504 and none at all. Refused: "
     "429 and 503. p50, p99: of all that were not refused. Lag: p99 of the generator's own, in ms. "
     "Hint/truth: median of retry_after_ms over the time until what was accepted before had been "
@@ -74,9 +77,11 @@ def titles(results: Sequence[Measured], case_titles: Mapping[str, str]) -> dict[
         of_case = [each for each in results if each.case == case]
         lines = [case_titles[case]]
         capacities = ", ".join(
-            f"{TITLES[each.server]} {each.capacity_per_s:,.0f}/s" for each in of_case
+            f"{TITLES[each.server]} {each.capacity_per_s:,.0f}/s "
+            f"({each.closed_per_s:,.0f} in a closed loop)"
+            for each in of_case
         )
-        lines.append(f"capacity by a closed loop: {capacities}")
+        lines.append(f"capacity: {capacities}")
         shares = {each.share for each in of_case}
         if shares != {None}:
             limited = ", ".join(f"{share:g}" for share in sorted(s for s in shares if s))

@@ -61,7 +61,7 @@ def load(times: float, **changes: object) -> Load:
 
 
 def measured(case: str, *loads: Load, server: str = "torchlane") -> Measured:
-    return Measured(case, server, 100.0, None, loads)
+    return Measured(case, server, 110.0, 100.0, None, loads)
 
 
 def hints(*pairs: tuple[float, float]) -> Hints:
