@@ -16,12 +16,16 @@ NO_PRESSURE = (
 )
 LEAST_S = 1e-9  # no batch takes no time at all
 EFFICIENT = 0.9  # of the best throughput: a smaller batch that reaches it is preferred
+# Batches of other sizes, after which it is forgotten that a size was slow: who is thought to be
+# slow is not run, and would never be found out to be quick again.
+FORGET_AFTER = 256
 
 
 class BatchTimes:
-    """Seconds of one batch, waiting for its thread included, by its number of items.
+    """Seconds of one batch by its number of items: of the model, and of everything around it.
 
-    Known at the powers of two; between them it is taken to grow evenly, beyond the largest known in
+    What is around it, such as the event loop's turns, is taken to be the same for every size. The
+    model's is known at the powers of two; between them it is taken to grow evenly, beyond the largest known in
     proportion, and below the smallest not to shrink: rather too long than too short.
 
     Args:
@@ -36,6 +40,11 @@ class BatchTimes:
         self.most = most
         self._sizes = sorted(measured)
         self._means = [max(LEAST_S, measured[size]) for size in self._sizes]
+        self._bases = list(self._means)  # as they were at first, to compare sizes by
+        self._ran = [0] * len(self._sizes)  # the number of batches when one of them was the last
+        self._batches = 0
+        self._overhead_s = 0.0
+        self._overheads: list[float] = []  # in a row, each longer than one is believed
         self._surprises: list[tuple[float, int]] = []  # times what was expected, and the size
         self._deviation = 0.0  # of what batches took from what was expected, as a share of that
         self.full_s = self.expected_s(most)
@@ -47,6 +56,10 @@ class BatchTimes:
 
     def expected_s(self, items: int) -> float:
         """Of a batch of so many items; 0 as long as nothing is known."""
+        compute_s = self._compute_s(items)
+        return compute_s + self._overhead_s if compute_s > 0 else 0.0
+
+    def _compute_s(self, items: int) -> float:
         sizes, means = self._sizes, self._means
         if not sizes:
             return 0.0
@@ -58,18 +71,31 @@ class BatchTimes:
         low, high = sizes[at - 1], sizes[at]
         return means[at - 1] + (means[at] - means[at - 1]) * (items - low) / (high - low)
 
-    def took(self, items: int, seconds: float) -> None:
-        """A batch of so many items took so long."""
+    def took(self, items: int, compute_s: float, overhead_s: float | None = None) -> None:
+        """A batch has ended.
+
+        Args:
+            items: of it.
+            compute_s: that the model took.
+            overhead_s: that it took beside: waiting for its thread, and for the event loop at its
+                end; None: it is not known.
+        """
+        self._batches += 1
         size = min(1 << (items - 1).bit_length(), max(self.most, items))
-        expected_s = self.expected_s(items)
+        expected_s = self._compute_s(items)
         if expected_s <= 0 or not self._sizes[0] <= size <= self._sizes[-1]:
-            self._learn(size, max(LEAST_S, seconds * size / items))
+            self._learn(size, max(LEAST_S, compute_s * size / items))
         else:
             at = bisect_left(self._sizes, items)
             known = range(at if self._sizes[at] == items or at == 0 else at - 1, at + 1)
-            off = self._believed(seconds / expected_s, size, known) - 1
+            off = self._believed(compute_s / expected_s, size, known) - 1
             self._scale(known, 1 + WEIGHT * off)
-            self._deviation += WEIGHT * (abs(off) - self._deviation)
+            off_s = off * expected_s
+            whole_s = expected_s + self._overhead_s
+            if overhead_s is not None:
+                off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s)
+            self._deviation += WEIGHT * (abs(off_s) / whole_s - self._deviation)
+            self._forget(at, known)
         self.full_s = self.expected_s(self.most)
 
     def efficient(self, allowed_s: float) -> int:
@@ -111,11 +137,51 @@ class BatchTimes:
         )
         return 1.0
 
+    def _believe_overhead(self, seconds: float, most_s: float) -> float:
+        """Take it to be so long, or not quite; returns by how much it was off.
+
+        Args:
+            seconds: of the newest batch.
+            most_s: that one batch may be believed to be longer than was expected.
+        """
+        off_s = seconds - self._overhead_s
+        if off_s <= most_s:
+            self._overheads.clear()
+        else:
+            self._overheads.append(seconds)
+            if len(self._overheads) == NO_ACCIDENT:
+                self._overhead_s = min(self._overheads)
+                self._overheads.clear()
+                return 0.0
+            off_s = most_s
+        self._overhead_s += WEIGHT * off_s
+        return off_s
+
+    def _forget(self, at: int, known: range) -> None:
+        """Sizes that were not run for long are as slow as the one that was run just now, no slower.
+
+        Args:
+            at: which that was.
+            known: the means that it was expected by.
+        """
+        for each in known:
+            self._ran[each] = self._batches
+        if self._batches % FORGET_AFTER:
+            return
+        slower = self._means[at] / self._bases[at]  # than at first
+        for each, ran in enumerate(self._ran):
+            if self._batches - ran >= FORGET_AFTER:
+                self._means[each] = min(self._means[each], self._bases[each] * slower)
+
     def _scale(self, which: range, factor: float) -> None:
         for each in which:
             self._means[each] = max(LEAST_S, self._means[each] * factor)
 
     def _learn(self, size: int, seconds: float) -> None:
         at = bisect_left(self._sizes, size)
+        near = min(at, len(self._sizes) - 1)
+        slower = self._means[near] / self._bases[near] if self._sizes else 1.0
         self._sizes.insert(at, size)
         self._means.insert(at, seconds)
+        self._bases.insert(at, seconds / slower)
+        self._ran.insert(at, self._batches)

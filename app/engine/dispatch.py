@@ -170,18 +170,19 @@ class Dispatcher:
             ended = self._clock.now()
             line.running -= 1
             line.running_s -= expected_s
-            took_s = report.compute_s
+            took_s, overhead_s = report.compute_s, None
             if undisturbed:
                 # From where it could have begun: what keeps a batch from its device counts too.
                 ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
                 began = now if tickets[0].moved else min(now, max(replica.free_since, ready_at))
                 took_s = max(took_s, ended - began)
+                overhead_s = took_s - report.compute_s
             replica.free_since = ended
             # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
             line.used_s += took_s if report.fault is None else min(took_s, expected_s)
             self._record(line, replica, tickets, report, now)
             if report.fault is None:
-                line.times.took(len(tickets), took_s)
+                line.times.took(len(tickets), report.compute_s, overhead_s)
             self.worked_at = self._clock.now()
 
         def failed(error: BaseException) -> Report:

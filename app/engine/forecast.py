@@ -12,7 +12,7 @@ from app.types import ModelId
 
 MARGIN = 2.0  # mean deviations of batches that a forecast is longer than what it expects
 OVERDUE_S = 1.0  # a batch that is late by so much and a full batch may never come
-RESERVE = 0.03  # of the time allowed: for the ways from the caller and back, which nobody sees here
+RESERVE = 0.05  # of the time allowed: for the ways from the caller and back, which nobody sees here
 
 
 class Forecast:
