@@ -23,7 +23,7 @@ from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
 from app.api.bodies import BodyMemory
-from app.api.errors import install_error_handlers
+from app.api.error_handlers import install_error_handlers
 from app.api.memo import AnswerMemo
 from app.api.middleware import RequestMiddleware
 from app.api.openapi import install_openapi

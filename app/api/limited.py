@@ -42,6 +42,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**uvicorn)
         self.service = service
         self.ids = ids
+        mine: Any = self
+        self._keep_alive_s = float(mine.timeout_keep_alive)  # to uvicorn's types it is whole
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
         self._refusal: CallerError | None = None
@@ -121,7 +123,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._reads = BETWEEN
         self._bytes_without_body = 0
         if self._due is not None:  # it was answered already
-            self._wait(self.timeout_keep_alive)
+            self._wait(self._keep_alive_s)
         self.body_ends()
 
     def body_ends(self) -> None:
@@ -131,7 +133,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def answered(self) -> None:
         """Wait for the next request, or for the rest of a body that is not wanted any more."""
         if self._reads == BETWEEN:
-            self._wait(self.timeout_keep_alive)
+            self._wait(self._keep_alive_s)
         elif self._reads == BODY:
             self._wait(self.service.limits.timeout_s)
         else:
@@ -159,10 +161,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What came is not HTTP, or its head is too large; uvicorn's own answer is a text."""
-        self._cut(
-            self._refusal
-            or MalformedRequest("this is no HTTP/1.1 request; the connection is closed")
-        )
+        self._cut(self._refusal or MalformedRequest(NO_HTTP))
 
     def _wait(self, most_s: float) -> None:
         """From now on the client has so much time."""
@@ -182,7 +181,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = None
         now = self.loop.time()
         if self._due is None:
-            self._set_timer(now + self.timeout_keep_alive)
+            self._set_timer(now + self._keep_alive_s)
         elif self._due > now:
             self._set_timer(self._due)
         elif self._reads in (HEAD, SLOW_HEAD):

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.entries import ADMIN
 from app.api.access import CALLER, is_admin_path
 from app.api.endpoints import Endpoints
-from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body, error_response
+from app.api.error_handlers import error_response
+from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import Abandoned, ShuttingDown, TorchlaneError

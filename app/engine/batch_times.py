@@ -11,9 +11,7 @@ MOST = 5.0  # times what was expected: more of one batch is an accident, and cou
 # of them says. The last of three accidents may have been a hundred times too long. It was wrong at
 # every size if they were of two sizes: one size alone may have been measured badly, or be special.
 NO_ACCIDENT = 3
-NO_PRESSURE = (
-    8  # full batches that fit into the time allowed: then nothing is gained by smaller ones
-)
+NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
 LEAST_S = 1e-9  # no batch takes no time at all
 EFFICIENT = 0.9  # of the best throughput: a smaller batch that reaches it is preferred
 # Batches of other sizes, after which it is forgotten that a size was slow: who is thought to be
@@ -25,8 +23,9 @@ class BatchTimes:
     """Seconds of one batch by its number of items: of the model, and of everything around it.
 
     What is around it, such as the event loop's turns, is taken to be the same for every size. The
-    model's is known at the powers of two; between them it is taken to grow evenly, beyond the largest known in
-    proportion, and below the smallest not to shrink: rather too long than too short.
+    model's is known at the powers of two; between them it is taken to grow evenly, beyond the
+    largest known in proportion, and below the smallest not to shrink: rather too long than too
+    short.
 
     Args:
         most: items in one batch at most.

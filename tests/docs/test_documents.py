@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from app import errors
-from app.api.errors import HTTP_CODES, STATUS
+from app.api.error_handlers import HTTP_CODES
+from app.api.errors import STATUS
 from app.metrics import Metrics
 from app.settings import PREFIX, Settings
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
+from app.engine.isolation import Report
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.errors import DeadlineExceeded, Overloaded
@@ -56,7 +57,10 @@ class SimulatedReplica(Replica):
         backend, began = FakeBackend(), self._clock.now()
         result = work(backend)
         items = len(backend.batches[0])
-        self.busy, self.ends = True, began + self._seconds[model.name](items)
+        seconds = self._seconds[model.name](items)
+        if isinstance(result, Report):
+            result = replace(result, compute_s=seconds)
+        self.busy, self.ends = True, began + seconds
         self.ran.append(Batch(model.name, items, began, self.ends))
 
         def finish() -> None:

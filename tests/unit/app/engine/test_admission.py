@@ -218,7 +218,7 @@ async def test_deadlines_in_no_order_are_counted_one_by_one() -> None:
         await turns()
         with pytest.raises(Overloaded):
             await r.ask(98, within=0.019)
-        urgent = r.start(99, within=0.021)
+        urgent = r.start(99, within=0.022)
         await turns()
         r.backend.gate.set()
         assert values(await urgent) == [198]

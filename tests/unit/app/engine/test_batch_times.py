@@ -105,6 +105,76 @@ def test_surprises_in_both_directions_are_accidents() -> None:
         assert times.expected_s(8) <= 1.8 * before + 1e-9
 
 
+def test_what_is_around_a_batch_is_the_same_for_every_size() -> None:
+    times = BatchTimes(64, FLAT)
+    for _ in range(40):
+        times.took(2, FLAT[2], 0.1)
+    for items, seconds in FLAT.items():
+        assert times.expected_s(items) == pytest.approx(seconds + 0.1, rel=0.01)
+    for _ in range(40):
+        times.took(64, FLAT[64], 0.0)
+    for items, seconds in FLAT.items():
+        assert times.expected_s(items) == pytest.approx(seconds, rel=0.01)
+
+
+def test_a_batch_of_which_only_the_model_s_part_is_known_says_nothing_of_the_rest() -> None:
+    times = BatchTimes(64, LINEAR)
+    for _ in range(40):
+        times.took(8, LINEAR[8], 0.1)
+    for _ in range(40):
+        times.took(8, LINEAR[8])
+    assert times.expected_s(8) == pytest.approx(LINEAR[8] + 0.1, rel=0.01)
+
+
+def test_one_stall_does_not_count_for_more_than_it_may() -> None:
+    times = BatchTimes(64, LINEAR)
+    times.took(8, LINEAR[8], 1000.0)
+    assert times.expected_s(8) == pytest.approx(LINEAR[8] * 1.8)
+    for _ in range(30):
+        times.took(8, LINEAR[8], 0.0)
+    assert times.expected_s(8) == pytest.approx(LINEAR[8], rel=0.01)
+
+
+def test_of_three_stalls_in_a_row_the_shortest_is_believed() -> None:
+    times = BatchTimes(64, LINEAR)
+    for seconds in (9.0, 3.0, 70.0):
+        times.took(8, LINEAR[8], seconds)
+    assert times.expected_s(1) == pytest.approx(LINEAR[1] + 3.0)
+
+
+def overloaded(times: BatchTimes, batches: int, around_s: float) -> list[int]:
+    """Batches of the size that is thought to be the best, each beside a loop that is busy so long.
+
+    Of the size 64 the first ones are hit by other work on the machine.
+    """
+    sizes = []
+    for number in range(batches):
+        items = times.efficient(0.1)
+        slow = 40.0 if number < 20 and items > 2 else 1.0
+        times.took(items, (0.0003 + 0.00002 * items) * slow, around_s)
+        sizes.append(items)
+    return sizes
+
+
+@pytest.mark.parametrize("around_s", [0.0, 0.001])
+def test_a_size_that_was_slow_once_is_not_avoided_for_ever(around_s: float) -> None:
+    times = BatchTimes(64, {size: 0.0003 + 0.00002 * size for size in FLAT})
+    sizes = overloaded(times, 1200, around_s)
+    assert min(sizes) < 64  # for a while it is
+    assert sizes[-300:] == [64] * 300
+
+
+def test_a_size_that_is_slow_is_tried_and_left_again() -> None:
+    times = BatchTimes(64, {size: 0.0003 + 0.00002 * size for size in FLAT})
+    sizes = []
+    for _ in range(5000):
+        items = times.efficient(0.1)
+        times.took(items, 0.002 * items if items > 8 else 0.0003 + 0.00002 * items)
+        sizes.append(items)
+    assert sum(size > 8 for size in sizes) < 0.05 * len(sizes)
+    assert any(size > 8 for size in sizes[-600:])
+
+
 def test_scatter_is_known() -> None:
     times = BatchTimes(8, {8: 0.010})
     for index in range(200):

@@ -69,7 +69,7 @@ async def test_a_flood_of_a_model_of_one_replica_leaves_the_other_replica_alone(
 async def test_who_has_one_replica_is_refused_by_what_that_one_can_do() -> None:
     s = simulation({"flooded": per_batch(0.05), "other": per_batch(0.05)}, [BOTH, ("flooded",)], 1)
     for _ in range(10):
-        s.ask("other", within=0.52)  # half a second of the one replica
+        s.ask("other", within=0.54)  # half a second of the one replica
     await s.run(0.01)
     refused = s.ask("other", within=0.53)
     assert refused.retry_after_s == pytest.approx(0.49)
