@@ -10,7 +10,7 @@ from loadtests.overload.cases import NAMES, SERVERS
 
 LOADS = (0.7, 1.0, 2.0, 4.0)
 ITEM_MS = 6.0  # at 10 the best of servers would have to refuse 0.3 % of a load of 0.7
-DIGITS_CORES = 0.3
+DIGITS_CORES = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--digits-cores",
         type=above_zero,
         default=DIGITS_CORES,
-        help="share of a core for every server of digits, so that the generator can offer four "
-        "times what it holds (default: 0.3; 1: all of it)",
+        help="share of a core for every server of digits, by a quota of the kernel (default: 1, all "
+        "of it; a third of one is enough for the generator to offer four times what this server "
+        "holds)",
     )
     parser.add_argument(
         "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
