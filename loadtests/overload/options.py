@@ -45,9 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--digits-cores",
         type=above_zero,
         default=DIGITS_CORES,
-        help="share of a core for every server of digits, by a quota of the kernel (default: 1, all "
-        "of it; a third of one is enough for the generator to offer four times what this server "
-        "holds)",
+        help="share of a core for every server of digits, by a quota of the kernel (default: 1, "
+        "all of it; with 0.3 the generator can offer four times what this server holds)",
     )
     parser.add_argument(
         "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
