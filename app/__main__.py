@@ -25,6 +25,7 @@ from app.logs import configure_logs
 from app.processes.server import RESERVE, Server
 from app.processes.worker import Place, Worker, obey_parent_alone
 from app.settings import PREFIX, Settings, SettingsError, load_settings
+from models.quiet import DEPRECATIONS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -44,8 +45,8 @@ Create = Callable[[Settings, Worker | None], "FastAPI"]
 
 def main(create: Create | None = None, arguments: Sequence[str] | None = None) -> int:
     """Serve what `create` (app.main.create_app) puts together; returns the exit code."""
-    # Serving TorchScript is what this is for; torch 2.13 announces its deprecation at every call.
-    warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
+    for message in DEPRECATIONS:  # before there are threads, each of which may exchange filters
+        warnings.filterwarnings("ignore", message)
     options = _parser().parse_args(arguments)
     place: Place | None = options.worker
     if place is not None:

@@ -44,7 +44,8 @@ from app.errors import DeviceLost
 from app.installing import BackendFactory, Choice, Installer
 from app.lifecycle import Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
-from app.metrics import Metrics, ServedModel
+from app.metrics import Metrics
+from app.metrics.asked import ServedModel
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
 from app.repository.store import Artifact, Repository

@@ -21,15 +21,15 @@ class Tally:
 
     def __init__(self, hand_over: Callable[[float], None]) -> None:
         self._hand_over = hand_over
-        self._amount = 0
+        self._amount = 0.0
 
-    def inc(self, amount: int = 1) -> None:
-        """Count so many more."""
+    def inc(self, amount: float = 1) -> None:
+        """Count so many more; not negative."""
         self._amount += amount
 
     def flush(self) -> None:
         """Hand over what has been counted."""
-        amount, self._amount = self._amount, 0
+        amount, self._amount = self._amount, 0.0
         if amount:
             self._hand_over(amount)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -26,6 +27,7 @@ RECOVERY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
 # Threads of all replicas that may hang in native code at once before the process gives itself up.
 MOST_LOST_THREADS = 3
 HANG_LOOKS = 4  # at every replica, in the time after which it hangs
+OVERSLEPT = 1.5  # times the pause between two looks: the process stood still, no look counts
 
 
 class Maker(NamedTuple):
@@ -212,9 +214,12 @@ class Upkeep:
 
     async def _watch(self) -> None:
         """Give up threads that do not come back from native code: nothing else can end them."""
-        watch = Watch(HANG_LOOKS)
+        watch, pause_s = Watch(HANG_LOOKS), self._hang_s / HANG_LOOKS
         while True:
-            await asyncio.sleep(self._hang_s / HANG_LOOKS)
+            began = time.monotonic()
+            await asyncio.sleep(pause_s)
+            if time.monotonic() - began > OVERSLEPT * pause_s:
+                continue  # nothing could run for a part of it
             for replica in self.replicas:
                 if watch.hangs(replica):
                     self._hangs(replica)

@@ -24,6 +24,7 @@ from models.processor import (
     machine,
     this_cpu,
 )
+from models.quiet import QUANTIZED, ignore_warnings
 from models.tensors import TensorSpec
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
@@ -85,10 +86,10 @@ def hush_quantized_tensors() -> None:
     """Say once, to nobody, that quantized tensors are deprecated.
 
     Torch 2.13 tells so once a process, on stderr where an int8 file is loaded: amid structured
-    logs. Called from Python it is a warning, which can be caught.
+    logs. Called from Python it is a warning, which can be ignored.
     """
-    with _hushed():
-        torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
+    ignore_warnings(message=QUANTIZED)
+    torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
 class Compiled:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 import warnings
 
+# What torch 2.13 tells of what we do on purpose: of TorchScript at every call, of quantized tensors
+# once a process.
+QUANTIZED = r"torch\.quantize_per_tensor"
+DEPRECATIONS = ("`torch.jit.*is deprecated", QUANTIZED)
+
 
 def ignore_warnings(*, message: str = "", module: str = "") -> None:
     """Pass over such warnings from now on, in the whole process; cheap where it is so already.

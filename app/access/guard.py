@@ -13,7 +13,8 @@ from app.access.entries import PREDICT, ApiKey, parse_limits
 from app.access.keyring import Keyring
 from app.access.rates import Rates
 from app.errors import Forbidden, RateLimited, Unauthorized
-from app.metrics import KeyMetrics, Metrics
+from app.metrics import Metrics
+from app.metrics.bound import KeyMetrics
 
 BEARER = b"bearer "
 ANYBODY = ""  # names of keys are never empty

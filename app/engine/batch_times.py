@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
@@ -14,9 +15,66 @@ NO_ACCIDENT = 3
 NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
 LEAST_S = 1e-9  # no batch takes no time at all
 EFFICIENT = 0.9  # of the best throughput: a smaller batch that reaches it is preferred
-# Batches of other sizes, after which it is forgotten that a size was slow: who is thought to be
-# slow is not run, and would never be found out to be quick again.
-FORGET_AFTER = 256
+# Where not even a batch of one leaves half of the time: larger ones that take hardly longer.
+HARDLY_LONGER = 1.25
+# Who is thought to be slow is not run, and would never be found out to be quick again. After so
+# many times what a size is believed to take, half of that is believed, down to what the sizes that
+# are run say; whenever that was wrong it takes twice as long to the next time.
+PATIENCE = 20.0
+MOST_PATIENCE = 64 * PATIENCE
+MUCH_LONGER = 1.5
+
+
+class _Size:
+    """What is known of batches of one size.
+
+    Attributes:
+        mean_s: of the model.
+        base_s: that at first, to compare sizes by.
+        ran: the number of batches when one of it was the last.
+        last_s: of the model, the last time.
+        idle_s: seconds of smaller sizes, while more waited, since it was run or forgiven.
+        patience: times what it takes, until it is forgiven.
+        forgiven: it was, and has not been run since.
+    """
+
+    __slots__ = ("base_s", "forgiven", "idle_s", "last_s", "mean_s", "patience", "ran")
+
+    def __init__(self, mean_s: float, base_s: float, ran: int = 0) -> None:
+        self.mean_s = mean_s
+        self.base_s = base_s
+        self.ran = ran
+        self.last_s = self.idle_s = 0.0
+        self.patience = PATIENCE
+        self.forgiven = False
+
+    @property
+    def slower(self) -> float:
+        """Times what it took at first."""
+        return self.mean_s / self.base_s
+
+    def scale(self, factor: float) -> None:
+        """Believe it to take so many times as long."""
+        self.mean_s = max(LEAST_S, self.mean_s * factor)
+
+    def was_run(self, batches: int, seconds: float, ratio: float) -> None:
+        """The newest batch was of it, and took so long, and so many times what was expected."""
+        if ratio <= MUCH_LONGER:
+            self.patience = PATIENCE
+        elif self.forgiven:
+            self.patience = min(MOST_PATIENCE, 2 * self.patience)
+        self.ran, self.last_s, self.idle_s, self.forgiven = batches, seconds, 0.0, False
+
+    def was_not_run(self, seconds: float, slower: float) -> None:
+        """A smaller one has taken so long, and takes so many times what it took at first."""
+        self.idle_s += seconds
+        least_s = self.base_s * slower
+        costs_s = max(self.mean_s, self.last_s)
+        slow = self.mean_s > MUCH_LONGER * least_s  # less is no more than scatter
+        if slow and self.idle_s >= self.patience * costs_s:
+            self.mean_s = max(LEAST_S, least_s, self.mean_s / 2)
+            self.idle_s = 0.0
+            self.forgiven = True
 
 
 class BatchTimes:
@@ -37,14 +95,15 @@ class BatchTimes:
 
     def __init__(self, most: int, measured: Mapping[int, float]) -> None:
         self.most = most
-        self._sizes = sorted(measured)
-        self._means = [max(LEAST_S, measured[size]) for size in self._sizes]
-        self._bases = list(self._means)  # as they were at first, to compare sizes by
-        self._ran = [0] * len(self._sizes)  # the number of batches when one of them was the last
+        self._items = sorted(measured)
+        means = [max(LEAST_S, measured[items]) for items in self._items]
+        self._sizes = [_Size(mean_s, mean_s) for mean_s in means]
         self._batches = 0
+        self._all_at = -1  # the number of batches when every size was found to be wrong
+        self._surprises: list[tuple[float, int]] = []  # times what was expected, and the size
         self._overhead_s = 0.0
         self._overheads: list[float] = []  # in a row, each longer than one is believed
-        self._surprises: list[tuple[float, int]] = []  # times what was expected, and the size
+        self._accident_ended = -math.inf
         self._deviation = 0.0  # of what batches took from what was expected, as a share of that
         self.full_s = self.expected_s(most)
 
@@ -55,22 +114,33 @@ class BatchTimes:
 
     def expected_s(self, items: int) -> float:
         """Of a batch of so many items; 0 as long as nothing is known."""
-        compute_s = self._compute_s(items)
+        compute_s = self.compute_s(items)
         return compute_s + self._overhead_s if compute_s > 0 else 0.0
 
-    def _compute_s(self, items: int) -> float:
-        sizes, means = self._sizes, self._means
-        if not sizes:
+    def compute_s(self, items: int) -> float:
+        """Of that in the model; 0 as long as nothing is known."""
+        known = self._items
+        if not known:
             return 0.0
-        at = bisect_left(sizes, items)
-        if at == len(sizes):
-            return means[-1] * items / sizes[-1]
-        if at == 0 or sizes[at] == items:
-            return means[at]
-        low, high = sizes[at - 1], sizes[at]
-        return means[at - 1] + (means[at] - means[at - 1]) * (items - low) / (high - low)
+        at = bisect_left(known, items)
+        if at == len(known):
+            return self._sizes[-1].mean_s * items / known[-1]
+        above_s = self._sizes[at].mean_s
+        if at == 0 or known[at] == items:
+            return above_s
+        below_s = self._sizes[at - 1].mean_s
+        share = (items - known[at - 1]) / (known[at] - known[at - 1])
+        return below_s + (above_s - below_s) * share
 
-    def took(self, items: int, compute_s: float, overhead_s: float | None = None) -> None:
+    def took(
+        self,
+        items: int,
+        compute_s: float,
+        overhead_s: float | None = None,
+        span: tuple[float, float] | None = None,
+        *,
+        pressed: bool = True,
+    ) -> None:
         """A batch has ended.
 
         Args:
@@ -78,23 +148,37 @@ class BatchTimes:
             compute_s: that the model took.
             overhead_s: that it took beside: waiting for its thread, and for the event loop at its
                 end; None: it is not known.
+            span: the moments at which it began and ended. What makes several longer that ran side
+                by side is one accident.
+            pressed: more waited, so that a larger batch could have been run.
         """
         self._batches += 1
         size = min(1 << (items - 1).bit_length(), max(self.most, items))
-        expected_s = self._compute_s(items)
-        if expected_s <= 0 or not self._sizes[0] <= size <= self._sizes[-1]:
+        expected_s = self.compute_s(items)
+        if expected_s <= 0 or not self._items[0] <= size <= self._items[-1]:
             self._learn(size, max(LEAST_S, compute_s * size / items))
-        else:
-            at = bisect_left(self._sizes, items)
-            known = range(at if self._sizes[at] == items or at == 0 else at - 1, at + 1)
-            off = self._believed(compute_s / expected_s, size, known) - 1
-            self._scale(known, 1 + WEIGHT * off)
-            off_s = off * expected_s
-            whole_s = expected_s + self._overhead_s
-            if overhead_s is not None:
-                off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s)
-            self._deviation += WEIGHT * (abs(off_s) / whole_s - self._deviation)
-            self._forget(at, known)
+            self.full_s = self.expected_s(self.most)
+            return
+        whole_s = expected_s + self._overhead_s
+        at = bisect_left(self._items, items)
+        known = range(at if self._items[at] == items or at == 0 else at - 1, at + 1)
+        apart = span is None or span[0] >= self._accident_ended
+        ratio = compute_s / expected_s
+        off = self._believed(ratio, size, known, apart) - 1
+        for each in known:
+            self._sizes[each].scale(1 + WEIGHT * off)
+        off_s = off * expected_s
+        if overhead_s is not None:
+            off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s, apart)
+        self._deviation += WEIGHT * (abs(off_s) / whole_s - self._deviation)
+        if span is not None and (self._surprises or self._overheads):
+            self._accident_ended = max(self._accident_ended, span[1])
+        for each in known:
+            self._sizes[each].was_run(self._batches, compute_s, ratio)
+        if pressed:
+            took_s, slower = compute_s + (overhead_s or 0.0), self._sizes[at].slower
+            for larger in self._sizes[at + 1 :]:
+                larger.was_not_run(took_s, slower)
         self.full_s = self.expected_s(self.most)
 
     def efficient(self, allowed_s: float) -> int:
@@ -102,50 +186,64 @@ class BatchTimes:
 
         As many as it may, unless a full batch takes an eighth of that and more. Then only sizes
         that take no more than half of it are considered, for a request may find another batch
-        running; and of these the smallest that is nearly as efficient as the best.
+        running; and of these the smallest that is nearly as efficient as the best. Where none does,
+        because so much is around every batch, those are that take hardly longer than one item.
         """
         if self.full_s * NO_PRESSURE <= max(0.0, allowed_s):
             return self.most
         sizes = [1 << power for power in range((self.most - 1).bit_length())] + [self.most]
-        fitting = [size for size in sizes if self.expected_s(size) <= allowed_s / 2] or [1]
+        fitting = [size for size in sizes if self.expected_s(size) <= allowed_s / 2]
+        if not fitting:
+            hardly_s = HARDLY_LONGER * self.expected_s(1)
+            fitting = [1] + [size for size in sizes[1:] if self.expected_s(size) <= hardly_s]
         best = max(size / self.expected_s(size) for size in fitting)
         return next(size for size in fitting if size / self.expected_s(size) >= EFFICIENT * best)
 
-    def _believed(self, ratio: float, size: int, known: range) -> float:
+    def _believed(self, ratio: float, size: int, known: range, apart: bool) -> float:
         """What to make of a batch that took so many times what was expected.
 
         Args:
             ratio: so many.
             size: of the batch, rounded up to a power of two.
-            known: the means that it was expected by.
+            known: the sizes that it was expected by.
+            apart: it began after the last accident had ended.
         """
         if 1 / MOST <= ratio <= MOST:
             self._surprises.clear()
             return ratio
         longer = ratio > 1
+        if self._surprises and not apart:
+            return min(ratio, MOST)
         if self._surprises and (self._surprises[-1][0] > 1) is not longer:
             self._surprises.clear()
         self._surprises.append((ratio, size))
         if len(self._surprises) < NO_ACCIDENT:
             return min(ratio, MOST)
         ratios = [each for each, _ in self._surprises]
+        factor = min(ratios) if longer else max(ratios)
         one_size = all(each == size for _, each in self._surprises)
         self._surprises.clear()
-        self._scale(
-            known if one_size else range(len(self._means)), min(ratios) if longer else max(ratios)
-        )
+        for each, of_size in enumerate(self._sizes):
+            # Who was not run since all were found to be wrong was only ever thought to be so.
+            if not one_size or each in known or of_size.ran <= self._all_at:
+                of_size.scale(factor)
+        if not one_size:
+            self._all_at = self._batches
         return 1.0
 
-    def _believe_overhead(self, seconds: float, most_s: float) -> float:
+    def _believe_overhead(self, seconds: float, most_s: float, apart: bool) -> float:
         """Take it to be so long, or not quite; returns by how much it was off.
 
         Args:
             seconds: of the newest batch.
             most_s: that one batch may be believed to be longer than was expected.
+            apart: it began after the last accident had ended.
         """
         off_s = seconds - self._overhead_s
         if off_s <= most_s:
             self._overheads.clear()
+        elif self._overheads and not apart:
+            return 0.0  # that one has said it
         else:
             self._overheads.append(seconds)
             if len(self._overheads) == NO_ACCIDENT:
@@ -156,31 +254,9 @@ class BatchTimes:
         self._overhead_s += WEIGHT * off_s
         return off_s
 
-    def _forget(self, at: int, known: range) -> None:
-        """Sizes that were not run for long are as slow as the one that was run just now, no slower.
-
-        Args:
-            at: which that was.
-            known: the means that it was expected by.
-        """
-        for each in known:
-            self._ran[each] = self._batches
-        if self._batches % FORGET_AFTER:
-            return
-        slower = self._means[at] / self._bases[at]  # than at first
-        for each, ran in enumerate(self._ran):
-            if self._batches - ran >= FORGET_AFTER:
-                self._means[each] = min(self._means[each], self._bases[each] * slower)
-
-    def _scale(self, which: range, factor: float) -> None:
-        for each in which:
-            self._means[each] = max(LEAST_S, self._means[each] * factor)
-
     def _learn(self, size: int, seconds: float) -> None:
-        at = bisect_left(self._sizes, size)
-        near = min(at, len(self._sizes) - 1)
-        slower = self._means[near] / self._bases[near] if self._sizes else 1.0
-        self._sizes.insert(at, size)
-        self._means.insert(at, seconds)
-        self._bases.insert(at, seconds / slower)
-        self._ran.insert(at, self._batches)
+        at = bisect_left(self._items, size)
+        near = min(at, len(self._items) - 1)
+        slower = self._sizes[near].slower if self._sizes else 1.0
+        self._items.insert(at, size)
+        self._sizes.insert(at, _Size(seconds, seconds / slower, self._batches))

@@ -16,6 +16,7 @@ from app.engine.line import Line
 from app.engine.policy import Decision, decide
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import BackendFailed, DeviceLost, ReplicaError
+from app.metrics import Metrics
 from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
@@ -35,6 +36,7 @@ class Dispatcher:
         replicas: all there are.
         clock: the engine's.
         settle: takes every outcome, exactly once per ticket.
+        metrics: where to count what replicas run.
         block_s: for a batch that is expected to take less, the event loop stands still until it is
             there; see `EngineConfig`.
     """
@@ -44,11 +46,15 @@ class Dispatcher:
         replicas: list[Replica],
         clock: Clock,
         settle: Settle,
+        metrics: Metrics,
         block_s: float = 0.0,
     ) -> None:
         self._replicas = replicas
         self._clock = clock
         self._settle = settle
+        self._ran = {
+            each.name: metrics.batches_of(each.name, str(each.device)) for each in replicas
+        }
         self._block_s = block_s
         self._blocked = False  # has the event loop stood still in this turn?
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
@@ -159,9 +165,11 @@ class Dispatcher:
             self._settle(line, ticket, None, now - ticket.enqueued_at, 0.0)
         if not tickets:
             return
+        left_waiting = line.batcher.waiting > 0
         line.metrics.batch_size.observe(len(tickets))
         items = [ticket.item for ticket in tickets]
         expected_s = line.times.expected_s(len(items))
+        compute_s = line.times.compute_s(len(items))
 
         def work(backend: Backend) -> Report:
             return run_batch(backend, items, line.contract, replica.beat)
@@ -170,7 +178,8 @@ class Dispatcher:
             ended = self._clock.now()
             line.running -= 1
             line.running_s -= expected_s
-            took_s, overhead_s = report.compute_s, None
+            took_s = report.compute_s
+            overhead_s: float | None = None
             if undisturbed:
                 # From where it could have begun: what keeps a batch from its device counts too.
                 ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
@@ -178,11 +187,15 @@ class Dispatcher:
                 took_s = max(took_s, ended - began)
                 overhead_s = took_s - report.compute_s
             replica.free_since = ended
+            self._ran[replica.name].ran(len(items), max(0.0, ended - now), report.compute_s)
             # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
             line.used_s += took_s if report.fault is None else min(took_s, expected_s)
             self._record(line, replica, tickets, report, now)
             if report.fault is None:
-                line.times.took(len(tickets), report.compute_s, overhead_s)
+                span = (now, ended)
+                line.times.took(
+                    len(tickets), report.compute_s, overhead_s, span, pressed=left_waiting
+                )
             self.worked_at = self._clock.now()
 
         def failed(error: BaseException) -> Report:
@@ -193,9 +206,9 @@ class Dispatcher:
         line.running += 1
         line.running_s += expected_s  # so that other replicas go to others meanwhile
         undisturbed = not replica.is_called  # by what is loaded in its thread
-        replica.busy_until = now + expected_s
+        replica.busy_until = now + compute_s  # what is around it has mostly been by now
         # Never for what was not measured.
-        self._blocked = undisturbed and 0.0 < expected_s < self._block_s
+        self._blocked = undisturbed and 0.0 < compute_s < self._block_s
         replica.start(line.model, work, done, failed, self._block_s if self._blocked else 0.0)
 
     def _record(

@@ -36,7 +36,9 @@ from app.errors import (
     ReplicaError,
     ShuttingDown,
 )
-from app.metrics import Metrics, ModelGauges, ModelMetrics
+from app.metrics import Metrics
+from app.metrics.asked import ModelGauges
+from app.metrics.bound import ModelMetrics
 from app.types import Answer, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
@@ -99,7 +101,7 @@ class Engine:
         metrics.cache_limit.set(config.cache_bytes)
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
-        self._dispatcher = Dispatcher(replicas, clock, self._settle, config.block_s)
+        self._dispatcher = Dispatcher(replicas, clock, self._settle, metrics, config.block_s)
         self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
         self._admission = Admission(self._forecast, clock)
         self._lag = ReadingLag(clock, lambda: self._dispatcher.worked_at)

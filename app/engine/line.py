@@ -10,7 +10,7 @@ from app.engine.batching import Batcher
 from app.engine.isolation import Contract
 from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits
 from app.engine.refusal import Refusal
-from app.metrics import ModelMetrics
+from app.metrics.bound import ModelMetrics
 from app.types import ModelId
 
 MOST_ARREARS_S = 1.0  # of device time that a model may have coming to it

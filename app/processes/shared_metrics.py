@@ -23,7 +23,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from app.metrics import LABELS, MODEL_GAUGES, MODEL_INFO, Metrics, ModelGauges
+from app.metrics import Metrics
+from app.metrics.asked import MODEL_GAUGES, MODEL_INFO, ModelGauges
+from app.metrics.counted import LABELS
 from app.processes.neighbours import Neighbours
 from app.types import ModelId
 

@@ -8,7 +8,7 @@ from many connections, and multiples of the larger figure would say little of ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from loadtests.overload.loads import Load
 
@@ -16,7 +16,11 @@ LADDER = (1.0, 0.8, 0.64, 0.5, 0.4, 0.3, 0.2)  # of the closed loop's rate
 HELD = 0.9  # answered in time, of what was to be
 
 
-def capacity(closed_per_s: float, offer: Callable[[float], Load]) -> float | None:
+class NotHeld(Exception):
+    """No rate was held, or one was not what was to be offered: there is no capacity to speak of."""
+
+
+def capacity(closed_per_s: float, offer: Callable[[float], Load]) -> tuple[float, Sequence[Load]]:
     """Requests per second, which multiples are offered of.
 
     The closed loop's, where HELD of them are answered in time in an open loop too; else the most
@@ -27,14 +31,18 @@ def capacity(closed_per_s: float, offer: Callable[[float], Load]) -> float | Non
         offer: what comes of this share of them in an open loop.
 
     Returns:
-        None if not even the last rate is held.
+        the capacity, and what was tried.
+
+    Raises:
+        NotHeld: if not even the last rate is held, or the generator did not hold one that was.
     """
-    most_per_s = 0.0
+    tried: list[Load] = []
     for share in LADDER:
-        load = offer(share)
-        if load.goodput_per_s >= HELD * closed_per_s:
-            return closed_per_s
-        most_per_s = max(most_per_s, load.goodput_per_s)
-        if load.goodput_per_s >= HELD * load.offered_per_s:
-            return most_per_s
-    return None
+        tried.append(load := offer(share))
+        best = max(tried, key=lambda each: each.goodput_per_s)
+        at_once = load.goodput_per_s >= HELD * closed_per_s
+        if at_once or load.goodput_per_s >= HELD * load.offered_per_s:
+            if best.doubt is not None:
+                raise NotHeld(f"what it answers most of could not be offered: {best.doubt}")
+            return closed_per_s if at_once else best.goodput_per_s, tried
+    raise NotHeld(f"not even {LADDER[-1]:.0%} of a closed loop's {closed_per_s:,.0f}/s was held")

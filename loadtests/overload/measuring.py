@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ from loadtests.openloop.address import Address, Unreachable
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
 from loadtests.overload.cases import Case
-from loadtests.overload.ladder import LADDER, capacity
+from loadtests.overload.ladder import NotHeld, capacity
 from loadtests.overload.loads import OK, Load, Offer, ideal_refused, load_of
 from loadtests.overload.quota import Quota, quota
 from loadtests.wire import HEAD_END
@@ -61,9 +61,10 @@ class Measured:
 
     Attributes:
         closed_per_s: answers in a closed loop, without a deadline.
-        capacity_per_s: see `loadtests.overload.ladder.capacity`.
+        capacity_per_s: that, or what an open loop holds: see `loadtests.overload.ladder`.
         share: of a core that it had; None: a whole one.
         loads: in the order of the plan.
+        tried: to find the capacity, if it was; `times` are of the closed loop's rate there.
     """
 
     case: str
@@ -72,6 +73,7 @@ class Measured:
     capacity_per_s: float
     share: float | None
     loads: tuple[Load, ...]
+    tried: tuple[Load, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Measuring:
             closed_per_s = self._closed(subject, running)
             if subject.bounded is not None:
                 running.start_anew(subject.bounded(closed_per_s))
-            capacity_per_s = self._capacity(subject, running, closed_per_s)
+            capacity_per_s, tried = self._capacity(subject, running, closed_per_s)
             loads = []
             stalled = share_stalled(self.cores, STALL_S)
             for times in self.plan.loads:
@@ -132,19 +134,27 @@ class Measuring:
             return Measured(
                 *(subject.case.name, subject.server, closed_per_s, capacity_per_s, share),
                 tuple(loads),
+                tuple(tried),
             )
 
-    def _capacity(self, subject: Subject, running: _Running, closed_per_s: float) -> float:
+    def _capacity(
+        self, subject: Subject, running: _Running, closed_per_s: float
+    ) -> tuple[float, Sequence[Load]]:
+        """What it holds in an open loop, and the loads that say so.
+
+        Where items cost the same in any batch and little beside, the closed loop has said it.
+        """
+        if subject.case.one_by_one:
+            return closed_per_s, ()
         plan = dataclasses.replace(self.plan, seconds=min(STEP_S, self.plan.seconds))
-        found = capacity(
-            closed_per_s, lambda share: self._load(subject, running, share, closed_per_s, plan)
-        )
-        if found is None:
-            raise CheckError(
-                f"{subject.spec.name} does not answer even {LADDER[-1]:.0%} of the "
-                f"{closed_per_s:,.0f}/s of a closed loop within {plan.deadline_ms} ms"
+        try:
+            return capacity(
+                closed_per_s, lambda share: self._load(subject, running, share, closed_per_s, plan)
             )
-        return found
+        except NotHeld as error:
+            raise CheckError(
+                f"{subject.spec.name} within {plan.deadline_ms} ms: {error}"
+            ) from error
 
     def _closed(self, subject: Subject, running: _Running) -> float:
         """Answers per second of a closed loop, whose requests say no deadline."""

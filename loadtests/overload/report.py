@@ -26,9 +26,9 @@ COLUMNS = (
 VERDICT_COLUMNS = ("model", "figure", "wanted", "measured", "")
 LEGEND = (
     "Open loop, Poisson arrivals; load: times the capacity, which is what the same server answered "
-    f"in a closed loop without deadlines, or, where less than {HELD:.0%} of that comes in time in "
-    "an open one, the most that came in time there. Times count from the moment at which a request "
-    "was due. In time: right "
+    "in a closed loop without deadlines; or, of digits, where less than "
+    f"{HELD:.0%} of that comes in time in an open loop, the most that came in time there. Times "
+    "count from the moment at which a request was due. In time: right "
     "answers within the deadline. Late: right answers after it, 408, 504 and none at all. Refused: "
     "429 and 503. p50, p99: of all that were not refused. Lag: p99 of the generator's own, in ms. "
     "Hint/truth: median of retry_after_ms over the time until what was accepted before had been "
@@ -166,7 +166,11 @@ def as_json(results: Sequence[Measured], lines: Sequence[Judged], conditions: Js
     return {
         **conditions,
         "results": [
-            {**_without(each, "loads"), "loads": [_load(load) for load in each.loads]}
+            {
+                **_without(each, "loads", "tried"),
+                "loads": [_load(load) for load in each.loads],
+                "tried": [_load(load) for load in each.tried],
+            }
             for each in results
         ],
         "acceptance": [dataclasses.asdict(each) for each in lines],

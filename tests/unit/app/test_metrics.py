@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client import Gauge
 
-from app.metrics import Metrics, ServedModel
+from app.metrics import Metrics
+from app.metrics.asked import ServedModel
 from app.types import ModelId
 
 MODEL = ModelId("double", 3)
@@ -87,3 +88,15 @@ def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None
     for gauge in gauges:
         mode = gauge._multiprocess_mode  # there is no public way to ask
         assert mode in {"livesum", "livemin", "livemax"}, gauge
+
+
+def test_what_a_replica_ran_adds_up() -> None:
+    metrics = Metrics()
+    metrics.batches_of("cpu#0", "cpu").ran(3, busy_s=0.5, compute_s=0.25)
+    metrics.batches_of("cpu#0", "cpu").ran(5, busy_s=0.25, compute_s=0.125)
+    metrics.batches_of("cpu#1", "cpu").ran(1, busy_s=9.0, compute_s=9.0)
+    labels = {"replica": "cpu#0", "device": "cpu"}
+    assert sample(metrics, "torchlane_replica_batches_total", **labels) == 2
+    assert sample(metrics, "torchlane_replica_items_total", **labels) == 8
+    assert sample(metrics, "torchlane_replica_busy_seconds_total", **labels) == 0.75
+    assert sample(metrics, "torchlane_replica_compute_seconds_total", **labels) == 0.375

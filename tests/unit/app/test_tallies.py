@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from app.metrics import SECONDS, Metrics
+from app.metrics import Metrics
+from app.metrics.counted import SECONDS
 from app.tallies import HistogramTally, Tally
 from app.types import ModelId
 

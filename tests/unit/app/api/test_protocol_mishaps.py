@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.api.exchange import Exchange
 from app.errors import InvalidInput
-from app.metrics import RequestMetrics
+from app.metrics.bound import RequestMetrics
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, listening, until

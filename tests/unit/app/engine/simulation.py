@@ -87,6 +87,7 @@ class Simulation:
 
     engine: Engine
     clock: ManualClock
+    metrics: Metrics
     replicas: Sequence[SimulatedReplica]
     asked: list[Asked] = field(default_factory=list)
     _coming: list[tuple[float, int, str, float]] = field(default_factory=list)
@@ -157,11 +158,12 @@ def simulation(
     clock = ManualClock()
     replicas = [SimulatedReplica(f"fake#{at}", clock, seconds) for at in range(len(serves))]
     config = EngineConfig(BatchLimits(max_batch_size, 0.0), 100_000, 0, None)
-    engine = Engine([*replicas], clock, Metrics(), config)
+    metrics = Metrics()
+    engine = Engine([*replicas], clock, metrics, config)
     sizes = [1 << power for power in range(max_batch_size.bit_length())]
     for replica, models in zip(replicas, serves, strict=True):
         replica.models = {ModelId(model, 1): Serving(()) for model in models}
     for model, of_batch in (expected or seconds).items():
         measured = {size: of_batch(size) for size in sizes}
         engine.publish(ModelId(model, 1), model, CONTRACT, measured)
-    return Simulation(engine, clock, replicas)
+    return Simulation(engine, clock, metrics, replicas)

@@ -78,3 +78,23 @@ async def test_who_has_one_replica_is_refused_by_what_that_one_can_do() -> None:
     await s.run(0.6)
     assert taken.done_at == pytest.approx(taken.at + 0.54)
     assert not any(each.expired for each in s.asked)
+
+
+async def test_the_metrics_say_what_each_replica_did() -> None:
+    s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.2)}, [BOTH, ("other",)])
+    flood(s, "flooded", 200)
+    flood(s, "other", 100)
+    await s.run(4)
+    assert sum(len(replica.ran) for replica in s.replicas) > 8
+    for replica in s.replicas:
+        ended = [each for each in replica.ran if each.ends <= s.clock.now()]
+        wanted = {
+            "batches_total": len(ended),
+            "items_total": sum(each.items for each in ended),
+            "busy_seconds_total": sum(each.ends - each.began for each in ended),
+            "compute_seconds_total": sum(each.ends - each.began for each in ended),
+        }
+        labels = {"replica": replica.name, "device": "cpu"}
+        for name, value in wanted.items():
+            found = s.metrics.registry.get_sample_value(f"torchlane_replica_{name}", labels)
+            assert found == pytest.approx(value), name

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtests.overload.ladder import LADDER, capacity
+from loadtests.overload.ladder import LADDER, NotHeld, capacity
 from loadtests.overload.loads import Load
 from tests.unit.loadtests.overload.made import load
 
@@ -42,7 +42,9 @@ def collapses(holds_per_s: float) -> Callable[[float], float]:
 
 def test_who_answers_in_time_what_a_closed_loop_had_is_asked_once() -> None:
     offer, shares = server(refuses_for_nothing(920.0))
-    assert capacity(CLOSED_PER_S, offer) == CLOSED_PER_S
+    found, tried = capacity(CLOSED_PER_S, offer)
+    assert found == CLOSED_PER_S
+    assert [each.offer.times for each in tried] == [1.0]
     assert shares == [1.0]
 
 
@@ -57,12 +59,22 @@ def test_who_answers_in_time_what_a_closed_loop_had_is_asked_once() -> None:
 )
 def test_else_the_most_that_came_in_time(answers: Callable[[float], float], found: float) -> None:
     offer, shares = server(answers)
-    assert capacity(CLOSED_PER_S, offer) == pytest.approx(found, rel=0.01)
+    assert capacity(CLOSED_PER_S, offer)[0] == pytest.approx(found, rel=0.01)
     assert shares == list(LADDER[: len(shares)])
     assert shares[-1] * CLOSED_PER_S * 0.9 <= found  # and no rate below one that was held
 
 
 def test_who_holds_nothing_has_no_capacity() -> None:
     offer, shares = server(lambda _: 0.0)
-    assert capacity(CLOSED_PER_S, offer) is None
+    with pytest.raises(NotHeld, match="not even 20% of a closed loop's 1,000/s"):
+        capacity(CLOSED_PER_S, offer)
     assert shares == list(LADDER)
+
+
+def test_what_could_not_be_offered_is_no_capacity() -> None:
+    def offer(share: float) -> Load:
+        offered = share * CLOSED_PER_S
+        return load(share, offered_per_s=offered, in_time=round(min(offered, 700)), starved=1)
+
+    with pytest.raises(NotHeld, match="1 requests found no connection free"):
+        capacity(CLOSED_PER_S, offer)
