@@ -21,8 +21,8 @@ from mypyc.build import mypycify
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parents[1]
-# What every request runs through, but for the protocol and the metrics, which derive from Python
-# classes or are derived from, and the codecs, whose work is numpy's and simdjson's.
+# What every request runs through, but for the metrics, which Python classes are derived from, and
+# the codecs, whose work is numpy's and simdjson's.
 COMPILED = (
     "app/access/guard.py",
     "app/api/bodies.py",
