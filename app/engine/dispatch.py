@@ -206,7 +206,7 @@ class Dispatcher:
         line.running += 1
         line.running_s += expected_s  # so that other replicas go to others meanwhile
         undisturbed = not replica.is_called  # by what is loaded in its thread
-        replica.busy_until = now + compute_s  # what is around it has mostly been by now
+        replica.busy_until = now + expected_s
         # Never for what was not measured.
         self._blocked = undisturbed and 0.0 < compute_s < self._block_s
         replica.start(line.model, work, done, failed, self._block_s if self._blocked else 0.0)

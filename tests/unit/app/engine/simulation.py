@@ -37,12 +37,17 @@ class Batch:
 
 
 class SimulatedReplica(Replica):
-    """Computes at once, and is done when the clock says so."""
+    """Computes at once, and is done when the clock says so.
+
+    Attributes:
+        around_s: that every batch takes beside the model.
+    """
 
     def __init__(self, name: str, clock: ManualClock, seconds: Mapping[str, Seconds]) -> None:
         super().__init__(name, Device("cpu"))
         self.ran: list[Batch] = []
         self.ends = NEVER
+        self.around_s = 0.0
         self._clock = clock
         self._seconds = seconds
 
@@ -60,7 +65,7 @@ class SimulatedReplica(Replica):
         seconds = self._seconds[model.name](items)
         if isinstance(result, Report):
             result = replace(result, compute_s=seconds)
-        self.busy, self.ends = True, began + seconds
+        self.busy, self.ends = True, began + seconds + self.around_s
         self.ran.append(Batch(model.name, items, began, self.ends))
 
         def finish() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import pytest
 
@@ -95,3 +96,17 @@ async def test_retry_after_knows_of_another_models_share() -> None:
         pairs = told_and_true([each for each in s.asked if each.model == model])
         assert len(pairs) > 100
         assert share_within(pairs) >= 0.95
+
+
+async def test_what_is_around_batches_is_foreseen_and_makes_none_of_them_small() -> None:
+    """As where the event loop is busy reading: 20 ms beside each forward of a millisecond."""
+    size = 32
+    s = simulation({"model": lambda _: 0.001}, [("model",)], size)
+    s.replicas[0].around_s = 0.02
+    poisson(s, "model", 2.0 * size / 0.021, 4.0, seed=5)
+    await s.run(8)
+    ran = s.replicas[0].ran
+    assert statistics.mean(batch.items for batch in ran[len(ran) // 2 : -5]) > 0.9 * size
+    late = [each for each in s.asked if each.retry_after_s is None and each.expired]
+    assert len(late) < 0.01 * len(s.asked)
+    assert share_within(told_and_true(s.asked)) > 0.95
