@@ -13,7 +13,6 @@ import contextlib
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from app.logs import configure_logs
 from app.processes.server import RESERVE, Server
 from app.processes.worker import Place, Worker, obey_parent_alone
 from app.settings import PREFIX, Settings, SettingsError, load_settings
-from models.quiet import DEPRECATIONS
+from models.quiet import DEPRECATIONS, ignore_warnings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -46,7 +45,7 @@ Create = Callable[[Settings, Worker | None], "FastAPI"]
 def main(create: Create | None = None, arguments: Sequence[str] | None = None) -> int:
     """Serve what `create` (app.main.create_app) puts together; returns the exit code."""
     for message in DEPRECATIONS:  # before there are threads, each of which may exchange filters
-        warnings.filterwarnings("ignore", message)
+        ignore_warnings(message=message)
     options = _parser().parse_args(arguments)
     place: Place | None = options.worker
     if place is not None:
