@@ -104,7 +104,7 @@ class Installer:
             artifact = await in_thread(lambda: self._repository.open(model), _let_go)
             selection = self._select(artifact)
             golden = Golden(artifact.manifest, selection.tolerance)
-            batch_s: dict[int, float] = {}
+            batch_s: dict[str, dict[int, float]] = {}
             maker = self._maker(artifact, selection, golden, batch_s)
             await self._upkeep.install_everywhere(model, maker)
         except Exception as error:
@@ -151,7 +151,11 @@ class Installer:
         return selection
 
     def _maker(
-        self, artifact: Artifact, selection: Selection, golden: Golden, batch_s: dict[int, float]
+        self,
+        artifact: Artifact,
+        selection: Selection,
+        golden: Golden,
+        batch_s: dict[str, dict[int, float]],
     ) -> Maker:
         """How a replica gets a backend that has proved itself.
 
@@ -159,7 +163,7 @@ class Installer:
             artifact: what is loaded.
             selection: in which form.
             golden: its examples.
-            batch_s: batch size -> seconds, filled with what the replay took.
+            batch_s: replica -> batch size -> seconds, filled with what the replay took.
         """
 
         def load(device: Device) -> Backend:
@@ -171,11 +175,11 @@ class Installer:
                 raise
             return backend
 
-        def prove(backend: Backend, between: Between) -> None:
+        def prove(replica: str, backend: Backend, between: Between) -> None:
             golden.replay(backend, (), between)
             backend.warm_up(golden.batches(self._buckets), between)
             took_s = golden.replay(backend, self._buckets, between)  # warming may choose others
-            batch_s.update(took_s)
+            batch_s[replica] = took_s
 
         return Maker(load, prove)
 

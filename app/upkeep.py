@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import structlog
 
-from app.backends.base import Backend
-from app.engine.replicas import Prove, Replica, ReplicaState
+from app.backends.base import Backend, Between
+from app.engine.replicas import Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, ReplicaHangs
 from app.metrics import Metrics
 from app.types import Device, ModelId
@@ -31,10 +31,15 @@ OVERSLEPT = 1.5  # times the pause between two looks: the process stood still, n
 
 
 class Maker(NamedTuple):
-    """How a model gets onto a replica, see `Replica.install`."""
+    """How a model gets onto a replica; `prove` is told the name of that, see `Replica.install`."""
 
     load: Callable[[Device], Backend]
-    prove: Prove
+    prove: Callable[[str, Backend, Between], None]
+
+    async def install(self, model: ModelId, replica: Replica) -> None:
+        """Load it there, prove it there."""
+        load, prove = partial(self.load, replica.device), partial(self.prove, replica.name)
+        await replica.install(model, load, prove)
 
 
 class Upkeep:
@@ -117,8 +122,7 @@ class Upkeep:
     async def _install(self, replica: Replica, model: ModelId) -> None:
         """One at a time on each replica: loading and rebuilding must not undo each other."""
         async with self._locks[replica.name]:
-            maker = self._makers[model]
-            await replica.install(model, partial(maker.load, replica.device), maker.prove)
+            await self._makers[model].install(model, replica)
 
     async def remove_everywhere(self, model: ModelId) -> None:
         """Take a model from all replicas, and try it on none of them again."""
@@ -199,7 +203,7 @@ class Upkeep:
             if model not in self._makers:
                 continue  # condemned meanwhile
             try:
-                await replica.install(model, partial(make.load, replica.device), make.prove)
+                await make.install(model, replica)
             except DeviceLost:
                 raise
             except ReplicaHangs as error:  # and with the thread went what it had: all anew

@@ -1,8 +1,7 @@
-"""How long a batch takes, by its size: measured before it serves, and corrected by every batch."""
+"""How long a batch takes on one replica, by its size: measured first, corrected by every batch."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
@@ -80,6 +79,8 @@ class _Size:
 class BatchTimes:
     """Seconds of one batch by its number of items: of the model, and of everything around it.
 
+    Of one model on one replica: devices differ, also where they have one name.
+
     What is around it, such as the event loop's turns, is taken to be the same for every size. The
     model's is known at the powers of two; between them it is taken to grow evenly, beyond the
     largest known in proportion, and below the smallest not to shrink: rather too long than too
@@ -103,7 +104,6 @@ class BatchTimes:
         self._surprises: list[tuple[float, int]] = []  # times what was expected, and the size
         self._overhead_s = 0.0
         self._overheads: list[float] = []  # in a row, each longer than one is believed
-        self._accident_ended = -math.inf
         self._deviation = 0.0  # of what batches took from what was expected, as a share of that
         self.full_s = self.expected_s(most)
 
@@ -137,7 +137,6 @@ class BatchTimes:
         items: int,
         compute_s: float,
         overhead_s: float | None = None,
-        span: tuple[float, float] | None = None,
         *,
         pressed: bool = True,
     ) -> None:
@@ -148,8 +147,6 @@ class BatchTimes:
             compute_s: that the model took.
             overhead_s: that it took beside: waiting for its thread, and for the event loop at its
                 end; None: it is not known.
-            span: the moments at which it began and ended. What makes several longer that ran side
-                by side is one accident.
             pressed: more waited, so that a larger batch could have been run.
         """
         self._batches += 1
@@ -162,17 +159,14 @@ class BatchTimes:
         whole_s = expected_s + self._overhead_s
         at = bisect_left(self._items, items)
         known = range(at if self._items[at] == items or at == 0 else at - 1, at + 1)
-        apart = span is None or span[0] >= self._accident_ended
         ratio = compute_s / expected_s
-        off = self._believed(ratio, size, known, apart) - 1
+        off = self._believed(ratio, size, known) - 1
         for each in known:
             self._sizes[each].scale(1 + WEIGHT * off)
         off_s = off * expected_s
         if overhead_s is not None:
-            off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s, apart)
+            off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s)
         self._deviation += WEIGHT * (abs(off_s) / whole_s - self._deviation)
-        if span is not None and (self._surprises or self._overheads):
-            self._accident_ended = max(self._accident_ended, span[1])
         for each in known:
             self._sizes[each].was_run(self._batches, compute_s, ratio)
         if pressed:
@@ -199,21 +193,18 @@ class BatchTimes:
         best = max(size / self.expected_s(size) for size in fitting)
         return next(size for size in fitting if size / self.expected_s(size) >= EFFICIENT * best)
 
-    def _believed(self, ratio: float, size: int, known: range, apart: bool) -> float:
+    def _believed(self, ratio: float, size: int, known: range) -> float:
         """What to make of a batch that took so many times what was expected.
 
         Args:
             ratio: so many.
             size: of the batch, rounded up to a power of two.
             known: the sizes that it was expected by.
-            apart: it began after the last accident had ended.
         """
         if 1 / MOST <= ratio <= MOST:
             self._surprises.clear()
             return ratio
         longer = ratio > 1
-        if self._surprises and not apart:
-            return min(ratio, MOST)
         if self._surprises and (self._surprises[-1][0] > 1) is not longer:
             self._surprises.clear()
         self._surprises.append((ratio, size))
@@ -231,19 +222,16 @@ class BatchTimes:
             self._all_at = self._batches
         return 1.0
 
-    def _believe_overhead(self, seconds: float, most_s: float, apart: bool) -> float:
+    def _believe_overhead(self, seconds: float, most_s: float) -> float:
         """Take it to be so long, or not quite; returns by how much it was off.
 
         Args:
             seconds: of the newest batch.
             most_s: that one batch may be believed to be longer than was expected.
-            apart: it began after the last accident had ended.
         """
         off_s = seconds - self._overhead_s
         if off_s <= most_s:
             self._overheads.clear()
-        elif self._overheads and not apart:
-            return 0.0  # that one has said it
         else:
             self._overheads.append(seconds)
             if len(self._overheads) == NO_ACCIDENT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import structlog
@@ -147,11 +147,12 @@ class Dispatcher:
             return Decision(0)
         for lane in sorted(line.batcher.lanes(), key=_due):
             waited_s = now - lane.oldest_at
-            limits = line.limits_for(lane.allowed_s)
-            decision = decide(lane.waiting, waited_s, len(free), limits, line.arrivals)
+            replica, most, share = _quickest(line, free, lane)
+            limits = line.limits_for(most)
+            decision = decide(lane.waiting, waited_s, share, limits, line.arrivals)
             if decision.size > 0:
                 line.gathering_since = None
-                self._start(line, lane, decision.size, free[0])
+                self._start(line, lane, decision.size, replica)
                 return decision
             again = _sooner(again, decision.again_in_s)
         if line.gathering_since is None:
@@ -168,8 +169,9 @@ class Dispatcher:
         left_waiting = line.batcher.waiting > 0
         line.metrics.batch_size.observe(len(tickets))
         items = [ticket.item for ticket in tickets]
-        expected_s = line.times.expected_s(len(items))
-        compute_s = line.times.compute_s(len(items))
+        times = line.times[replica.name]
+        expected_s = times.expected_s(len(items))
+        compute_s = times.compute_s(len(items))
 
         def work(backend: Backend) -> Report:
             return run_batch(backend, items, line.contract, replica.beat)
@@ -192,10 +194,7 @@ class Dispatcher:
             line.used_s += took_s if report.fault is None else min(took_s, expected_s)
             self._record(line, replica, tickets, report, now)
             if report.fault is None:
-                span = (now, ended)
-                line.times.took(
-                    len(tickets), report.compute_s, overhead_s, span, pressed=left_waiting
-                )
+                times.took(len(tickets), report.compute_s, overhead_s, pressed=left_waiting)
             self.worked_at = self._clock.now()
 
         def failed(error: BaseException) -> Report:
@@ -252,6 +251,30 @@ class Dispatcher:
     def _can_move(self, line: Line, ticket: Ticket, fault: ReplicaError | None) -> bool:
         lost = isinstance(fault, DeviceLost)  # the whole process goes: nowhere to move to
         return not lost and not ticket.moved and self.ready_replicas(line.model) > 0
+
+
+def _quickest(line: Line, free: Sequence[Replica], lane: LaneView) -> tuple[Replica, int, float]:
+    """Of the replicas that could begin a batch of the lane now, the one that is the quickest at it.
+
+    Returns:
+        that one, how many items it should be given at most, and its share of the speed of them all.
+    """
+    if len(free) == 1:
+        times = line.times[free[0].name]
+        return free[0], line.batch_size(times, lane.allowed_s), 1.0
+    best, best_size, best_speed = free[0], 0, -1.0
+    speeds: list[float] = []  # items/s, in batches as large as there are items for
+    for replica in free:
+        times = line.times[replica.name]
+        size = line.batch_size(times, lane.allowed_s)
+        items = min(size, lane.waiting)
+        seconds = times.expected_s(items)
+        speed = items / seconds if seconds > 0 else 0.0
+        speeds.append(speed)
+        if speed > best_speed:
+            best, best_size, best_speed = replica, size, speed
+    known = min(speeds) > 0
+    return best, best_size, best_speed / sum(speeds) if known else 1 / len(free)
 
 
 def _sooner(one_s: float | None, other_s: float | None) -> float | None:

@@ -43,7 +43,7 @@ from app.types import Answer, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
 RETIRE_LOOK_S = 0.01  # between two looks whether a model that leaves is done
-NOT_MEASURED: Mapping[int, float] = MappingProxyType({})
+NOT_MEASURED: Mapping[str, Mapping[int, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ class Engine:
         metrics: Metrics,
         config: EngineConfig,
     ) -> None:
+        self._names = [replica.name for replica in replicas]
         self._clock = clock
         self._metrics = metrics
         self._config = config
@@ -200,7 +201,7 @@ class Engine:
         model: ModelId,
         identity: str,
         contract: Contract,
-        batch_s: Mapping[int, float] = NOT_MEASURED,
+        batch_s: Mapping[str, Mapping[int, float]] = NOT_MEASURED,
     ) -> None:
         """Serve a model that the replicas have installed.
 
@@ -209,12 +210,17 @@ class Engine:
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
             contract: what its batches must come to.
-            batch_s: items of a batch -> seconds, as measured before it serves.
+            batch_s: replica -> items of a batch -> seconds, as measured before it serves. One that
+                was not measured, for it lacks the model yet, is taken to be as another.
         """
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items, self._config.queue_limit_bytes)
         batches = self._config.batches
-        times = BatchTimes(batches.max_batch_size, batch_s)
+        like = next(iter(batch_s.values()), {})
+        times = {
+            name: BatchTimes(batches.max_batch_size, batch_s.get(name, like))
+            for name in self._names
+        }
         line = Line(model, batcher, batches, contract, metrics, times)
         gauges = ModelGauges(
             waiting=lambda: batcher.waiting,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from app.engine.batch_times import BatchTimes
 from app.engine.clock import Clock
-from app.engine.line import Line
+from app.engine.line import Line, batches
 from app.engine.replicas import Replica
 from app.types import ModelId
 
 MARGIN = 2.0  # mean deviations of batches that a forecast is longer than what it expects
 OVERDUE_S = 1.0  # a batch that is late by so much and a full batch may never come
+ROUNDING = 1e-9  # of quotients
 RESERVE = 0.05  # of the time allowed: for the ways from the caller and back, which nobody sees here
 
 
@@ -58,9 +60,21 @@ class Forecast:
             return True
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):
             return True
-        batches, each_s = _to_do(line, fresh, shapes, deadline, line.batch_size(left_s))
-        rounds = _rounded_up(batches, self._count(line, now))
-        return self._forecast_s(line, rounds * each_s, left_s, now) <= left_s
+        ahead = line.batcher.ahead(deadline)
+        others_s = self._others_s(line, left_s, now)
+        done = 0.0  # as a share of what is to be done: what each replica has done by then, in all
+        for replica in self._working(line, now):
+            times = line.times[replica.name]
+            # As if all were off to one side: what slows one batch down mostly slows the next too.
+            own_s = _own_share_s(left_s / (1 + MARGIN * times.deviation), others_s)
+            own_s -= line.limits.batch_wait_s + _running_s(replica, now)
+            size = line.batch_size(times, left_s)
+            count, each_s = _to_do(times, ahead, fresh, shapes, size)
+            if own_s >= count * each_s:
+                return True  # alone; also where nothing is known of it
+            if own_s > 0:
+                done += math.floor(own_s / each_s + ROUNDING) / count
+        return done >= 1 - ROUNDING
 
     def clear_s(self, line: Line, allowed_s: float) -> float:
         """Seconds until what waits for the model now is done, by the running estimates.
@@ -70,8 +84,8 @@ class Forecast:
             allowed_s: the time that requests are allowed: it decides how large batches are.
         """
         now = self._clock.now()
-        own_s = self._running_s(line, now) + line.waiting_s(allowed_s) / self._count(line, now)
-        return own_s + self._others_s(line, own_s, allowed_s, now)
+        own_s = self._alone_s(line, allowed_s, now)
+        return own_s + sum(min(own_s, each) for each in self._others_s(line, allowed_s, now))
 
     def wait_s(self, line: Line) -> float:
         """Seconds that a request which came now, and has time enough, would wait for its batch."""
@@ -79,7 +93,7 @@ class Forecast:
         return 0.0 if idle else self.clear_s(line, math.inf)
 
     def _at_most_s(self, fresh: int, shapes: int) -> float:
-        """A bound that is quick to find: everything in full batches, on one replica.
+        """A bound that is quick to find: everything in full batches, on the slowest replica.
 
         The last batch of each signature is not full; one that waits is taken to be one of theirs.
         """
@@ -87,64 +101,103 @@ class Forecast:
         for line in self._lines.values():
             if line.batcher.waiting and not self._is_served(line):
                 continue  # it waits for a replica, and takes none from others
-            times, most = line.times, line.most  # which is less where a full batch did not fit
-            full_s = times.full_s if most == times.most else times.expected_s(most)
+            most = line.most  # which is less than the limit where a full batch did not fit
+            batch_s = 0.0
+            for times in line.times.values():
+                full_s = times.full_s if most == times.most else times.expected_s(most)
+                batch_s = max(batch_s, full_s * (1 + MARGIN * times.deviation))
             queue = line.batcher
             partial = max(1, queue.shapes) + shapes - 1
             batches = (queue.waiting + fresh) // most + partial + 1  # one that runs
-            bound_s += batches * full_s * (1 + MARGIN * times.deviation)
+            bound_s += batches * batch_s
             bound_s += line.limits.batch_wait_s
         return bound_s
 
-    def _forecast_s(self, line: Line, batches_s: float, left_s: float, now: float) -> float:
-        """Seconds until batches that take so long, one after the other, would be answered."""
-        own_s = self._running_s(line, now) + batches_s + line.limits.batch_wait_s
-        whole_s = own_s + self._others_s(line, own_s, left_s, now)
-        # As if all were off to one side: what slows one batch down mostly slows the next ones too.
-        return whole_s * (1 + MARGIN * line.times.deviation)
+    def _alone_s(self, line: Line, allowed_s: float, now: float) -> float:
+        """Seconds until what waits for the model is done, if there were no other.
 
-    def _running_s(self, line: Line, now: float) -> float:
-        """Seconds until what runs is done: the mean over the replicas that work for the model."""
+        Each replica takes of it what it can, once it has done what it runs.
+        """
         working = self._working(line, now)
-        running_s = [max(0.0, each.busy_until - now) for each in working if each.busy]
-        return sum(running_s) / max(1, len(working))
+        if line.batcher.waiting == 0:
+            return sum([_running_s(each, now) for each in working]) / max(1, len(working))
+        speed, until_s = 0.0, math.inf  # as shares of what waits, by the second
+        begun = 1.0  # what would have been done if all had begun now
+        for replica in sorted(working, key=lambda each: each.busy_until if each.busy else 0.0):
+            running_s = _running_s(replica, now)
+            if running_s >= until_s:
+                break  # it is done before this one could help
+            whole_s = line.waiting_s(line.times[replica.name], allowed_s)
+            if whole_s <= 0:
+                return running_s  # nothing is known
+            speed += 1 / whole_s
+            begun += running_s / whole_s
+            until_s = begun / speed
+        return until_s if speed > 0 else 0.0
 
-    def _others_s(self, line: Line, own_s: float, allowed_s: float, now: float) -> float:
-        """What other models take of the devices meanwhile: each no more than an equal share."""
-        others_s = 0.0
-        for other in self._lines.values():
-            if other is not line and other.batcher.waiting and self._is_served(other):
-                others_s += min(own_s, other.waiting_s(allowed_s) / self._count(other, now))
-        return others_s
+    def _others_s(self, line: Line, allowed_s: float, now: float) -> list[float]:
+        """What waits for each other model that shares the devices, in seconds of them all."""
+        if len(self._lines) == 1:
+            return []
+        return [
+            self._alone_s(other, allowed_s, now)
+            for other in self._lines.values()
+            if other is not line and other.batcher.waiting and self._is_served(other)
+        ]
 
     def _is_served(self, line: Line) -> bool:
         return any(replica.serves(line.model) for replica in self._replicas)
 
-    def _count(self, line: Line, now: float) -> int:
-        return max(1, len(self._working(line, now)))
-
     def _working(self, line: Line, now: float) -> list[Replica]:
-        """The replicas that serve the model and are not long overdue: those may hang."""
-        latest = now - OVERDUE_S - line.times.full_s
-        return [
-            each
-            for each in self._replicas
-            if each.serves(line.model) and not (each.busy and each.busy_until < latest)
-        ]
+        """The replicas that serve the model, but for those that are long overdue and may hang.
+
+        Where all are, all: as if each could be done at any moment.
+        """
+        serving, working = [], []
+        for each in self._replicas:
+            if each.serves(line.model):
+                serving.append(each)
+                latest = now - OVERDUE_S - line.times[each.name].full_s
+                if not (each.busy and each.busy_until < latest):
+                    working.append(each)
+        return working or serving
 
 
-def _to_do(line: Line, fresh: int, shapes: int, deadline: float, size: int) -> tuple[int, float]:
+def _running_s(replica: Replica, now: float) -> float:
+    """Seconds until it has done what it runs."""
+    return max(0.0, replica.busy_until - now) if replica.busy else 0.0
+
+
+def _own_share_s(whole_s: float, others_s: Sequence[float]) -> float:
+    """Of that time, what a model gets that shares it equally with others which need so much."""
+    left_s = whole_s
+    for sharers, need_s in zip(range(len(others_s) + 1, 1, -1), sorted(others_s), strict=True):
+        if need_s * sharers >= left_s:
+            return left_s / sharers
+        left_s -= need_s
+    return left_s
+
+
+def _to_do(
+    times: BatchTimes, ahead: Sequence[int], fresh: int, shapes: int, size: int
+) -> tuple[int, float]:
     """How many batches until so many more items are answered, and the seconds of one.
 
     What is due no later is done before, all in full batches: who comes later may join the last. Of
     several signatures each has batches of its own, mostly small ones.
+
+    Args:
+        times: of the replica that would run them.
+        ahead: items that wait and are due no later, of each signature.
+        fresh: more items.
+        shapes: how many signatures these have.
+        size: of a batch at most.
     """
-    ahead = line.batcher.ahead(deadline)
     if shapes == 1 and len(ahead) <= 1:
         items = ahead[0] + fresh if ahead else fresh
-        return _rounded_up(items, size), line.times.expected_s(size)
-    batches, seconds = line.batches(ahead + [_rounded_up(fresh, shapes)] * shapes, size)
-    return batches, seconds / batches
+        return _rounded_up(items, size), times.expected_s(size)
+    count, seconds = batches(times, [*ahead, *[_rounded_up(fresh, shapes)] * shapes], size)
+    return count, seconds / count
 
 
 def _rounded_up(items: int, size: int) -> int:

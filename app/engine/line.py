@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.engine.batch_times import BatchTimes
@@ -22,7 +22,7 @@ class Line:
     """One model's queue and how it is served.
 
     Attributes:
-        times: how long its batches take.
+        times: how long its batches take, by the name of the replica.
         used_s: device time that it has had, as fair sharing counts it: the model that has had least
             goes first, and who comes back from idleness has had as much as the others.
         running_s: of its batches that run, what is expected.
@@ -39,7 +39,7 @@ class Line:
     limits: BatchLimits
     contract: Contract
     metrics: ModelMetrics
-    times: BatchTimes
+    times: Mapping[str, BatchTimes]
     used_s: float = 0.0
     running_s: float = 0.0
     running: int = 0
@@ -80,35 +80,42 @@ class Line:
         """Whether nothing of it waits or runs."""
         return self.batcher.waiting == 0 and self.running == 0
 
-    def batch_size(self, allowed_s: float) -> int:
-        """Items of a batch at most whose requests are allowed so much time."""
-        return min(self.most, self.times.efficient(allowed_s))
+    def batch_size(self, times: BatchTimes, allowed_s: float) -> int:
+        """Items of a batch at most, on that replica, whose requests are allowed so much time."""
+        return min(self.most, times.efficient(allowed_s))
 
-    def limits_for(self, allowed_s: float) -> BatchLimits:
-        """Smaller batches for requests that are allowed little time, see `BatchTimes.efficient`."""
-        size = self.batch_size(allowed_s)
+    def limits_for(self, size: int) -> BatchLimits:
+        """The limits with batches of so many items at most."""
         if size == self.limits.max_batch_size:
             return self.limits
         return replace(self.limits, max_batch_size=size)
 
-    def waiting_s(self, allowed_s: float) -> float:
-        """Device time for what waits, in batches for requests that are allowed so much time."""
-        return self.batches(self.batcher.waiting_by_shape(), self.batch_size(allowed_s))[1]
-
-    def batches(self, counts: Sequence[int], size: int) -> tuple[int, float]:
-        """How many batches of at most `size` items these make, and their device time.
+    def waiting_s(self, times: BatchTimes, allowed_s: float) -> float:
+        """What that replica alone would take for what waits.
 
         Args:
-            counts: items of each signature: two of them share no batch.
-            size: at least one.
+            times: of the replica.
+            allowed_s: the time that requests are allowed: it decides how large batches are.
         """
-        full = partial = items = 0  # `items` are those of the batches that are not full
-        for count in counts:
-            full += count // size
-            if count % size:
-                partial += 1
-                items += count % size
-        seconds = full * self.times.expected_s(size)
-        if partial:  # as if they were all of one size: there may be hundreds
-            seconds += partial * self.times.expected_s(-(-items // partial))
-        return full + partial, seconds
+        size = self.batch_size(times, allowed_s)
+        return batches(times, self.batcher.waiting_by_shape(), size)[1]
+
+
+def batches(times: BatchTimes, counts: Sequence[int], size: int) -> tuple[int, float]:
+    """How many batches of at most `size` items these make, and their seconds on one replica.
+
+    Args:
+        times: of the replica.
+        counts: items of each signature: two of them share no batch.
+        size: at least one.
+    """
+    full = partial = items = 0  # `items` are those of the batches that are not full
+    for count in counts:
+        full += count // size
+        if count % size:
+            partial += 1
+            items += count % size
+    seconds = full * times.expected_s(size)
+    if partial:  # as if they were all of one size: there may be hundreds
+        seconds += partial * times.expected_s(-(-items // partial))
+    return full + partial, seconds

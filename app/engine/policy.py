@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+ROUNDING = 1e-6  # of an item: thirds and the like are not exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ NO_ARRIVALS = Arrivals()
 def decide(
     waiting: int,
     oldest_wait_s: float,
-    free_replicas: int,
+    share: float,
     limits: BatchLimits,
     arrivals: Arrivals = NO_ARRIVALS,
 ) -> Decision:
@@ -60,16 +63,17 @@ def decide(
     item. Requests that have reached the machine are read first, as long as there are more of them
     in every turn: a wave that is being parsed becomes one batch, not a small one and a large one.
     What waits is spread over the idle replicas: two half batches side by side end sooner than one
-    whole batch beside an idle device.
+    whole batch beside an idle device, and a device that is twice as fast gets twice as much.
 
     Args:
         waiting: items that wait and can share a batch.
         oldest_wait_s: how long the oldest of them has waited.
-        free_replicas: replicas that could start now.
+        share: of what waits, what is for the replica that would run it: its part of the speed of
+            all that could start now; 0: none could.
         limits: how batches are made.
         arrivals: what is being read.
     """
-    if waiting == 0 or free_replicas == 0:
+    if waiting == 0 or share == 0:
         return Decision(0)
     left_s = limits.batch_wait_s - oldest_wait_s
     if waiting < limits.max_batch_size and left_s > 0:
@@ -77,5 +81,5 @@ def decide(
     growing = arrivals.items > 0 and arrivals.gathered_s < limits.gather_s
     if waiting < limits.max_batch_size and growing:
         return Decision(0, again_in_s=0.0)
-    share = -(-waiting // free_replicas)  # rounded up
-    return Decision(min(share, limits.max_batch_size))
+    items = math.ceil(waiting * share - ROUNDING)
+    return Decision(max(1, min(items, limits.max_batch_size)))

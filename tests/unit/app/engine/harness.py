@@ -130,7 +130,8 @@ async def rig(
     for replica, backend in zip(replicas, backends, strict=True):
         replica.open()
         await replica.install(MODEL, _give(backend))
-    engine.publish(MODEL, "digest:fake", CONTRACT, DEFAULT.batch_s if batch_s is None else batch_s)
+    measured = DEFAULT.batch_s if batch_s is None else batch_s
+    engine.publish(MODEL, "digest:fake", CONTRACT, {each.name: measured for each in replicas})
     try:
         yield made
     finally:

@@ -15,10 +15,10 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.isolation import Report
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
-from app.errors import DeadlineExceeded, Overloaded
+from app.errors import DeadlineExceeded, Overloaded, ReplicaError
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving
-from tests.unit.app.engine.harness import CONTRACT, item, turns
+from tests.unit.app.engine.harness import CONTRACT, item, turns, value_of
 
 T = TypeVar("T")
 Seconds = Callable[[int], float]  # of a batch of so many items
@@ -31,20 +31,36 @@ class Batch:
     """One that a replica has begun."""
 
     model: str
-    items: int
+    numbers: tuple[float, ...]  # what was asked
     began: float
     ends: float
+
+    @property
+    def items(self) -> int:
+        """How many."""
+        return len(self.numbers)
 
 
 class SimulatedReplica(Replica):
     """Computes at once, and is done when the clock says so.
 
+    Args:
+        name: of the replica.
+        clock: says when it is done.
+        seconds: of a batch, by model, on a device of speed 1.
+        speed: of its device.
+
     Attributes:
         around_s: that every batch takes beside the model.
+        broken: whatever it runs fails from now on.
     """
 
-    def __init__(self, name: str, clock: ManualClock, seconds: Mapping[str, Seconds]) -> None:
+    def __init__(
+        self, name: str, clock: ManualClock, seconds: Mapping[str, Seconds], speed: float = 1.0
+    ) -> None:
         super().__init__(name, Device("cpu"))
+        self.speed = speed
+        self.broken = False
         self.ran: list[Batch] = []
         self.ends = NEVER
         self.around_s = 0.0
@@ -61,16 +77,16 @@ class SimulatedReplica(Replica):
     ) -> None:
         backend, began = FakeBackend(), self._clock.now()
         result = work(backend)
-        items = len(backend.batches[0])
-        seconds = self._seconds[model.name](items)
+        numbers = tuple(backend.batches[0])
+        seconds = self._seconds[model.name](len(numbers)) / self.speed
         if isinstance(result, Report):
             result = replace(result, compute_s=seconds)
         self.busy, self.ends = True, began + seconds + self.around_s
-        self.ran.append(Batch(model.name, items, began, self.ends))
+        self.ran.append(Batch(model.name, numbers, began, self.ends))
 
         def finish() -> None:
             self.busy, self.ends = False, NEVER
-            done(result)
+            done(failed(ReplicaError("the device is broken")) if self.broken else result)
 
         self._clock.call_at(self.ends, finish)
 
@@ -80,9 +96,11 @@ class Asked:
     """A request of one item; moments are the clock's."""
 
     model: str
+    number: float  # its right answer is twice that
     at: float
     done_at: float | None = None
     expired: bool = False
+    answer: float | str | None = None  # the value, or the code of what it failed with
     retry_after_s: float | None = None  # not None: it was refused
 
 
@@ -100,9 +118,10 @@ class Simulation:
 
     def ask(self, model: str, within: float = PATIENT) -> Asked:
         """A request of one item that nobody has asked for, now."""
-        made = Asked(model, self.clock.now())
+        number = float(next(self._numbers))
+        made = Asked(model, number, self.clock.now())
         self.asked.append(made)
-        deadline, number = made.at + within, float(next(self._numbers))
+        deadline = made.at + within
         try:
             submission = self.engine.submit(ModelId(model, 1), [item(number)], deadline)
         except Overloaded as refused:
@@ -112,7 +131,7 @@ class Simulation:
         def settled() -> None:
             made.done_at = self.clock.now()
             try:
-                submission.result()
+                made.answer = value_of(submission.result().outcomes[0])
             except DeadlineExceeded:
                 made.expired = True
 
@@ -151,6 +170,7 @@ def simulation(
     serves: Sequence[Sequence[str]],
     max_batch_size: int = 8,
     expected: Mapping[str, Seconds] | None = None,
+    speeds: Sequence[float] | None = None,
 ) -> Simulation:
     """A simulation; the engine knows beforehand what batches may be expected to take.
 
@@ -159,9 +179,13 @@ def simulation(
         serves: the models of each replica.
         max_batch_size: of every model.
         expected: what the engine is told of that; None: the same.
+        speeds: of the replicas' devices; None: 1. The engine is told of these, too.
     """
     clock = ManualClock()
-    replicas = [SimulatedReplica(f"fake#{at}", clock, seconds) for at in range(len(serves))]
+    replicas = [
+        SimulatedReplica(f"fake#{at}", clock, seconds, speed)
+        for at, speed in enumerate(speeds or [1.0] * len(serves))
+    ]
     config = EngineConfig(BatchLimits(max_batch_size, 0.0), 100_000, 0, None)
     metrics = Metrics()
     engine = Engine([*replicas], clock, metrics, config)
@@ -169,6 +193,9 @@ def simulation(
     for replica, models in zip(replicas, serves, strict=True):
         replica.models = {ModelId(model, 1): Serving(()) for model in models}
     for model, of_batch in (expected or seconds).items():
-        measured = {size: of_batch(size) for size in sizes}
+        measured = {
+            replica.name: {size: of_batch(size) / replica.speed for size in sizes}
+            for replica in replicas
+        }
         engine.publish(ModelId(model, 1), model, CONTRACT, measured)
     return Simulation(engine, clock, metrics, replicas)

@@ -158,8 +158,8 @@ async def test_the_predicted_wait_can_be_watched() -> None:
 def test_nobody_has_more_than_a_second_coming_to_it() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     batcher = Batcher(100, 10**9)
-    metrics = Metrics().model(MODEL)
-    line = Line(MODEL, batcher, BatchLimits(1, 0.0), CONTRACT, metrics, BatchTimes(1, {1: 0.01}))
+    metrics, times = Metrics().model(MODEL), {"fake#0": BatchTimes(1, {1: 0.01})}
+    line = Line(MODEL, batcher, BatchLimits(1, 0.0), CONTRACT, metrics, times)
     for number in range(4):
         batcher.submit(Ticket(b"%d" % number, item(number), 0.0, 9e9, 9e9))
     line.turn(1.0, fair_s=0.0)
@@ -182,7 +182,7 @@ def test_a_replica_that_hangs_is_no_help() -> None:
         replica.models[MODEL] = Serving(())
         replica.busy, replica.busy_until = True, clock.now() + 0.01
     batcher, limits = Batcher(100, 10**9), BatchLimits(1, 0.0)
-    times = BatchTimes(1, {1: 0.01})
+    times = {replica.name: BatchTimes(1, {1: 0.01}) for replica in replicas}
     line = Line(MODEL, batcher, limits, CONTRACT, Metrics().model(MODEL), times)
     for number in range(4):
         batcher.submit(Ticket(b"%d" % number, item(number), clock.now(), 9e9, 9e9))
@@ -300,7 +300,8 @@ class Shared:
         self.replica.open()
         for name, seconds in self.seconds.items():
             await self.replica.install(ModelId(name, 1), partial(self._backend, name))
-            self.engine.publish(ModelId(name, 1), name, CONTRACT, {1: seconds, 4: seconds})
+            measured = {self.replica.name: {1: seconds, 4: seconds}}
+            self.engine.publish(ModelId(name, 1), name, CONTRACT, measured)
 
     def _backend(self, name: str) -> FakeBackend:
         def script(_: Arrays) -> None:

@@ -143,24 +143,6 @@ def test_of_three_stalls_in_a_row_the_shortest_is_believed() -> None:
     assert times.expected_s(1) == pytest.approx(LINEAR[1] + 3.0)
 
 
-def test_a_stall_of_batches_side_by_side_is_one_accident() -> None:
-    times, beside = BatchTimes(64, LINEAR), BatchTimes(64, LINEAR)
-    for number in range(4):
-        times.took(8, LINEAR[8], 5.0, (float(number), number + 0.9))
-        beside.took(8, LINEAR[8], 5.0, (number / 10, 0.9))
-    assert times.expected_s(8) > 4
-    assert beside.expected_s(8) < 0.2
-
-
-def test_forwards_that_were_stopped_side_by_side_are_one_accident() -> None:
-    times, beside = BatchTimes(64, LINEAR), BatchTimes(64, LINEAR)
-    for number, items in enumerate((8, 2, 8)):
-        times.took(items, LINEAR[items] * 100, 0.0, (float(number), number + 0.9))
-        beside.took(items, LINEAR[items] * 100, 0.0, (number / 10, 0.9))
-    assert times.expected_s(64) > 10 * LINEAR[64]
-    assert beside.expected_s(64) == LINEAR[64]
-
-
 QUICK = {size: 0.0003 + 0.00002 * size for size in FLAT}
 
 
@@ -173,7 +155,7 @@ def run(
     while took_s < for_s:
         sizes.append(times.efficient(0.1))
         seconds = seconds_of(sizes[-1], took_s)
-        times.took(sizes[-1], seconds, 0.0, (took_s, took_s + seconds))
+        times.took(sizes[-1], seconds, 0.0)
         took_s += seconds
     return sizes, took_s
 
@@ -263,10 +245,9 @@ def test_batches_of_no_time_are_no_trouble() -> None:
 def test_whatever_happens_the_numbers_stay_sane(
     measured: dict[int, float], took: list[tuple[int, float, float | None]], allowed_s: float
 ) -> None:
-    times, now = BatchTimes(12, measured), 0.0
+    times = BatchTimes(12, measured)
     for items, seconds, overhead_s in took:
-        times.took(items, seconds, overhead_s, (now, now + seconds))
-        now += seconds / 2  # beside the next one
+        times.took(items, seconds, overhead_s)
         assert all(times.expected_s(n) > 0 for n in range(1, 13))
         assert times.deviation >= 0
     assert 1 <= times.efficient(allowed_s) <= 12

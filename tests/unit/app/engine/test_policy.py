@@ -15,6 +15,11 @@ BOTH = BatchLimits(max_batch_size=8, batch_wait_s=1.0, gather_s=0.5)
 NEXT_TURN = Decision(0, again_in_s=0.0)
 
 
+def one_of(replicas: int) -> float:
+    """The share of one of so many that are alike."""
+    return 1 / replicas if replicas else 0.0
+
+
 @pytest.mark.parametrize(
     ("waiting", "oldest_s", "free", "limits", "wanted"),
     [
@@ -33,7 +38,7 @@ NEXT_TURN = Decision(0, again_in_s=0.0)
 def test_decide(
     waiting: int, oldest_s: float, free: int, limits: BatchLimits, wanted: Decision
 ) -> None:
-    assert decide(waiting, oldest_s, free, limits) == wanted
+    assert decide(waiting, oldest_s, one_of(free), limits) == wanted
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_what_is_being_read_is_waited_for(
     arrivals: Arrivals,
     wanted: Decision,
 ) -> None:
-    assert decide(waiting, oldest_s, free, limits, arrivals) == wanted
+    assert decide(waiting, oldest_s, one_of(free), limits, arrivals) == wanted
 
 
 SECONDS = st.floats(0, 10)
@@ -80,7 +85,7 @@ SECONDS = st.floats(0, 10)
 def test_of_every_decision(
     waiting: int, oldest_s: float, free: int, limits: BatchLimits, arrivals: Arrivals
 ) -> None:
-    made = decide(waiting, oldest_s, free, limits, arrivals)
+    made = decide(waiting, oldest_s, one_of(free), limits, arrivals)
     assert 0 <= made.size <= min(waiting, limits.max_batch_size)
     if waiting == 0 or free == 0:
         assert made == Decision(0)
@@ -110,18 +115,18 @@ def test_more_work_and_more_time_never_make_it_wait_longer(
     arrivals: Arrivals,
 ) -> None:
     (waiting, more), (oldest_s, later_s) = work, time
-    before = decide(waiting, oldest_s, free, limits, arrivals)
-    assert decide(waiting + more, oldest_s, free, limits, arrivals).size >= before.size
-    assert decide(waiting, oldest_s + later_s, free, limits, arrivals).size >= before.size
+    before = decide(waiting, oldest_s, one_of(free), limits, arrivals)
+    assert decide(waiting + more, oldest_s, one_of(free), limits, arrivals).size >= before.size
+    assert decide(waiting, oldest_s + later_s, one_of(free), limits, arrivals).size >= before.size
     older = Arrivals(arrivals.items, arrivals.gathered_s + later_s)
-    assert decide(waiting, oldest_s, free, limits, older).size >= before.size
+    assert decide(waiting, oldest_s, one_of(free), limits, older).size >= before.size
 
 
 @given(st.integers(1, 100), SECONDS, st.integers(1, 8), st.integers(1, 64))
 def test_nothing_waits_for_an_idle_replica_unless_a_wait_is_configured(
     waiting: int, oldest_s: float, free: int, most: int
 ) -> None:
-    made = decide(waiting, oldest_s, free, BatchLimits(most, 0.0), Arrivals(5, 0.0))
+    made = decide(waiting, oldest_s, one_of(free), BatchLimits(most, 0.0), Arrivals(5, 0.0))
     assert made.size > 0
 
 
@@ -131,7 +136,7 @@ def test_idle_replicas_share_what_waits_and_leave_nothing_that_fits(
 ) -> None:
     left, sizes = waiting, []
     for replicas in range(free, 0, -1):
-        sizes.append(decide(left, 0.0, replicas, BatchLimits(most, 0.0)).size)
+        sizes.append(decide(left, 0.0, one_of(replicas), BatchLimits(most, 0.0)).size)
         left -= sizes[-1]
     assert left == max(0, waiting - free * most)
     assert max(sizes) - min(sizes) <= 1
@@ -145,3 +150,18 @@ def test_who_looks_again_when_told_finds_the_wait_over(
     if made.again_in_s:  # 0: the next turn of the loop
         after_s = oldest_s + made.again_in_s + 1e-9
         assert decide(waiting, after_s, 1, limits, Arrivals(0, 0.0)).size == waiting
+
+
+@given(
+    st.integers(1, 200), st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(1, 64)
+)
+def test_what_waits_is_shared_by_speed(waiting: int, speeds: list[float], most: int) -> None:
+    left, slower = waiting, sorted(speeds)
+    ends: list[float] = []
+    while slower and left:
+        size = decide(left, 0.0, slower[-1] / sum(slower), BatchLimits(most, 0.0)).size
+        ends.append(size / slower.pop())
+        left -= size
+    assert left == max(0, waiting - len(speeds) * most)
+    if waiting <= most:  # nobody ends later than if all could be cut into any pieces, but for one
+        assert max(ends) <= (waiting + len(speeds)) / sum(speeds) + 1 / min(speeds)

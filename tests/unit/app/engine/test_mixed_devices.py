@@ -1,0 +1,184 @@
+"""Devices of different speeds: all are busy, in their measure, and one that fails loses nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.forecast import RESERVE
+from app.engine.replicas import ReplicaState
+from tests.unit.app.engine.simulation import Seconds, Simulation, simulation
+
+SPEEDS = (1.0, 1.0, 2.0, 4.0)  # of four devices
+ITEM_S = 0.008  # on a device of speed 1
+
+
+def per_item(items: int) -> float:
+    return ITEM_S * items
+
+
+def launched(items: int) -> float:
+    """As on a GPU: the first item is most of the cost."""
+    return 0.004 + 0.0005 * items
+
+
+def mixed(*speeds: float, told: tuple[float, ...] | None = None, size: int = 8) -> Simulation:
+    """A model on devices of these speeds; the engine was told of others, if so."""
+    s = simulation({"m": per_item}, [("m",)] * len(speeds), size, speeds=told or speeds)
+    for replica, speed in zip(s.replicas, speeds, strict=True):
+        replica.speed = speed
+    return s
+
+
+def items_of(s: Simulation, replica: int, until: float) -> int:
+    return sum(batch.items for batch in s.replicas[replica].ran if batch.ends <= until)
+
+
+def check_right(s: Simulation) -> None:
+    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
+
+
+async def test_the_throughput_is_that_of_all_devices_together_and_each_has_its_share() -> None:
+    s = mixed(*SPEEDS)
+    began = s.clock.now()
+    for _ in range(12_000):
+        s.ask("m")
+    await s.run(10)
+    done = [items_of(s, replica, began + 10) for replica in range(4)]
+    possible = 10 * sum(SPEEDS) / ITEM_S
+    assert sum(done) >= 0.95 * possible
+    for count, speed in zip(done, SPEEDS, strict=True):
+        assert count == pytest.approx(possible * speed / sum(SPEEDS), rel=0.02)
+    await s.run(10)
+    check_right(s)
+
+
+async def test_of_a_stream_none_is_starved_and_all_begin_in_order() -> None:
+    """Poisson arrivals at nine tenths of what the devices hold."""
+    s, draw = mixed(*SPEEDS), random.Random(1)
+    at, rate = s.clock.now(), 0.9 * sum(SPEEDS) / ITEM_S
+    for _ in range(5000):
+        at += draw.expovariate(rate)
+        s.ask_at(at, "m")
+    await s.run(at - s.clock.now() + 1)
+    check_right(s)
+    waits = sorted(each.done_at - each.at for each in s.asked if each.done_at is not None)
+    assert len(waits) == 5000
+    assert waits[-1] < 2.5 * per_item(8)  # a full batch on a slow device is 1 of that
+    ran = sorted((batch for r in s.replicas for batch in r.ran), key=lambda batch: batch.numbers)
+    assert [batch.began for batch in ran] == sorted(batch.began for batch in ran)
+
+
+async def test_one_request_larger_than_a_batch_is_spread_over_all_devices_by_speed() -> None:
+    s = mixed(*SPEEDS, size=64)
+    for _ in range(64):
+        s.ask("m")
+    await s.run(1)
+    ran = [[batch.items for batch in replica.ran] for replica in s.replicas]
+    assert ran == [[8], [8], [16], [32]]
+    check_right(s)
+
+
+async def test_one_item_alone_runs_on_the_fastest_device_that_is_idle() -> None:
+    s = mixed(1.0, 4.0, 2.0)
+    for number in range(3):
+        s.ask_at(s.clock.now() + 0.0001 * number, "m")
+    await s.run(1)
+    ran = [[batch.began for batch in replica.ran] for replica in s.replicas]
+    assert [len(each) for each in ran] == [1, 1, 1]
+    assert ran[1] < ran[2] < ran[0]
+
+
+async def test_speeds_are_learned_where_they_are_not_what_was_measured() -> None:
+    s = mixed(*SPEEDS, told=(1.0, 1.0, 1.0, 1.0))
+    for _ in range(4000):
+        s.ask("m")
+    await s.run(10)
+    for replica in s.replicas:
+        replica.ran.clear()
+    for _ in range(16):
+        s.ask("m")
+    await s.run(1)
+    ran = [[batch.items for batch in replica.ran] for replica in s.replicas]
+    assert ran == [[2], [2], [4], [8]]
+
+
+@pytest.mark.parametrize("fails", range(4))
+async def test_a_device_that_fails_in_the_middle_loses_nothing(fails: int) -> None:
+    s = mixed(*SPEEDS)
+    for _ in range(3000):
+        s.ask("m")
+    await s.run(1.0001)
+    s.replicas[fails].broken = True
+    await s.run(10)
+    check_right(s)
+    assert s.replicas[fails].state is ReplicaState.SICK
+    after = [batch for batch in s.replicas[fails].ran if batch.began > s.asked[0].at + 1.1]
+    assert not after
+    assert [each.state for each in s.replicas].count(ReplicaState.READY) == 3
+
+
+@pytest.mark.parametrize("load", [0.5, 0.9, 1.5, 3.0])
+@pytest.mark.parametrize("of_batch", [per_item, launched])
+async def test_what_is_accepted_is_in_time_and_no_device_idles_in_vain(
+    load: float, of_batch: Seconds
+) -> None:
+    """Poisson arrivals with a deadline; a slow device is as good as its speed, no better."""
+    s = simulation({"m": of_batch}, [("m",)] * 4, 8, speeds=SPEEDS)
+    draw, at, deadline = random.Random(7), s.clock.now(), 0.2
+    rate = load * sum(speed * 8 / of_batch(8) for speed in SPEEDS)
+    count = int(rate * 4)
+    for _ in range(count):
+        at += draw.expovariate(rate)
+        s.ask_at(at, "m", deadline)
+    began = s.clock.now()
+    await s.run(at - began + 1)
+    accepted = [each for each in s.asked if each.retry_after_s is None]
+    in_time = [
+        each
+        for each in accepted
+        if not each.expired and each.done_at is not None and each.done_at <= each.at + deadline
+    ]
+    assert len(in_time) == len(accepted)
+    assert len(in_time) >= 0.93 * min(count, count / load)
+    if load <= 0.5:
+        assert len(accepted) == count
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.floats(0.2, 5), min_size=1, max_size=6), st.integers(1, 32))
+async def test_whatever_the_speeds_a_backlog_keeps_all_devices_busy(
+    speeds: list[float], size: int
+) -> None:
+    s = mixed(*speeds, size=size)
+    slowest_s = per_item(size) / min(speeds)
+    wanted_s = 20 * slowest_s
+    for _ in range(int(wanted_s * 1.2 * sum(speeds) / ITEM_S) + 1):
+        s.ask("m")
+    began = s.clock.now()
+    await s.run(wanted_s)
+    for replica in s.replicas:
+        assert s.used_s("m", s.replicas.index(replica)) == pytest.approx(wanted_s)
+    assert all(batch.items == size for r in s.replicas for batch in r.ran if batch.began > began)
+
+
+@pytest.mark.parametrize("deadline", [0.1, 0.3, 1.0])
+async def test_as_much_is_accepted_as_the_devices_can_do_in_time(deadline: float) -> None:
+    s = mixed(*SPEEDS)
+    for _ in range(32):
+        s.ask("m")
+    await s.run(0.001)  # a full batch runs on each
+    rest = [s.ask("m", deadline) for _ in range(2000)]
+    accepted = sum(each.retry_after_s is None for each in rest)
+    allowed_s = deadline * (1 - RESERVE) + 0.001
+    batches = sum(int(allowed_s * speed / per_item(8)) - 1 for speed in SPEEDS)
+    assert accepted == pytest.approx(8 * batches, abs=8)
+    hints = [each.retry_after_s for each in rest if each.retry_after_s is not None]
+    began = s.clock.now()
+    await s.run(10)
+    assert not any(each.expired for each in rest)
+    took_s = max(each.done_at for each in s.asked if each.done_at is not None) - began
+    assert took_s * 0.5 < hints[-1] < took_s * 2
