@@ -32,7 +32,7 @@ from app.api.protocol import protocol_for
 from app.api.routes import add_routes
 from app.api.service import RequestLimits, Service
 from app.backends.base import Backend
-from app.backends.devices import compute_with, cpu_threads, find_devices, share_one_core
+from app.backends.devices import share_one_core
 from app.backends.factory import TorchBackends
 from app.backends.selection import Preference, Selection
 from app.engine import engine
@@ -46,6 +46,7 @@ from app.lifecycle import Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import Metrics
 from app.metrics.asked import ServedModel
+from app.placement import Placement, measured_layout, place
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
 from app.repository.store import Artifact, Repository
@@ -80,12 +81,29 @@ def create_app(
     Raises:
         ValueError: if the settings name devices that are not there, or keys that are none.
     """
-    devices = find_devices(settings.devices, settings.replicas_per_device)
+    processes = worker.of if worker else 1
+    repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
+    policy = VersionPolicy.parse(settings.versions)
+    preference = Preference(settings.variant, settings.plan_precision)
+    placement = place(
+        settings.devices,
+        settings.replicas_per_device,
+        settings.cpu_threads,
+        processes,
+        partial(
+            measured_layout,
+            *(repository, policy, settings.default_model, preference, settings.max_batch_size),
+        )
+        if make_backend is None
+        else None,
+    )
+    devices = placement.devices
     metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
     first = worker.index * len(devices) if worker else 0  # no two replicas of a server share a name
-    processes = worker.of if worker else 1
-    begin = partial(compute_with, cpu_threads(devices, processes))
-    replicas = [Replica(f"{device}#{n}", device, begin) for n, device in enumerate(devices, first)]
+    replicas = [
+        Replica(f"{device}#{first + n}", device, placement.begin(n))
+        for n, device in enumerate(devices)
+    ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
     loaded = LoadedModels(settings.default_model)
@@ -95,14 +113,12 @@ def create_app(
         if worker:
             worker.tell(READY if lifecycle.readiness().ready else NOT_READY)
 
-    repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     upkeep = Upkeep(replicas, engine.wake, metrics, settings.hang_s)
-    make_backend = make_backend or _torch_backends(devices, settings.max_batch_size, processes)
-    preference = Preference(settings.variant, settings.plan_precision)
+    make_backend = make_backend or _torch_backends(placement, settings.max_batch_size)
     choice = Choice(preference, settings.max_batch_size)
     installer = Installer(repository, engine, upkeep, metrics, make_backend, choice)
     keeping = LifecycleConfig(
-        policy=VersionPolicy.parse(settings.versions),
+        policy=policy,
         wishes=Wishes(worker.folder / "wishes.json" if worker else None),
         reload_s=settings.reload_s,
         on_loaded=loading_ended,
@@ -239,10 +255,8 @@ def _engine_config(settings: Settings, block_s: float) -> EngineConfig:
     )
 
 
-def _torch_backends(
-    devices: tuple[Device, ...], max_batch_size: int, processes: int
-) -> BackendFactory:
-    backends = TorchBackends(devices, max_batch_size, processes)
+def _torch_backends(placement: Placement, max_batch_size: int) -> BackendFactory:
+    backends = TorchBackends(placement.devices, max_batch_size, placement.threads)
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)

@@ -32,6 +32,7 @@ OPEN_WHERE_UNSET = {
     "TRUSTED_HOSTS": "take any Host header",
 }
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
+DEVICE = r"(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+)"
 ORIGIN = re.compile(
     r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
 )
@@ -92,10 +93,12 @@ class Settings(BaseSettings):
     """Public keys, a PEM file or a folder of such files: only what one of them signed is loaded."""
     default_model: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """What /predict means; unset: the only model there is, else `digits`."""
-    devices: str = Field("auto", pattern=r"^(auto|cpu(\*[1-9][0-9]?)?|cuda:[0-9]+(,cuda:[0-9]+)*)$")
-    """`auto` (every visible CUDA device, else the CPU), `cpu`, `cpu*2`, or `cuda:0,cuda:1`."""
-    replicas_per_device: int = Field(1, ge=1, le=64)
-    """Replicas on each device; each is a thread with its own copy of every model."""
+    devices: str = Field("auto", pattern=rf"^(auto|{DEVICE}(,{DEVICE})*)$")
+    """`auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*2`, `cuda:0,cuda:1`."""
+    replicas_per_device: int | None = Field(None, ge=1, le=64)
+    """Replicas on each device; unset: one, or with `auto` on a CPU what is measured."""
+    cpu_threads: int | None = Field(None, ge=1, le=1024)
+    """Intra-op threads of each replica on the CPU; unset: their share of the cores, or measured."""
     variant: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """The only variant to serve, such as `script`; unset: the artifact's plan."""
     plan_precision: Precision | None = None

@@ -42,7 +42,8 @@ from models.plan import (
     time_interleaved,
     within_limits,
 )
-from models.processor import DeviceKind, usable_cores
+from models.processor import DeviceKind
+from models.resources import usable_cores
 from models.tensors import Arrays
 
 ROUNDS = 21

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from models.archive import check_archive
-from models.processor import mapped_files, resident_bytes
+from models.processor import mapped_files
+from models.resources import resident_bytes
 
 # Where torch unpacks a package, below TMPDIR: the folder, then what is in every package.
 UNPACKED = re.compile(r"(.+/aotinductor_\w{6})/[^/]+/data/aotinductor/model/[^/]+\.so")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Collection
 
 import torch
 
 from app.types import Device
-from models.processor import usable_cores
+from models.resources import usable_cores
 
-SPEC = re.compile(r"auto|cpu(\*[1-9][0-9]?)?|cuda:[0-9]+(,cuda:[0-9]+)*")
-SPEC_HELP = "auto, cpu, cpu*2 (two CPU replicas), or cuda:0,cuda:1"
+SPEC = re.compile(r"auto|(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+)(,(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+))*")
+SPEC_HELP = "auto, cpu, cpu*2 (two CPU replicas), cuda:0,cuda:1, or cuda:0,cpu"
 
 
 def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
     """The devices of all replicas, one entry per replica.
 
     Args:
-        spec: `auto` (every visible CUDA device, else the CPU), `cpu`, `cpu*N` or `cuda:I,cuda:J`.
+        spec: `auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*N` and `cuda:I` with
+            commas between; `cpu,cpu` is `cpu*2`.
         replicas_per_device: how many replicas each device gets.
 
     Raises:
@@ -28,14 +31,16 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if spec == "auto":
         devices = [Device("cuda", index) for index in range(visible)] or [Device("cpu")]
-    elif spec.startswith("cpu"):
-        devices = [Device("cpu")] * int(spec.partition("*")[2] or 1)
     else:
-        indices = [int(part.removeprefix("cuda:")) for part in spec.split(",")]
-        missing = [index for index in indices if index >= visible]
-        if missing or len(set(indices)) != len(indices):
+        devices = []
+        for part in spec.split(","):
+            if part.startswith("cpu"):
+                devices += [Device("cpu")] * int(part.partition("*")[2] or 1)
+            else:
+                devices.append(Device("cuda", int(part.removeprefix("cuda:"))))
+        indices = [device.index for device in devices if device.kind == "cuda"]
+        if len(set(indices)) != len(indices) or any(index >= visible for index in indices):
             raise ValueError(f"{spec!r}: {visible} CUDA devices are visible, each named once")
-        devices = [Device("cuda", index) for index in indices]
     return tuple(device for device in devices for _ in range(replicas_per_device))
 
 
@@ -52,8 +57,15 @@ def cpu_threads(devices: tuple[Device, ...], processes: int = 1) -> int:
     return max(1, (usable_cores() // processes - 1) // max(1, replicas))
 
 
-def compute_with(threads: int) -> None:
-    """Compute with so many intra-op threads in this thread; torch keeps the number by thread."""
+def compute_with(threads: int, cores: Collection[int] | None = None) -> None:
+    """Compute with so many intra-op threads in this thread; torch keeps the number by thread.
+
+    Args:
+        threads: so many, this one among them.
+        cores: what they are kept to, where the system can do that; None: to nothing.
+    """
+    if cores is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)  # of this thread, and of those that it starts
     torch.set_num_threads(threads)
 
 

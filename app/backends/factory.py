@@ -9,7 +9,6 @@ import torch
 
 from app.backends.base import Backend
 from app.backends.compiled import CompiledBackend
-from app.backends.devices import cpu_threads
 from app.backends.golden import Golden
 from app.backends.planned import Measurements, Part, PlannedBackend
 from app.backends.selection import Selection, runs_on, stored_steps, without_gil_holders
@@ -28,15 +27,17 @@ class TorchBackends:
     """Makes the backends of one process.
 
     Args:
-        devices: of all replicas, for the number of threads that each may take.
+        devices: of all replicas.
         max_batch_size: the largest batch that will be run.
-        processes: that serve on this machine together, each with these devices.
+        threads: of each replica on the CPU.
+        trial: nobody is served by them: no need to warn.
     """
 
     def __init__(
-        self, devices: tuple[Device, ...], max_batch_size: int, processes: int = 1
+        self, devices: tuple[Device, ...], max_batch_size: int, threads: int, *, trial: bool = False
     ) -> None:
-        self._threads = cpu_threads(devices, processes)
+        self._threads = threads
+        self._trial = trial
         self._replicas = len(devices)
         self._max_batch_size = max_batch_size
         self._packages = Packages()
@@ -74,7 +75,7 @@ class TorchBackends:
         )
         if steps is None and len(forms) > 1:
             # A pin is what somebody wanted; a plan that does not hold here should be tuned again.
-            log = LOG.info if selection.variant else LOG.warning
+            log = LOG.info if selection.variant or self._trial else LOG.warning
             log(
                 "plan_not_used",
                 model=f"{manifest.model}/{manifest.version}",

@@ -13,7 +13,8 @@ from loadtests.bench import wrk
 from loadtests.bench.environments import WITH_ENVIRONMENT, pins
 from loadtests.bench.options import Options
 from loadtests.bench.servers import Cores
-from models.processor import cpu_name, usable_cores
+from models.processor import cpu_name
+from models.resources import usable_cores
 
 PREFIX = "TORCHLANE_"
 BUSY_LOAD = 0.5  # a load average above it: somebody else is using the machine

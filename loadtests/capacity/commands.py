@@ -32,7 +32,7 @@ from loadtests.openloop.generator import Limits
 from loadtests.traffic.anchors import ask
 from loadtests.traffic.target import Target, learn
 from loadtests.traffic.workloads import workload
-from models.processor import usable_cores
+from models.resources import usable_cores
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 BUSY_SHARE = 0.25  # of the cores, in use before the search begins

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from loadtests.capacity.trial import Gates
 from loadtests.openloop.address import Address
 from loadtests.traffic.target import Target
-from models.processor import cpu_name, usable_cores
+from models.processor import cpu_name
+from models.resources import usable_cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def test_the_export_image_can_compile_and_knows_its_models() -> None:
 
 
 def test_a_limit_of_cores_is_counted() -> None:
-    code = "from models.processor import usable_cores; print(usable_cores())"
+    code = "from models.resources import usable_cores; print(usable_cores())"
     assert run(API, "python", "-c", code, options=("--cpus", "1")) == "1\n"
 
 

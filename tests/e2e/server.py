@@ -76,6 +76,7 @@ class Server:
 def start_process(log_file: Path, module: str = "app", **settings: str) -> subprocess.Popen[bytes]:
     """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
+    settings = {"devices": "cpu"} | settings  # else each start would measure the machine
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
     with log_file.open("wb") as log:
         return subprocess.Popen(

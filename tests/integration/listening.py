@@ -141,6 +141,7 @@ async def listening(
         keep_alive_s: how long an idle connection stays.
         settings: see `app.settings`.
     """
+    settings = {"devices": "cpu"} | settings  # else each start would measure the machine
     app = create_app(Settings(model_dir=model_dir, _env_file=None, **settings), make_backend)
     loop = asyncio.get_running_loop()
     asgi: list[str] = []

@@ -162,7 +162,7 @@ async def test_a_rebuilt_replica_takes_what_was_measured_and_answers_as_before(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script", "compiled"])
-    backends = TorchBackends((CPU,), 4)
+    backends = TorchBackends((CPU,), 4, cpu_threads((CPU,)))
     made: list[Breakable] = []
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:

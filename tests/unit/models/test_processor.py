@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,7 @@ from models.processor import (
     cpu_name,
     machine,
     mapped_files,
-    resident_bytes,
     this_cpu,
-    usable_cores,
 )
 
 XEON = """\
@@ -138,87 +135,7 @@ class TestProcessor:
         assert this_cpu(1) != this_cpu(2)
 
 
-@pytest.fixture
-def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Control groups of a made-up kernel, for a process that may run on eight cores."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr("models.processor.CGROUP", tmp_path / "cgroup")
-    monkeypatch.setattr("models.processor.CGROUPS", tmp_path / "fs")
-    return tmp_path
-
-
-def write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
-class TestQuota:
-    @pytest.mark.parametrize(
-        ("limit", "cores"),
-        [
-            ("max 100000", 8),
-            ("200000 100000", 2),
-            ("150000 100000", 1),
-            ("50000 100000", 1),
-            ("1600000 100000", 8),
-            ("nonsense", 8),
-        ],
-    )
-    def test_version_2(self, groups: Path, limit: str, cores: int) -> None:
-        write(groups / "cgroup", "0::/\n")
-        write(groups / "fs/cpu.max", limit + "\n")
-        assert usable_cores() == cores
-
-    @pytest.mark.parametrize(("quota", "cores"), [("-1", 8), ("300000", 3), ("10000", 1)])
-    def test_version_1(self, groups: Path, quota: str, cores: int) -> None:
-        write(groups / "cgroup", "9:name=systemd:/\n4:cpu,cpuacct:/box\n2:cpuset:/\n0::/\n")
-        write(groups / "fs/cpu/box/cpu.cfs_quota_us", quota + "\n")
-        write(groups / "fs/cpu/box/cpu.cfs_period_us", "100000\n")
-        assert usable_cores() == cores
-
-    def test_the_tightest_of_all_above_holds(self, groups: Path) -> None:
-        write(groups / "cgroup", "0::/pods/mine/container\n")
-        write(groups / "fs/pods/mine/container/cpu.max", "max 100000\n")
-        write(groups / "fs/pods/mine/cpu.max", "300000 100000\n")
-        write(groups / "fs/pods/cpu.max", "600000 100000\n")
-        assert usable_cores() == 3
-
-    def test_a_container_that_is_told_its_path_from_outside(self, groups: Path) -> None:
-        write(groups / "cgroup", "3:cpu:/docker/0123\n")
-        write(groups / "fs/cpu/cpu.cfs_quota_us", "200000\n")
-        write(groups / "fs/cpu/cpu.cfs_period_us", "100000\n")
-        assert usable_cores() == 2
-
-    def test_without_control_groups_there_is_no_quota(self, groups: Path) -> None:
-        assert usable_cores() == 8
-
-
-class TestProcess:
-    def test_usable_cores_are_those_that_it_may_run_on(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setattr("models.processor.CGROUP", tmp_path / "none")
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
-        assert usable_cores() == 2
-
-    @pytest.mark.parametrize(("count", "wanted"), [(8, 8), (None, 1)])
-    def test_where_the_system_knows_no_affinity_all_are_usable(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int | None, wanted: int
-    ) -> None:
-        monkeypatch.setattr("models.processor.CGROUP", tmp_path / "none")
-        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-        monkeypatch.setattr(os, "cpu_count", lambda: count)
-        assert usable_cores() == wanted
-
-    def test_memory_is_counted_in_bytes(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        (tmp_path / "statm").write_text("900 7 3 1 0 5 0\n")
-        monkeypatch.setattr("models.processor.STATM", tmp_path / "statm")
-        assert resident_bytes() == 7 * os.sysconf("SC_PAGE_SIZE")
-        monkeypatch.setattr("models.processor.STATM", tmp_path / "none")
-        assert resident_bytes() is None
-
+class TestMapped:
     def test_mapped_files_are_those_with_a_path(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:

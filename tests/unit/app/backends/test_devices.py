@@ -9,7 +9,7 @@ import torch
 
 from app.backends.devices import cpu_threads, find_devices, share_one_core
 from app.types import Device
-from models.processor import usable_cores
+from models.resources import usable_cores
 
 CPU = Device("cpu")
 VISIBLE = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -17,7 +17,15 @@ VISIBLE = torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 @pytest.mark.parametrize(
     ("spec", "replicas", "count"),
-    [("cpu", 1, 1), ("cpu", 3, 3), ("cpu*1", 1, 1), ("cpu*2", 1, 2), ("cpu*12", 2, 24)],
+    [
+        ("cpu", 1, 1),
+        ("cpu", 3, 3),
+        ("cpu*1", 1, 1),
+        ("cpu*2", 1, 2),
+        ("cpu*12", 2, 24),
+        ("cpu,cpu", 1, 2),
+        ("cpu,cpu*2", 2, 6),
+    ],
 )
 def test_cpu_replicas(spec: str, replicas: int, count: int) -> None:
     assert find_devices(spec, replicas) == (CPU,) * count
@@ -47,11 +55,12 @@ def test_named_devices_are_taken_in_order_and_only_once() -> None:
     "spec",
     [
         *("", "gpu", "CPU", "cpu*", "cpu*0", "cpu*100", "cpu*-1", "cuda", "cuda:", "cuda:x"),
-        *("cuda:0,", "cuda:0,cpu", "cuda:0, cuda:1", "auto,cpu", "cpu\n", "cuda:-1"),
+        *("cuda:0,", "cuda:0,auto", "cuda:0, cuda:1", "auto,cpu", "cpu\n", "cuda:-1", ",cpu"),
     ],
 )
 def test_another_form_is_refused_with_the_right_ones(spec: str) -> None:
-    message = f"{spec!r} is not one of: auto, cpu, cpu*2 (two CPU replicas), or cuda:0,cuda:1"
+    forms = "auto, cpu, cpu*2 (two CPU replicas), cuda:0,cuda:1, or cuda:0,cpu"
+    message = f"{spec!r} is not one of: {forms}"
     with pytest.raises(ValueError, match=re.escape(message)):
         find_devices(spec, 1)
 

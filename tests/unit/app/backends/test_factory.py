@@ -52,7 +52,7 @@ def made(
     """A backend, and what was logged while it was made."""
     selection = select(artifact.manifest, preference or Preference())
     with capture_logs() as logs:
-        backend = (backends or TorchBackends((CPU,), 8)).make(
+        backend = (backends or TorchBackends((CPU,), 8, cpu_threads((CPU,)))).make(
             artifact.folder, artifact.manifest, artifact.digest, selection, device
         )
     return backend, logs
@@ -94,7 +94,7 @@ class TestStoredPlan:
         self, tmp_path: Path, stored: Plan | None, largest: int, reason: str
     ) -> None:
         artifact = written(tmp_path, stored)
-        backend, logs = made(artifact, backends=TorchBackends((CPU,), largest))
+        backend, logs = made(artifact, backends=TorchBackends((CPU,), largest, cpu_threads((CPU,))))
         assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "warning")]
         assert logs[0]["model"] == "small/1"
         assert reason in logs[0]["reason"]
@@ -110,7 +110,7 @@ class TestStoredPlan:
         many = (CPU,) * 64
         share = this_cpu(cpu_threads(many))
         artifact = written(tmp_path, plan(share))
-        backend, logs = made(artifact, backends=TorchBackends(many, 8))
+        backend, logs = made(artifact, backends=TorchBackends(many, 8, cpu_threads(many)))
         assert logs == []
         assert warm(backend, artifact).serving().measured_on == str(share)
 
@@ -138,7 +138,7 @@ class TestStoredPlan:
 class TestReplicas:
     def test_what_one_measured_the_others_take(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None)
-        backends = TorchBackends((CPU, CPU), 8)
+        backends = TorchBackends((CPU, CPU), 8, 1)
         one, other = (
             warm(made(artifact, backends=backends)[0], artifact).serving() for _ in range(2)
         )
@@ -147,7 +147,7 @@ class TestReplicas:
 
     def test_another_selection_is_measured_by_itself(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None)
-        backends = TorchBackends((CPU,), 8)
+        backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)))
         planned = warm(made(artifact, backends=backends)[0], artifact).serving()
         pinned = made(artifact, Preference("script"), backends=backends)[0]
         assert warm(pinned, artifact).serving().median_us is not planned.median_us
@@ -193,7 +193,7 @@ class TestForms:
     ) -> None:
         write_small(tmp_path, ["script", "compiled"], free=free)
         artifact = Repository(tmp_path).open(ModelId("small", 1))
-        backends = TorchBackends(devices, 8)
+        backends = TorchBackends(devices, 8, cpu_threads(devices))
         serving = warm(made(artifact, backends=backends)[0], artifact).serving()
         assert ("compiled" in serving.median_us) is joins
         pinned = made(artifact, Preference("compiled"), backends=backends)[0]

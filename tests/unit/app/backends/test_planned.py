@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.backends.base import Backend
+from app.backends.devices import cpu_threads
 from app.backends.factory import TorchBackends
 from app.backends.fake import FakeBackend
 from app.backends.planned import Measurements, Part, PlannedBackend
@@ -58,7 +59,7 @@ class TestPlannedBackend(BackendSuite):
 class TestRealPlannedBackend(BackendSuite):
     """Script, script optimized at load, and machine code, timed by the suite itself."""
 
-    backends = TorchBackends((CPU,), 8)
+    backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)))
 
     @pytest.fixture(autouse=True)
     def _artifact(self, tmp_path: Path) -> None:

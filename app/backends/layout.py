@@ -1,0 +1,152 @@
+"""How many CPU replicas, and with how many threads each: measured on the model that is served."""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import structlog
+
+from app.backends.devices import compute_with
+
+LOG = structlog.get_logger(__name__)
+# What the event loop takes for an item that comes alone: parsed, queued, answered. Of digits as
+# JSON 110 us as machine code, 220 us without (docs/performance.md). It wants a core for that while
+# replicas compute, and holds the GIL.
+LOOP_S = 150e-6
+MIN_GAIN = 0.15  # that the usual layout is given up for
+ROUNDS = 5
+SLICE_S = 0.1  # of one layout in one round, at least
+MIN_FORWARDS = 4  # of one replica in one slice, at least
+BUDGET_S = 15.0  # no layout is begun after it
+AHEAD = 2  # forwards of a replica that may be done and not yet answered
+
+
+class Layout(NamedTuple):
+    """So many replicas, each computing with so many intra-op threads."""
+
+    replicas: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.replicas} x {self.threads}"
+
+
+Forward: TypeAlias = Callable[[], object]
+# The cores that a replica of a layout is kept to; None: all.
+CoresOf: TypeAlias = Callable[[int, Layout], frozenset[int] | None]
+
+
+def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
+    """What may be the best on so many cores; the usual one first: all but the event loop's core.
+
+    Those that leave more than one core idle are none of them, but where memory asks for it.
+
+    Args:
+        cores: that this process may use.
+        most_replicas: that there is memory for.
+    """
+    found = [Layout(1, max(1, cores - 1))]
+    threads = 1
+    while threads <= cores:
+        for used in (cores - 1, cores):
+            replicas = min(used // threads, most_replicas)
+            if replicas == most_replicas or replicas * threads >= cores - 1:
+                found.append(Layout(replicas, threads))
+        threads = threads * 2 if threads * 2 <= cores or threads == cores else cores
+    return tuple(dict.fromkeys(each for each in found if each.replicas > 0))
+
+
+def throughput(
+    layout: Layout, forward: Forward, items: int, cores_of: CoresOf, loop_s: float = LOOP_S
+) -> float:
+    """Items/s of replicas that compute side by side, beside something like a busy event loop.
+
+    Args:
+        layout: how many replicas, with how many threads.
+        forward: one batch; called by all replicas at once.
+        items: of a batch.
+        cores_of: the cores that each replica is kept to.
+        loop_s: what the event loop does for each item.
+
+    Raises:
+        Exception: whatever `forward` raises.
+    """
+    done: queue.SimpleQueue[tuple[int, float] | BaseException] = queue.SimpleQueue()
+    ahead = [threading.Semaphore(AHEAD) for _ in range(layout.replicas)]
+    stop = threading.Event()
+
+    def replica(number: int) -> None:
+        compute_with(layout.threads, cores_of(number, layout))
+        try:
+            while True:
+                ahead[number].acquire()
+                if stop.is_set():
+                    return
+                forward()
+                done.put((number, time.perf_counter()))
+        except BaseException as error:  # raised by whoever waits for the forward
+            done.put(error)
+
+    threads = [threading.Thread(target=replica, args=(n,)) for n in range(layout.replicas)]
+    ends: list[list[float]] = [[] for _ in threads]
+    began = time.perf_counter()
+    try:
+        for thread in threads:
+            thread.start()
+        while time.perf_counter() - began < SLICE_S or min(map(len, ends)) <= MIN_FORWARDS:
+            one = done.get()
+            if isinstance(one, BaseException):
+                raise one
+            number, ended = one
+            ends[number].append(ended)
+            _hold_gil(items * loop_s)
+            ahead[number].release()
+    finally:
+        stop.set()
+        for semaphore in ahead:
+            semaphore.release()
+        for thread in threads:
+            thread.join()
+    # From the first end to the last one: how they start is not in it.
+    return sum((len(of_one) - 1) * items / (of_one[-1] - of_one[0]) for of_one in ends)
+
+
+def best(candidates: Mapping[Layout, Forward], items: int, cores_of: CoresOf) -> Layout:
+    """The layout that does most; the first one, unless another does clearly more.
+
+    They run in turns, so that all share the noise.
+
+    Args:
+        candidates: what each would run; the usual one first.
+        items: of one forward.
+        cores_of: the cores that each replica is kept to.
+    """
+    rates: dict[Layout, list[float]] = {layout: [] for layout in candidates}
+    began = time.perf_counter()
+    for _ in range(ROUNDS):
+        for layout, forward in candidates.items():
+            if time.perf_counter() - began < BUDGET_S:
+                rates[layout].append(throughput(layout, forward, items, cores_of))
+    medians = {layout: statistics.median(found) for layout, found in rates.items() if found}
+    usual = next(iter(candidates))
+    chosen = max(medians, key=lambda layout: medians[layout])
+    if medians[chosen] < (1 + MIN_GAIN) * medians[usual]:
+        chosen = usual
+    LOG.info(
+        "cpu_layout_measured",
+        chosen=str(chosen),
+        items_per_s={str(layout): round(rate) for layout, rate in medians.items()},
+        batch=items,
+    )
+    return chosen
+
+
+def _hold_gil(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass

@@ -1,0 +1,120 @@
+"""What this process may use of the machine, or of its container: cores, NUMA nodes, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CGROUP = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+NODES = Path("/sys/devices/system/node")
+MEMINFO = Path("/proc/meminfo")
+STATM = Path("/proc/self/statm")
+KIB = 1024
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those it may run on, or fewer where a container has a quota.
+
+    A quota of 1.5 cores counts as one: threads beyond it use up their time early in each period of
+    the kernel's (100 ms), and then all of them stand still.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    quotas = [quota for group in _groups("cpu") if (quota := _quota(group)) is not None]
+    return max(1, min(allowed, int(min(quotas, default=allowed))))
+
+
+def numa_nodes() -> tuple[frozenset[int], ...]:
+    """The cores of each NUMA node that this process may run on; empty where that is not known.
+
+    A core reaches the memory of its own node sooner than that of another one.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    allowed, nodes = os.sched_getaffinity(0), []
+    for file in sorted(NODES.glob("node[0-9]*/cpulist")):
+        with contextlib.suppress(OSError, ValueError):
+            cores = allowed & _cpulist(file.read_text())
+            if cores:
+                nodes.append(frozenset(cores))
+    return tuple(nodes)
+
+
+def memory_left_bytes() -> int | None:
+    """Memory that this process could still take; None where the system does not say."""
+    left = [room for group in _groups("memory") if (room := _room(group)) is not None]
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split() for line in MEMINFO.read_text().splitlines())
+        left.append({fields[0]: int(fields[1]) for fields in lines}["MemAvailable:"] * KIB)
+    return max(0, min(left)) if left else None
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in use, as Linux counts it; None elsewhere."""
+    try:
+        pages = int(STATM.read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups and of those above them."""
+    try:
+        groups = [line.split(":", 2)[1:] for line in CGROUP.read_text().splitlines()]
+    except OSError:
+        return
+    for controllers, path in groups:
+        if controllers and controller not in controllers.split(","):
+            continue
+        # Version 1 has a tree per controller.
+        root = CGROUPS / controller if controllers else CGROUPS
+        # A container may see its own group as the root, and its path from outside: what is not
+        # there is passed over.
+        group = Path(path.lstrip("/"))
+        yield from (root / group, *(root / above for above in group.parents))
+
+
+def _quota(group: Path) -> float | None:
+    """A control group's limit in cores; None where it has none."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return float(quota) / float(period) if quota != "max" else None
+    with contextlib.suppress(OSError, ValueError):
+        quota_us = int((group / "cpu.cfs_quota_us").read_text())
+        period_us = int((group / "cpu.cfs_period_us").read_text())
+        return quota_us / period_us if quota_us > 0 else None
+    return None
+
+
+def _room(group: Path) -> int | None:
+    """What a control group may still take, in bytes; None where it has no limit.
+
+    Files that were read and could be read again count for nothing: the kernel drops them first.
+    """
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            most = (group / limit).read_text().strip()
+            if most == "max":
+                return None
+            taken = int((group / used).read_text())
+            stat = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+            return int(most) - taken + {name: int(value) for name, value in stat}.get(cached, 0)
+    return None
+
+
+def _cpulist(text: str) -> set[int]:
+    """Of `0-3,8` the numbers 0, 1, 2, 3 and 8."""
+    cores: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores

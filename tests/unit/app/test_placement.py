@@ -1,0 +1,155 @@
+"""Placement: what is set is done, the rest is measured where there is a choice."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from app import placement as module
+from app.backends.layout import Layout, layouts
+from app.backends.selection import Preference
+from app.placement import Placement, cores_of, measured_layout, place
+from app.repository.store import Repository
+from app.types import Device
+from app.versions import VersionPolicy
+from tests.artifacts import write_artifact
+
+CPU, GPU = Device("cpu"), Device("cuda", 0)
+MEASURED = Layout(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_cores(monkeypatch, 8)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+def set_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr("app.backends.devices.usable_cores", lambda: cores)
+    monkeypatch.setattr("app.placement.usable_cores", lambda: cores)
+
+
+def unasked() -> Layout:
+    raise AssertionError("nothing is to be measured")
+
+
+def test_where_nobody_says_anything_it_is_measured() -> None:
+    assert place("auto", None, None, 1, lambda: MEASURED) == Placement((CPU, CPU), 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "per_device", "threads", "processes", "wanted"),
+    [
+        ("cpu", None, None, 1, Placement((CPU,), 7)),
+        ("cpu*2", None, None, 1, Placement((CPU, CPU), 3)),
+        ("cpu,cpu", None, 2, 1, Placement((CPU, CPU), 2)),
+        ("auto", 1, None, 1, Placement((CPU,), 7)),
+        ("auto", 2, None, 1, Placement((CPU, CPU), 3)),
+        ("auto", None, 5, 1, Placement((CPU,), 5)),
+        ("auto", None, None, 2, Placement((CPU,), 3)),  # they would measure each other
+    ],
+)
+def test_what_is_set_is_done_and_nothing_measured(
+    spec: str, per_device: int | None, threads: int | None, processes: int, wanted: Placement
+) -> None:
+    assert place(spec, per_device, threads, processes, unasked) == wanted
+
+
+def test_on_one_core_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_cores(monkeypatch, 1)
+    assert place("auto", None, None, 1, unasked) == Placement((CPU,), 1)
+
+
+def test_what_cannot_be_measured_is_as_usual_and_the_log_says_why() -> None:
+    def broken() -> Layout:
+        raise LookupError("the repository has no model 'digits'")
+
+    with capture_logs() as logs:
+        assert place("auto", None, None, 1, broken) == Placement((CPU,), 7)
+    assert logs[0]["event"] == "cpu_layout_not_measured"
+    assert "no model 'digits'" in logs[0]["reason"]
+
+
+def test_a_model_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT_S", 0.05)
+    gate = threading.Event()
+
+    def hangs() -> Layout:
+        gate.wait(30)
+        return MEASURED
+
+    with capture_logs() as logs:
+        assert place("auto", None, None, 1, hangs) == Placement((CPU,), 7)
+    gate.set()
+    assert "longer than 0.05 s" in logs[0]["reason"]
+
+
+NODES = (frozenset({0, 1}), frozenset({2, 3}))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "layout", "wanted"),
+    [
+        (NODES, Layout(4, 1), [NODES[0], NODES[1], NODES[0], NODES[1]]),
+        (NODES, Layout(2, 2), [*NODES]),
+        (NODES, Layout(1, 2), [None]),  # alone it may have all memory near
+        (NODES, Layout(2, 3), [None, None]),  # does not fit
+        (NODES[:1], Layout(2, 1), [None, None]),
+        ((), Layout(2, 1), [None, None]),
+    ],
+)
+def test_replicas_are_kept_to_nodes_where_they_fit(
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: tuple[frozenset[int], ...],
+    layout: Layout,
+    wanted: list[frozenset[int] | None],
+) -> None:
+    monkeypatch.setattr(module, "numa_nodes", lambda: nodes)
+    assert [cores_of(replica, layout) for replica in range(layout.replicas)] == wanted
+
+
+def test_a_gpu_between_cpu_replicas_takes_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, object]] = []
+    monkeypatch.setattr(module, "numa_nodes", lambda: NODES)
+    monkeypatch.setattr(module, "compute_with", lambda n, cores=None: seen.append((n, cores)))
+    placement = Placement((CPU, GPU, CPU), 2)
+    for replica in range(3):
+        placement.begin(replica)()
+    assert seen == [(2, NODES[0]), (2, None), (2, NODES[1])]
+
+
+def measured(root: Path, default: str | None = None, versions: str = "latest") -> Layout:
+    policy = VersionPolicy.parse(versions)
+    return measured_layout(Repository(root), policy, default, Preference(), 8)
+
+
+def test_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    write_artifact(tmp_path, "double")
+    with capture_logs() as logs:
+        assert measured(tmp_path) in layouts(2, 2)
+    told = next(log for log in logs if log["event"] == "cpu_layout_measured")
+    assert set(told["items_per_s"]) == {"1 x 1", "2 x 1", "1 x 2"}
+    assert all(log["log_level"] == "info" for log in logs)  # nobody is served by it
+
+
+def test_memory_bounds_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("app.placement.memory_left_bytes", lambda: 1)
+    monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    write_artifact(tmp_path, "double")
+    with capture_logs() as logs:
+        assert measured(tmp_path).replicas == 1
+    assert set(logs[-1]["items_per_s"]) == {"1 x 1", "1 x 2"}
+
+
+def test_which_model_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="no model 'digits'"):
+        measured(tmp_path)
+    write_artifact(tmp_path, "double")
+    with pytest.raises(LookupError, match="no model 'other'"):
+        measured(tmp_path, "other")
