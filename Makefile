@@ -129,6 +129,10 @@ bench: $(READY) $(COMPILED) ## this server beside others on the same work, one c
 overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
 	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
 
+.PHONY: bench-devices
+bench-devices: $(READY) ## two CPU replicas on two cores beside one on one, the engine alone; and what the cores hold
+	$(BIN)/python -m tests.devices $(BENCH_ARGS)
+
 .PHONY: bench-peers
 bench-peers: $(READY) ## install mosec, LitServe and MLServer for `make bench`, each in an environment of its own
 	$(BIN)/python -m loadtests.bench setup

@@ -10,6 +10,7 @@ import structlog
 import torch
 
 from app.backends.base import Between
+from app.backends.memory import check_fits
 from app.errors import ArtifactInvalid, DeviceLost, ModelError, OutOfMemory, ReplicaError
 from app.types import Array, Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
@@ -58,6 +59,7 @@ class FormBackend(ABC):
 
     def load(self) -> None:
         """See `Backend`."""
+        check_fits(self.file.name, self.manifest.files[self.file.name].bytes, self.device)
         data = verified_bytes(self.file, self.manifest)
         try:
             self._forward = self.open(data)

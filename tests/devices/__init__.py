@@ -1,0 +1,1 @@
+"""`make bench-devices`: what several replicas do in one process, the engine alone, without HTTP."""

@@ -1,0 +1,56 @@
+"""Memory is looked at before a model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from app.backends.memory import MIB, check_fits
+from app.backends.torchscript import TorchScriptBackend
+from app.errors import ReplicaError
+from app.types import Device
+from models.manifest import MANIFEST_FILE, Manifest
+from models.plan import Form
+from tests.artifacts import write_artifact
+
+CPU = torch.device("cpu")
+
+
+def set_left(monkeypatch: pytest.MonkeyPatch, nbytes: int | None) -> None:
+    monkeypatch.setattr("app.backends.memory.memory_left_bytes", lambda: nbytes)
+
+
+@pytest.mark.parametrize("left", [30 * MIB, 31 * MIB, None])
+def test_what_fits_passes(monkeypatch: pytest.MonkeyPatch, left: int | None) -> None:
+    set_left(monkeypatch, left)
+    check_fits("script.pt", 10 * MIB, CPU)
+
+
+def test_what_does_not_fit_is_told_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_left(monkeypatch, 2900 * MIB)
+    with pytest.raises(ReplicaError) as caught:
+        check_fits("script.pt", 1000 * MIB, CPU)
+    assert str(caught.value) == (
+        "script.pt does not fit: to load it takes 3,000 MiB of memory, and 2,900 MiB are left; "
+        "give the container more, or serve fewer models or replicas"
+    )
+
+
+def test_a_gpu_needs_room_for_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_left(monkeypatch, 2500 * MIB)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (900 * MIB, 8000 * MIB))
+    with pytest.raises(ReplicaError, match=r"1,000 MiB on cuda:1, and 900 MiB are left"):
+        check_fits("script.pt", 1000 * MIB, torch.device("cuda:1"))
+    check_fits("script.pt", 900 * MIB, torch.device("cuda:1"))
+
+
+def test_a_backend_looks_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_artifact(tmp_path, "double")
+    manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+    set_left(monkeypatch, 10)
+    (folder / manifest.variants["script"].file).unlink()  # it is not even opened
+    backend = TorchScriptBackend(folder, manifest, Form(variant="script"), Device("cpu"))
+    with pytest.raises(ReplicaError, match=r"script\.pt does not fit"):
+        backend.load()
