@@ -163,7 +163,11 @@ def _mostly_asked_for(
 def _most_replicas(artifact: Artifact, cores: int) -> int:
     """How many copies of the model there is memory for."""
     left = memory_left_bytes()
-    size = max(artifact.manifest.files[v.file].bytes for v in artifact.manifest.variants.values())
+    manifest = artifact.manifest
+    size = max(
+        sum(manifest.files[file].bytes for file in variant.files)
+        for variant in manifest.variants.values()
+    )
     return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, size)))
 
 

@@ -60,10 +60,11 @@ def _files_of_variants(manifest: Manifest) -> Section:
     ]
     rows = []
     for name, variant in manifest.variants.items():
-        size = manifest.files[variant.file].bytes
+        size = sum(manifest.files[file].bytes for file in variant.files)
         share = _share(size, against)
         accuracy, drop = _accuracy(variant, manifest.accuracy)
-        rows.append((name, variant.file, variant.precision, f"{size:,}", share, accuracy, drop))
+        files = ", ".join(variant.files)
+        rows.append((name, files, variant.precision, f"{size:,}", share, accuracy, drop))
     return Section(
         title="Variants",
         lines=(
@@ -84,7 +85,7 @@ def _share(size: int, against: int) -> str:
 def _largest_full(manifest: Manifest) -> int:
     """Bytes of the largest float32 file: of machine code only where there is no other; or 0."""
     sizes = [
-        (variant.format == "torchscript", manifest.files[variant.file].bytes)
+        (variant.format == "torchscript", sum(manifest.files[f].bytes for f in variant.files))
         for variant in manifest.variants.values()
         if variant.precision == "float32"
     ]
@@ -167,7 +168,7 @@ def _left_out(manifest: Manifest) -> Iterator[Section]:
 
 
 def _other_files(manifest: Manifest) -> Iterator[Section]:
-    variants = {variant.file for variant in manifest.variants.values()}
+    variants = {file for variant in manifest.variants.values() for file in variant.files}
     others = sorted(set(manifest.files) - variants)
     if others:
         yield Section(

@@ -144,7 +144,7 @@ def renewed(manifest: Manifest, **changes: object) -> Manifest:
 
 def _check(job: Job) -> None:
     """What can be told to be wrong before anything was learned, which may take long."""
-    wanted, precision = wanted_variants(job.proof), job.tuning.precision
+    wanted, precision = wanted_variants(job.proof, job.definition), job.tuning.precision
     if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
         raise UsageError(f"--plan-precision {precision}: of {', '.join(wanted)} none computes so")
     if not job.definition.golden_inputs():
@@ -183,7 +183,9 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
             left_out=tuple(
                 LeftOut(variant=name, reason=why) for name, why in proof.left_out.items()
             ),
-            files={v.file: digest_of(staging / v.file) for v in proof.variants.values()},
+            files={
+                file: digest_of(staging / file) for v in proof.variants.values() for file in v.files
+            },
             accuracy=proof.accuracy,
             created_at=dt.datetime.now(dt.UTC),
             git_commit=_git_commit(),

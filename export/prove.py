@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,9 @@ import torch
 from export import verify
 from export.errors import ExportError, ParityError, UsageError, reason
 from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subject
-from export.variants.registry import MAKERS
+from export.variants.registry import MAKERS, STAGED
 from models.archive import ArchiveError
-from models.definitions.definition import HeldOut, Progress
+from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import Forward, kinds_here, load_form
 from models.manifest import Difference, Parity, Variant
 from models.packages import growth_per_reload
@@ -84,8 +84,8 @@ def prove_variants(subject: Subject, options: ProofOptions, folder: Path, stage:
         ParityError: if a float32 variant, or one that was asked for, does not answer as eager does.
         ExportError: if none is left.
     """
-    wanted = wanted_variants(options)
     definition = subject.definition
+    wanted = wanted_variants(options, definition)
     against = verify.reference(subject.eager, definition, options.max_batch, stage("eager"))
     held_out = definition.held_out() if definition.held_out else None
     accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
@@ -100,14 +100,16 @@ def prove_variants(subject: Subject, options: ProofOptions, folder: Path, stage:
     return Proof(work.variants, work.left_out, accuracy)
 
 
-def wanted_variants(options: ProofOptions) -> tuple[str, ...]:
+def wanted_variants(options: ProofOptions, definition: Definition) -> tuple[str, ...]:
     """The names of what is to be made, in the order of preference.
+
+    Where nobody says, stages are for models that have some.
 
     Raises:
         UsageError: if one is unknown, or there is none.
     """
     if options.variants is None:
-        return tuple(MAKERS)
+        return tuple(name for name in MAKERS if name != STAGED or definition.stages is not None)
     unknown = [name for name in options.variants if name not in MAKERS]
     if unknown or not options.variants:
         given = ",".join(unknown) or "''"
@@ -130,13 +132,16 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
         lossy = maker.precision != "float32" and work.options.variants is None
         if isinstance(error, ParityError) and not lossy:
             raise ParityError(f"{name}: {error}{_without(work, name)}") from error
-        (work.folder / draft.file).unlink()
+        for file in draft.files:
+            (work.folder / file).unlink()
         _leave_out(work, name, str(error), progress)
 
 
 def _without(work: _Work, name: str) -> str:
     """What to do where one variant keeps all others from being exported."""
-    others = [other for other in wanted_variants(work.options) if other != name]
+    others = [
+        other for other in wanted_variants(work.options, work.subject.definition) if other != name
+    ]
     if not others:
         return ""
     return f". Nothing was written; to export without it: --variants {','.join(others)}"
@@ -169,7 +174,7 @@ def _prove(
     work: _Work, name: str, precision: Precision, draft: Draft, progress: Progress
 ) -> Variant:
     """What is proved is the file, loaded as a server loads it; on every kind of device at hand."""
-    data = (work.folder / draft.file).read_bytes()
+    data = [(work.folder / file).read_bytes() for file in draft.files]
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
         plain = _load(work, draft, data, kind, optimized=False)
@@ -188,6 +193,7 @@ def _prove(
         accuracy = min(accuracy, its_accuracy)
     return Variant(
         file=draft.file,
+        later_stages=draft.later_stages,
         format=draft.format,
         precision=precision,
         made_by=draft.made_by,
@@ -200,7 +206,7 @@ def _prove(
         native=draft.native,
         interchangeable=interchangeable,
         reload_growth_bytes=(
-            growth_per_reload(data, torch.device("cpu"), times=RELOADS)
+            growth_per_reload(data[0], torch.device("cpu"), times=RELOADS)
             if draft.format == "aotinductor" and "cpu" in draft.device_kinds
             else None
         ),
@@ -208,14 +214,19 @@ def _prove(
 
 
 def _optimized(
-    work: _Work, name: str, precision: Precision, draft: Draft, data: bytes, progress: Progress
+    work: _Work,
+    name: str,
+    precision: Precision,
+    draft: Draft,
+    data: Sequence[bytes],
+    progress: Progress,
 ) -> tuple[Parity | None, bool, float | None]:
     """The proof of the form that a server makes at load; None, with a reason, where it fails.
 
     And whether a plan may mix it with the plain one, and its accuracy. In float32 both are eager to
     that very tolerance; of a lossy precision each errs in its own way, and they are compared.
     """
-    if draft.format != "torchscript" or "cpu" not in draft.device_kinds:
+    if draft.format != "torchscript" or "cpu" not in draft.device_kinds or draft.later_stages:
         return None, True, None
     try:
         form = _load(work, draft, data, "cpu", optimized=True)
@@ -263,7 +274,9 @@ def _parity(
     )
 
 
-def _load(work: _Work, draft: Draft, data: bytes, kind: DeviceKind, *, optimized: bool) -> Forward:
+def _load(
+    work: _Work, draft: Draft, data: Sequence[bytes], kind: DeviceKind, *, optimized: bool
+) -> Forward:
     """A form of what was just written.
 
     Raises:

@@ -230,7 +230,7 @@ def load_forms(
             tell(f"without {form}: {error}")
             continue
         try:
-            data = (folder / variant.file).read_bytes()
+            data = [(folder / file).read_bytes() for file in variant.files]
             forms[form] = load_form(
                 data, variant.format, manifest.inputs, device, optimized=form.optimized
             )

@@ -92,6 +92,24 @@ def hush_quantized_tensors() -> None:
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
+class Stages:
+    """Parts of a model, run one after the other; each takes what the one before it gives.
+
+    Args:
+        parts: in their order.
+    """
+
+    def __init__(self, parts: Sequence[Forward]) -> None:
+        self._parts = tuple(parts)
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """One forward through all of them."""
+        made: Any = tensors
+        for part in self._parts:
+            made = part(*(made if isinstance(made, tuple | list) else (made,)))
+        return made
+
+
 class Compiled:
     """A loaded package that looks at what it is given: the package itself would not.
 
@@ -130,7 +148,7 @@ class Compiled:
 
 
 def load_form(
-    data: bytes,
+    data: bytes | Sequence[bytes],
     file_format: Literal["torchscript", "aotinductor"],
     inputs: Sequence[TensorSpec],
     device: torch.device,
@@ -141,7 +159,7 @@ def load_form(
     """Any variant's file as a callable on a device.
 
     Args:
-        data: the file.
+        data: the file; or those of its stages, in their order.
         file_format: what it is.
         inputs: what the model takes.
         device: where it runs.
@@ -154,6 +172,10 @@ def load_form(
     """
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False  # what is called float32 shall be float32
+    if not isinstance(data, bytes):
+        if len(data) > 1:
+            return Stages([load_torchscript(each, device) for each in data])
+        data = data[0]
     if file_format == "torchscript":
         return load_torchscript(data, device, optimized=optimized)
     loader = packages.load(data, device) if packages else load_package(data, device)

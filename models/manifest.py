@@ -145,10 +145,12 @@ class Variant(Part):
     """One executable form of the model in a file of its own.
 
     `optimized` is the proof of what `torch.jit.optimize_for_inference` makes of it at load; None
-    where that is not to be used. `native` is there for machine code only.
+    where that is not to be used. `native` is there for machine code only. `later_stages` are the
+    files that take, in this order, what `file` gives: each may be on a device of its own.
     """
 
     file: FileName
+    later_stages: tuple[FileName, ...] = ()
     format: Literal["torchscript", "aotinductor"]
     precision: Precision
     made_by: str
@@ -177,6 +179,19 @@ class Variant(Part):
         if self.format == "aotinductor" and self.optimized is not None:
             raise ValueError(f"{self.file}: optimize_for_inference is for torchscript only")
         return self
+
+    @model_validator(mode="after")
+    def _stages_are_whole(self) -> Self:
+        if self.later_stages and (self.format != "torchscript" or self.optimized is not None):
+            raise ValueError(f"{self.file}: stages are plain torchscript, only")
+        if len(set(self.files)) != len(self.files):
+            raise ValueError(f"{self.file}: each stage needs a file of its own")
+        return self
+
+    @property
+    def files(self) -> tuple[FileName, ...]:
+        """All it is made of, in the order in which they run."""
+        return (self.file, *self.later_stages)
 
 
 class LeftOut(Part):
@@ -219,8 +234,9 @@ class Manifest(Part):
                 f"{', '.join(sorted(own))} cannot have a digest in the manifest itself"
             )
         for name, variant in self.variants.items():
-            if variant.file not in self.files:
-                raise ValueError(f"variant {name!r} names {variant.file!r}, which has no digest")
+            for file in variant.files:
+                if file not in self.files:
+                    raise ValueError(f"variant {name!r} names {file!r}, which has no digest")
         if self.plan is not None:
             _check_plan(self.plan, self.variants)
         for index, example in enumerate(self.golden):

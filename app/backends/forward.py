@@ -14,7 +14,7 @@ from app.backends.memory import check_fits
 from app.errors import ArtifactInvalid, DeviceLost, ModelError, OutOfMemory, ReplicaError
 from app.types import Array, Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
-from models.forms import Forward, named_outputs
+from models.forms import Forward, Stages, named_outputs
 from models.integrity import IntegrityError, read_verified
 from models.manifest import Manifest
 from models.plan import WARM_RUNS, Form, nothing
@@ -46,7 +46,7 @@ class FormBackend(ABC):
 
     @abstractmethod
     def open(self, data: bytes) -> Forward:
-        """Make a callable of the variant's file; subclasses say how.
+        """Make a callable of the variant's file, or of a stage's; subclasses say how.
 
         Raises:
             VariantUnusable: if this machine must not run it.
@@ -59,10 +59,12 @@ class FormBackend(ABC):
 
     def load(self) -> None:
         """See `Backend`."""
-        check_fits(self.file.name, self.manifest.files[self.file.name].bytes, self.device)
-        data = verified_bytes(self.file, self.manifest)
+        files = [self.file.with_name(name) for name in self.variant.files]
+        nbytes = sum(self.manifest.files[file.name].bytes for file in files)
+        check_fits(self.file.name, nbytes, self.device)
         try:
-            self._forward = self.open(data)
+            parts = [self.open(verified_bytes(file, self.manifest)) for file in files]
+            self._forward = parts[0] if len(parts) == 1 else Stages(parts)
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error
         except torch.OutOfMemoryError as error:

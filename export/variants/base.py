@@ -56,12 +56,19 @@ class Draft:
         made_by: by which functions, for the manifest.
         device_kinds: where it runs.
         native: what its machine code needs; None where it has none.
+        later_stages: files that were written beside it, and run after it.
     """
 
     file: str
     made_by: str
     device_kinds: tuple[DeviceKind, ...]
     native: NativeCode | None = None
+    later_stages: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All that were written, in the order in which they run."""
+        return (self.file, *self.later_stages)
 
     @property
     def format(self) -> Literal["torchscript", "aotinductor"]:

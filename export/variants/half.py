@@ -13,7 +13,7 @@ from torch import nn
 
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import Method, freeze, save, to_torchscript
+from export.variants.torchscript import Method, example_of, freeze, save, to_torchscript
 from models.processor import DeviceKind
 from models.tensors import TensorSpec
 
@@ -66,7 +66,8 @@ def _compile(
         return scripted, "script"
     except Exception:  # whatever torch raises, or the model's own code where it is traced
         try:
-            return to_torchscript(_Cast(inner, dtype, outputs).eval(), subject, "trace"), "trace"
+            cast = _Cast(inner, dtype, outputs).eval()
+            return to_torchscript(cast, example_of(subject), "trace"), "trace"
         except Exception as error:
             raise NotApplicable(f"neither script nor trace takes it: {reason(error)}") from error
 

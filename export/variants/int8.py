@@ -50,7 +50,7 @@ class Int8:
                 module, how = _dynamic(subject), "quantize_dynamic"
             else:
                 raise NotApplicable("there is no convolution and no linear layer to quantize")
-            compiled, method = script_or_trace(module, subject)
+            compiled, method = script_or_trace(module, example_of(subject))
         save(freeze(compiled), folder / "int8.pt")
         made_by = f"torch.ao.quantization.{how}, {_engine()} + torch.jit.{method}"
         return Draft("int8.pt", made_by, ("cpu",))

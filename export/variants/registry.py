@@ -6,8 +6,10 @@ from export.variants.base import Maker
 from export.variants.compiled import Compiled
 from export.variants.half import Half
 from export.variants.int8 import Int8
+from export.variants.staged import Staged
 from export.variants.torchscript import TorchScript
 
+STAGED = "staged"
 MAKERS: dict[str, Maker] = {
     "script": TorchScript("script"),
     "trace": TorchScript("trace"),
@@ -16,4 +18,5 @@ MAKERS: dict[str, Maker] = {
     "bf16": Half("bf16"),
     "fp16": Half("fp16"),
     "int8": Int8(),
+    STAGED: Staged(),
 }

@@ -30,7 +30,7 @@ class TorchScript:
         """See `Maker`."""
         file = f"{self.method}.pt"
         try:
-            compiled = to_torchscript(subject.eager, subject, self.method)
+            compiled = to_torchscript(subject.eager, example_of(subject), self.method)
         except Exception as error:  # its own, or whatever the model's code raises meanwhile
             raise NotApplicable(f"torch.jit.{self.method} refused: {reason(error)}") from error
         save(freeze(compiled), folder / file)
@@ -39,8 +39,10 @@ class TorchScript:
         return Draft(file, f"{made} + torch.jit.freeze", ("cpu", "cuda"))
 
 
-def to_torchscript(module: nn.Module, subject: Subject, method: Method) -> torch.jit.ScriptModule:
-    """Script or trace a module with the subject's inputs.
+def to_torchscript(
+    module: nn.Module, example: tuple[torch.Tensor, ...], method: Method
+) -> torch.jit.ScriptModule:
+    """Script a module, or trace it with an example of what it takes.
 
     Raises:
         Exception: of any class: whatever torch, or the model's own code, says against it.
@@ -52,21 +54,27 @@ def to_torchscript(module: nn.Module, subject: Subject, method: Method) -> torch
         return scripted
     trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
     with torch.no_grad():
-        traced: torch.jit.ScriptModule = trace(module, example_of(subject), check_trace=False)
+        traced: torch.jit.ScriptModule = trace(module, example, check_trace=False)
     return traced
 
 
-def script_or_trace(module: nn.Module, subject: Subject) -> tuple[torch.jit.ScriptModule, Method]:
+def script_or_trace(
+    module: nn.Module, example: tuple[torch.Tensor, ...]
+) -> tuple[torch.jit.ScriptModule, Method]:
     """Script, and where that fails trace.
+
+    Args:
+        module: what to compile.
+        example: what it takes, for the trace.
 
     Raises:
         NotApplicable: if neither works.
     """
     try:
-        return to_torchscript(module, subject, "script"), "script"
+        return to_torchscript(module, example, "script"), "script"
     except Exception:
         try:
-            return to_torchscript(module, subject, "trace"), "trace"
+            return to_torchscript(module, example, "trace"), "trace"
         except Exception as error:
             raise NotApplicable(f"neither script nor trace takes it: {reason(error)}") from error
 
@@ -93,11 +101,20 @@ def save(module: torch.jit.ScriptModule, file: Path) -> None:
         NotApplicable: if torch cannot save the module.
         ExportError: if the disk refuses.
     """
+    write_file(file, to_bytes(module))
+
+
+def to_bytes(module: torch.jit.ScriptModule) -> bytes:
+    """What a `.pt` file of it holds.
+
+    Raises:
+        NotApplicable: if torch cannot save the module.
+    """
     try:
-        data = module.save_to_buffer()
+        data: bytes = module.save_to_buffer()
     except Exception as error:
         raise NotApplicable(f"torch cannot save it: {reason(error)}") from error
-    write_file(file, data)
+    return data
 
 
 def example_of(subject: Subject, batch: int = 1) -> tuple[torch.Tensor, ...]:

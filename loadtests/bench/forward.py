@@ -102,7 +102,7 @@ def _load(folder: Path, manifest: Manifest, form: Form) -> Forward:
     variant = manifest.variants[form.variant]
     cpu = torch.device("cpu")
     check_runs_here(variant, cpu, torch.__version__)
-    data = (folder / variant.file).read_bytes()
+    data = [(folder / file).read_bytes() for file in variant.files]
     return load_form(data, variant.format, manifest.inputs, cpu, optimized=form.optimized)
 
 

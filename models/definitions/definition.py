@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +50,10 @@ class Definition:
         held_out: the test set, or None where accuracy means nothing.
         calibration: batches of real inputs (with the batch axis) that int8 learns its ranges from;
             never the held-out ones. None: no static int8.
+        stages: splits the built module into modules to run one after the other, so that each may
+            have a device of its own: the first takes the inputs, each of the others what the one
+            before it gives (a tensor, or a tuple of tensors), and the last gives the outputs. All
+            keep the batch on axis 0. None: it stays whole.
     """
 
     description: str
@@ -63,3 +67,4 @@ class Definition:
     example: Callable[[], JsonValue]
     held_out: Callable[[], HeldOut] | None = None
     calibration: Callable[[], list[Arrays]] | None = None
+    stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None

@@ -116,7 +116,7 @@ def _planned(folder: Path, manifest: Manifest) -> Forward:
     for form in {step.form for step in steps}:
         variant = manifest.variants[form.variant]
         forwards[form] = load_form(
-            (folder / variant.file).read_bytes(),
+            [(folder / file).read_bytes() for file in variant.files],
             variant.format,
             manifest.inputs,
             torch.device("cpu"),

@@ -235,7 +235,7 @@ def subject(model: Definition, name: str = "tiny") -> Subject:
 
 def loaded(draft: Draft, folder: Path, model: Definition, *, optimized: bool = False) -> Forward:
     """What a maker wrote, as a server loads it."""
-    data = (folder / draft.file).read_bytes()
+    data = [(folder / file).read_bytes() for file in draft.files]
     return load_form(data, draft.format, model.inputs, torch.device("cpu"), optimized=optimized)
 
 

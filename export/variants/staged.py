@@ -1,0 +1,75 @@
+"""`staged`: the model as a chain of TorchScript files, each of which may have its own device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from export.artifact import write_file
+from export.errors import reason
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.torchscript import example_of, freeze, script_or_trace, to_bytes
+from models.plan import Precision
+
+PREFIX = "stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """See `export.variants.base.Maker`; the definition says where the model is split."""
+
+    precision: Precision = "float32"
+
+    def make(self, subject: Subject, folder: Path) -> Draft:
+        """See `Maker`."""
+        files = {}
+        methods: list[str] = []
+        example = example_of(subject)
+        for number, stage in enumerate(_stages(subject), start=1):
+            where = f"stage {number}"
+            try:
+                compiled, method = script_or_trace(stage, example)
+            except NotApplicable as error:
+                raise NotApplicable(f"{where}: {error}") from error
+            files[f"{PREFIX}{number}.pt"] = to_bytes(freeze(compiled))
+            methods.append(method)
+            example = _given(where, stage, example)
+        for name, data in files.items():  # all of them, or none
+            write_file(folder / name, data)
+        made = " + ".join(f"torch.jit.{method}" for method in methods)
+        first, *later = files
+        return Draft(first, f"{made}, frozen", ("cpu", "cuda"), later_stages=tuple(later))
+
+
+def _stages(subject: Subject) -> list[nn.Module]:
+    if subject.definition.stages is None:
+        raise NotApplicable("the definition declares no stages")
+    try:
+        stages = [stage.eval() for stage in subject.definition.stages(subject.eager)]
+    except Exception as error:  # the model's own code raises what it likes
+        raise NotApplicable(f"the definition cannot split it: {reason(error)}") from error
+    if len(stages) < 2:
+        raise NotApplicable(f"the definition splits it into {len(stages)}; 2 stages are the least")
+    return stages
+
+
+def _given(
+    where: str, stage: nn.Module, example: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """What a stage gives to the next one."""
+    try:
+        with torch.inference_mode():
+            made: Any = stage(*example)
+    except Exception as error:  # the model's own code raises what it likes
+        raise NotApplicable(
+            f"{where} fails on the first golden example: {reason(error)}"
+        ) from error
+    tensors = tuple(made) if isinstance(made, tuple | list) else (made,)
+    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        kinds = ", ".join(type(each).__name__ for each in tensors) or "nothing"
+        raise NotApplicable(f"{where} gives {kinds}; it must give a tensor, or a tuple of tensors")
+    return tensors

@@ -1,0 +1,119 @@
+"""A model in stages, from its export to its answers, on one device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from export.errors import ParityError
+from export.pipeline import Made
+from models.integrity import IntegrityError, read_artifact
+from models.manifest import MANIFEST_FILE, Manifest
+from tests.integration.harness import serving
+from tests.unit.export.definitions import of_vectors
+from tests.unit.export.jobs import make
+
+
+class Halves(nn.Module):
+    """x [n, 4] -> y [n, 2], through 8 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+        self.second = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.second(self.first(x))
+        return answer
+
+
+def halves(module: nn.Module) -> Sequence[nn.Module]:
+    assert isinstance(module, Halves)
+    return module.first, module.second
+
+
+STAGED = of_vectors(Halves, (4,), stages=halves)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return make(tmp_path, STAGED, "script", "staged")
+
+
+def test_the_artifact_has_a_file_for_each_stage_with_its_digest(made: Made) -> None:
+    variant = made.manifest.variants["staged"]
+    assert variant.files == ("stage1.pt", "stage2.pt")
+    assert variant.optimized is None
+    assert variant.parity.max_absolute < 1e-5
+    assert set(variant.files) <= set(made.manifest.files)
+    report = (made.folder / "report.html").read_text()
+    assert "stage1.pt, stage2.pt" in report
+    plan = made.manifest.plan
+    assert plan is not None
+    timed = [str(times.form) for times in plan.devices[0].times]
+    assert "staged" in timed
+
+
+@pytest.mark.parametrize("variant", [None, "staged"])
+async def test_it_is_served(made: Made, variant: str | None) -> None:
+    root = made.folder.parents[1]
+    async with serving(root, variant=variant, cache_bytes=0) as api:
+        whole = torch.jit.load(made.folder / "script.pt")  # type: ignore[no-untyped-call]
+        for size in (1, 3, 7):
+            x = np.random.default_rng(size).normal(size=(size, 4)).astype(np.float32)
+            response = await api.client.post("/batch-predict", json={"inputs": x.tolist()})
+            results = response.json()["predictions"]
+            got = np.array([each["outputs"]["y"] for each in results], np.float32)
+            with torch.inference_mode():
+                wanted = whole(torch.from_numpy(x)).numpy()
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stage_that_was_altered_is_found(made: Made) -> None:
+    file = made.folder / "stage2.pt"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(IntegrityError, match=r"stage2\.pt"):
+        read_artifact(made.folder)
+
+
+def test_stages_that_do_something_else_than_the_whole_are_not_exported(tmp_path: Path) -> None:
+    def wrong(module: nn.Module) -> Sequence[nn.Module]:
+        assert isinstance(module, Halves)
+        return module.first, nn.Sequential(module.second, nn.Tanh())
+
+    with pytest.raises(ParityError, match=r"^staged: .* to export without it: --variants script$"):
+        make(tmp_path, of_vectors(Halves, (4,), stages=wrong), "script", "staged")
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestManifest:
+    def altered(self, made: Made, **changes: object) -> str:
+        text = json.loads((made.folder / MANIFEST_FILE).read_text())
+        text["variants"]["staged"] |= changes
+        with pytest.raises(ValueError, match="validation error") as caught:
+            Manifest.model_validate(text)
+        return str(caught.value)
+
+    def test_a_stage_without_a_digest(self, made: Made) -> None:
+        problem = self.altered(made, later_stages=["stage2.pt", "stage3.pt"])
+        assert "variant 'staged' names 'stage3.pt', which has no digest" in problem
+
+    def test_one_file_twice(self, made: Made) -> None:
+        problem = self.altered(made, later_stages=["stage1.pt"])
+        assert "stage1.pt: each stage needs a file of its own" in problem
+
+    def test_optimized_stages(self, made: Made) -> None:
+        parity = json.loads(made.manifest.variants["staged"].parity.model_dump_json())
+        assert "stages are plain torchscript, only" in self.altered(made, optimized=parity)
+
+    def test_a_manifest_without_stages_reads_as_before(self, made: Made) -> None:
+        text = json.loads((made.folder / MANIFEST_FILE).read_text())
+        del text["variants"]["script"]["later_stages"]
+        again = Manifest.model_validate(text)
+        assert again.variants["script"].files == ("script.pt",)
