@@ -11,10 +11,14 @@ import argparse
 import asyncio
 import contextlib
 import os
+import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import structlog
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RESERVE", "main"]
 
+LOG = structlog.get_logger(__name__)
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
 FOLDER_LIMIT = 80  # bytes; the sockets in it have names of up to 104 on some systems
@@ -100,7 +105,10 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     else:
         worker = Worker(place)
         structlog.contextvars.bind_contextvars(worker=place.index)
-    app = create(settings, worker)
+    if place is None and not _is_free(settings):
+        return _cannot_listen(settings)
+    with _ends_at_once():
+        app = create(settings, worker)
     lifecycle: Lifecycle = app.state.lifecycle
     server = Server(_config(app, settings), lifecycle, settings.drain_s, settings.hang_s, worker)
     try:
@@ -112,6 +120,46 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
 
         return DEVICE_LOST_EXIT_CODE
     return 0 if server.started else 1
+
+
+def _is_free(settings: Settings) -> bool:
+    """Whether the port can be listened on, as far as one can tell: before anything is loaded."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return True  # whoever listens has a better word for it
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _ends_at_once() -> Iterator[None]:
+    """While nothing was accepted yet there is nothing to drain.
+
+    Without Python's own end: it would wait for forwards in threads, or crash below them.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        LOG.info("stopped", signal=signal.Signals(number).name)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may set them
+        yield
+        return
+    before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _supervise(settings: Settings) -> int:

@@ -219,6 +219,10 @@ class ReplicaError(BackendError):
     """The replica does not work any more; another one may."""
 
 
+class DoesNotFit(ReplicaError):
+    """There is not enough memory to load a model."""
+
+
 class ReplicaHangs(ReplicaError):
     """A forward, or a step of a load, did not come back in time."""
 

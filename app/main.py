@@ -46,7 +46,7 @@ from app.lifecycle import Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import Metrics
 from app.metrics.asked import ServedModel
-from app.placement import Placement, measured_layout, place
+from app.placement import Placement, Trial, measured_layout, place
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
 from app.repository.store import Artifact, Repository
@@ -56,6 +56,7 @@ from app.upkeep import Upkeep
 from app.versions import VersionPolicy
 from app.wishes import Wishes
 from models.integrity import Verifier
+from models.packages import Packages
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -85,17 +86,14 @@ def create_app(
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
     preference = Preference(settings.variant, settings.plan_precision)
+    trial = Trial(settings.default_model, policy, preference, settings.max_batch_size)
+    packages = Packages()
     placement = place(
         settings.devices,
         settings.replicas_per_device,
         settings.cpu_threads,
         processes,
-        partial(
-            measured_layout,
-            *(repository, policy, settings.default_model, preference, settings.max_batch_size),
-        )
-        if make_backend is None
-        else None,
+        partial(measured_layout, repository, trial, packages) if make_backend is None else None,
     )
     devices = placement.devices
     metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
@@ -114,7 +112,7 @@ def create_app(
             worker.tell(READY if lifecycle.readiness().ready else NOT_READY)
 
     upkeep = Upkeep(replicas, engine.wake, metrics, settings.hang_s)
-    make_backend = make_backend or _torch_backends(placement, settings.max_batch_size)
+    make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)
     choice = Choice(preference, settings.max_batch_size)
     installer = Installer(repository, engine, upkeep, metrics, make_backend, choice)
     keeping = LifecycleConfig(
@@ -255,8 +253,10 @@ def _engine_config(settings: Settings, block_s: float) -> EngineConfig:
     )
 
 
-def _torch_backends(placement: Placement, max_batch_size: int) -> BackendFactory:
-    backends = TorchBackends(placement.devices, max_batch_size, placement.threads)
+def _torch_backends(
+    placement: Placement, max_batch_size: int, packages: Packages
+) -> BackendFactory:
+    backends = TorchBackends(placement.devices, max_batch_size, placement.threads, packages)
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)

@@ -6,27 +6,36 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import structlog
 
+from app.backends.base import Backend
 from app.backends.devices import compute_with, cpu_threads, find_devices
 from app.backends.factory import TorchBackends
 from app.backends.golden import Golden
 from app.backends.layout import Layout, best, layouts
 from app.backends.selection import Preference, select
+from app.errors import ArtifactInvalid
 from app.repository.store import Artifact, Repository
 from app.types import Device, ModelId
 from app.versions import VersionPolicy
 from models.manifest import Manifest
+from models.packages import Packages
 from models.resources import memory_left_bytes, numa_nodes, usable_cores
 
 LOG = structlog.get_logger(__name__)
 CPU = Device("cpu")
 LIMIT_S = 120.0  # for measuring as a whole; a model may hang, and says so where it is watched
 FORWARD_S = 0.05  # that a measured forward takes at most, where smaller batches can see to it
+WEIGHTS = (".pt", ".pt2")
 MEMORY_SHARE = 0.5  # of what is left, for the replicas' copies of the model
+
+
+# Finds the best layout of CPU replicas, unless the event says that nobody waits for it any more.
+Measure: TypeAlias = Callable[[threading.Event], Layout]
 
 
 class Placement(NamedTuple):
@@ -35,10 +44,12 @@ class Placement(NamedTuple):
     Attributes:
         devices: one for each replica.
         threads: intra-op threads of each replica on the CPU.
+        near_memory: whether replicas on the CPU may be kept to NUMA nodes.
     """
 
     devices: tuple[Device, ...]
     threads: int
+    near_memory: bool = True
 
     def begin(self, replica: int) -> Callable[[], None]:
         """What the thread of a replica does first.
@@ -48,9 +59,11 @@ class Placement(NamedTuple):
         """
         if self.devices[replica].kind != "cpu":
             return partial(compute_with, self.threads)
-        on_cpu = [index for index, each in enumerate(self.devices) if each == CPU]
-        cores = cores_of(on_cpu.index(replica), Layout(len(on_cpu), self.threads))
-        return partial(compute_with, self.threads, cores)
+        on_cpu = [index for index, each in enumerate(self.devices) if each.kind == "cpu"]
+        layout = Layout(len(on_cpu) if self.near_memory else 1, self.threads)
+        number = on_cpu.index(replica)
+        # Asked in the thread: what the process may use can change while it lives.
+        return lambda: compute_with(self.threads, cores_of(number, layout))
 
 
 def place(
@@ -58,7 +71,7 @@ def place(
     replicas_per_device: int | None,
     threads: int | None,
     processes: int,
-    measure: Callable[[], Layout] | None,
+    measure: Measure | None,
 ) -> Placement:
     """Find the replicas.
 
@@ -79,59 +92,86 @@ def place(
         layout = _in_time(measure)
         if layout is not None:
             return Placement((CPU,) * layout.replicas, layout.threads)
-    return Placement(devices, threads or cpu_threads(devices, processes))
+    # Several processes know nothing of each other's choice: all would begin with the same node.
+    return Placement(devices, threads or cpu_threads(devices, processes), processes == 1)
 
 
 def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
-    """The cores that a CPU replica is kept to: those of one NUMA node, where it fits; None: all."""
+    """The cores that a CPU replica is kept to: those of one NUMA node; None: all.
+
+    Each gets the node with the most cores that nobody computes on yet; where one of the replicas
+    does not fit into any, none is kept to a node.
+    """
     nodes = numa_nodes()
-    fits = layout.threads <= min(map(len, nodes), default=0)
-    return nodes[replica % len(nodes)] if len(nodes) > 1 and fits and layout.replicas > 1 else None
+    if layout.replicas < 2 or len(nodes) < 2:
+        return None
+    free = [len(node) for node in nodes]
+    chosen: list[int] = []
+    for _ in range(layout.replicas):
+        roomiest = max(range(len(nodes)), key=free.__getitem__)
+        if free[roomiest] < layout.threads:
+            return None
+        free[roomiest] -= layout.threads
+        chosen.append(roomiest)
+    return nodes[chosen[replica]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is measured.
+
+    Attributes:
+        default_model: the name of the model; None: the only one there is.
+        policy: which version of it.
+        preference: in which variant.
+        max_batch_size: of the server.
+    """
+
+    default_model: str | None
+    policy: VersionPolicy
+    preference: Preference
+    max_batch_size: int
 
 
 def measured_layout(
-    repository: Repository,
-    policy: VersionPolicy,
-    default_model: str | None,
-    preference: Preference,
-    max_batch_size: int,
+    repository: Repository, trial: Trial, packages: Packages, stop: threading.Event
 ) -> Layout:
     """The best layout for the model that is mostly asked for, on the cores of this process.
 
     Args:
         repository: where it lies.
-        policy: which version of it.
-        default_model: its name; None: the only one there is.
-        preference: in which variant.
-        max_batch_size: of the server.
+        trial: what to measure.
+        packages: where compiled ones are kept, for to load one twice would leak.
+        stop: nobody waits for the answer any more.
 
     Raises:
         LookupError: if it is not known which model that is.
         Exception: if it cannot be loaded or run.
     """
-    artifact = _mostly_asked_for(repository, policy, default_model)
+    artifact = _mostly_asked_for(repository, trial.policy, trial.default_model)
     cores = usable_cores()
-    candidates = layouts(cores, _most_replicas(artifact, cores))
-    selection = select(artifact.manifest, preference, [CPU.kind])
-    golden = Golden(artifact.manifest, selection.tolerance)
-    batch_size = _quick_size(artifact.manifest, max_batch_size)
-    batch = golden.batches([batch_size])[0]
-    # Where there is one replica the form may hold the GIL, see `TorchBackends.make`.
-    backends = {
-        alone: TorchBackends(
-            (CPU,) * (1 if alone else 2), max_batch_size, threads, trial=True
-        ).make(artifact.folder, artifact.manifest, artifact.digest, selection, CPU)
-        for alone, threads in ((True, candidates[0].threads), (False, 1))
-        if alone or any(each.replicas > 1 for each in candidates)
-    }
+    candidates = layouts(cores, _most_replicas(repository, trial.policy, cores))
+    selection = select(artifact.manifest, trial.preference, [CPU.kind])
+    batch_size = _quick_size(artifact.manifest, trial.max_batch_size)
+    batch = Golden(artifact.manifest, selection.tolerance).batches([batch_size])[0]
+    backends: dict[bool, Backend] = {}
     try:
-        for backend in backends.values():
+        # Where there is one replica the form may hold the GIL, see `TorchBackends.make`.
+        for alone in dict.fromkeys(each.replicas == 1 for each in candidates):
+            threads = candidates[0].threads if alone else 1
+            devices = (CPU,) * (1 if alone else 2)
+            maker = TorchBackends(devices, trial.max_batch_size, threads, packages, trial=True)
+            backend = maker.make(
+                artifact.folder, artifact.manifest, artifact.digest, selection, CPU
+            )
+            backends[alone] = backend
+            compute_with(threads)  # the fastest form is found with so many
             backend.load()
             backend.warm_up([batch])
         forwards: Mapping[Layout, Callable[[], object]] = {
             each: partial(backends[each.replicas == 1].run, batch) for each in candidates
         }
-        return best(forwards, batch_size, cores_of)
+        return best(forwards, batch_size, cores_of, stop)
     finally:
         for backend in backends.values():
             backend.close()
@@ -151,33 +191,40 @@ def _quick_size(manifest: Manifest, most: int) -> int:
 def _mostly_asked_for(
     repository: Repository, policy: VersionPolicy, default_model: str | None
 ) -> Artifact:
+    """The default model's newest version that is to be served and is intact.
+
+    Raises:
+        LookupError: if there is none.
+    """
     found = repository.versions()
     name = default_model or (next(iter(found)) if len(found) == 1 else "digits")
-    if name not in found:
-        raise LookupError(f"the repository has no model {name!r}")
-    for number in policy.wanted(name, found[name]).candidates:
-        return repository.open(ModelId(name, number))
-    raise LookupError(f"no version of {name!r} is to be served")
+    for number in policy.wanted(name, found.get(name, [])).candidates:
+        try:
+            return repository.open(ModelId(name, number))
+        except ArtifactInvalid as error:  # whoever loads it says so
+            LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
+    raise LookupError(f"the repository has no version of {name!r} to measure")
 
 
-def _most_replicas(artifact: Artifact, cores: int) -> int:
-    """How many copies of the model there is memory for."""
+def _most_replicas(repository: Repository, policy: VersionPolicy, cores: int) -> int:
+    """How many copies of all that is served there is memory for."""
     left = memory_left_bytes()
-    manifest = artifact.manifest
-    size = max(
-        sum(manifest.files[file].bytes for file in variant.files)
-        for variant in manifest.variants.values()
-    )
-    return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, size)))
+    nbytes = 0
+    for name, numbers in repository.versions().items():
+        for number in policy.wanted(name, numbers).candidates[:1]:
+            files = repository.stamp(ModelId(name, number))
+            nbytes += sum(size for file, size, _ in files if file.endswith(WEIGHTS))
+    return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, nbytes)))
 
 
-def _in_time(measure: Callable[[], Layout]) -> Layout | None:
+def _in_time(measure: Measure) -> Layout | None:
     """What is measured, unless it fails or does not come back: then whoever loads it says why."""
     found: queue.SimpleQueue[Layout | Exception] = queue.SimpleQueue()
+    stop = threading.Event()
 
     def run() -> None:
         try:
-            found.put(measure())
+            found.put(measure(stop))
         except Exception as error:  # handed over
             found.put(error)
 
@@ -186,6 +233,7 @@ def _in_time(measure: Callable[[], Layout]) -> Layout | None:
     try:
         layout = found.get(timeout=LIMIT_S)
     except queue.Empty:
+        stop.set()
         problem = TimeoutError(f"it took longer than {LIMIT_S:g} s")
     else:
         if isinstance(layout, Layout):

@@ -103,13 +103,15 @@ def prove_variants(subject: Subject, options: ProofOptions, folder: Path, stage:
 def wanted_variants(options: ProofOptions, definition: Definition) -> tuple[str, ...]:
     """The names of what is to be made, in the order of preference.
 
-    Where nobody says, stages are for models that have some.
+    Where nobody says, a model that has stages is made in stages: it may be too large for anything
+    else.
 
     Raises:
         UsageError: if one is unknown, or there is none.
     """
     if options.variants is None:
-        return tuple(name for name in MAKERS if name != STAGED or definition.stages is not None)
+        whole = tuple(name for name in MAKERS if name != STAGED)
+        return whole if definition.stages is None else (STAGED,)
     unknown = [name for name in options.variants if name not in MAKERS]
     if unknown or not options.variants:
         given = ",".join(unknown) or "''"

@@ -97,9 +97,9 @@ def _room(group: Path) -> int | None:
 
     Files that were read and could be read again count for nothing: the kernel drops them first.
     """
-    for limit, used, cached in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    for limit, used, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
         with contextlib.suppress(OSError, ValueError):
             most = (group / limit).read_text().strip()
@@ -107,7 +107,9 @@ def _room(group: Path) -> int | None:
                 return None
             taken = int((group / used).read_text())
             stat = (line.split() for line in (group / "memory.stat").read_text().splitlines())
-            return int(most) - taken + {name: int(value) for name, value in stat}.get(cached, 0)
+            by_name = {name: int(value) for name, value in stat}
+            files = (by_name.get(f"{prefix}{state}_file", 0) for state in ("active", "inactive"))
+            return int(most) - taken + sum(files)
     return None
 
 

@@ -47,17 +47,17 @@ class CompiledBackend(FormBackend):
         super().__init__(folder, manifest, form, device)
         self._packages = packages
 
-    def open(self, data: bytes) -> Forward:
+    def open(self, data: bytes, device: torch.device) -> Forward:
         """See `FormBackend`."""
         try:
-            check_runs_here(self.variant, self.device, torch.__version__)
+            check_runs_here(self.variant, device, torch.__version__)
         except WrongMachine as error:
             raise VariantUnusable(str(error)) from error
-        return Compiled(self._packages.load(data, self.device), self.manifest.inputs)
+        return Compiled(self._packages.load(data, device), self.manifest.inputs)
 
-    def refused(self) -> ArtifactInvalid:
+    def refused(self, name: str) -> ArtifactInvalid:
         """See `FormBackend`."""
         return VariantUnusable(
-            f"{self.file.name} could not be loaded; it needs a temporary folder (TMPDIR) that can "
+            f"{name} could not be loaded; it needs a temporary folder (TMPDIR) that can "
             "be written to and executed from"
         )

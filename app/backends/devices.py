@@ -6,11 +6,13 @@ import os
 import re
 from collections.abc import Collection
 
+import structlog
 import torch
 
 from app.types import Device
 from models.resources import usable_cores
 
+LOG = structlog.get_logger(__name__)
 SPEC = re.compile(r"auto|(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+)(,(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+))*")
 SPEC_HELP = "auto, cpu, cpu*2 (two CPU replicas), cuda:0,cuda:1, or cuda:0,cpu"
 
@@ -65,7 +67,10 @@ def compute_with(threads: int, cores: Collection[int] | None = None) -> None:
         cores: what they are kept to, where the system can do that; None: to nothing.
     """
     if cores is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)  # of this thread, and of those that it starts
+        try:
+            os.sched_setaffinity(0, cores)  # of this thread, and of those that it starts
+        except OSError as error:  # forbidden here, or these cores are no longer ours
+            LOG.warning("not_kept_to_cores", cores=sorted(cores), error=str(error))
     torch.set_num_threads(threads)
 
 

@@ -30,17 +30,24 @@ class TorchBackends:
         devices: of all replicas.
         max_batch_size: the largest batch that will be run.
         threads: of each replica on the CPU.
+        packages: where compiled ones are kept.
         trial: nobody is served by them: no need to warn.
     """
 
     def __init__(
-        self, devices: tuple[Device, ...], max_batch_size: int, threads: int, *, trial: bool = False
+        self,
+        devices: tuple[Device, ...],
+        max_batch_size: int,
+        threads: int,
+        packages: Packages,
+        *,
+        trial: bool = False,
     ) -> None:
         self._threads = threads
         self._trial = trial
         self._replicas = len(devices)
         self._max_batch_size = max_batch_size
-        self._packages = Packages()
+        self._packages = packages
         self._measurements = Measurements()
 
     def make(

@@ -10,7 +10,7 @@ import structlog
 import torch
 
 from app.backends.base import Between
-from app.backends.memory import check_fits
+from app.backends.memory import room_for
 from app.errors import ArtifactInvalid, DeviceLost, ModelError, OutOfMemory, ReplicaError
 from app.types import Array, Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
@@ -40,13 +40,17 @@ class FormBackend(ABC):
         self.manifest = manifest
         self.form = form
         self.variant = manifest.variants[form.variant]
-        self.file = folder / self.variant.file
+        self.folder = folder
         self.device = torch.device(str(device))
         self._forward: Forward | None = None
 
     @abstractmethod
-    def open(self, data: bytes) -> Forward:
+    def open(self, data: bytes, device: torch.device) -> Forward:
         """Make a callable of the variant's file, or of a stage's; subclasses say how.
+
+        Args:
+            data: the file.
+            device: where it is to run.
 
         Raises:
             VariantUnusable: if this machine must not run it.
@@ -54,27 +58,34 @@ class FormBackend(ABC):
         """
 
     @abstractmethod
-    def refused(self) -> ArtifactInvalid:
-        """What to say when torch cannot read the file."""
+    def refused(self, name: str) -> ArtifactInvalid:
+        """What to say when torch cannot read a file."""
 
     def load(self) -> None:
         """See `Backend`."""
-        files = [self.file.with_name(name) for name in self.variant.files]
-        nbytes = sum(self.manifest.files[file.name].bytes for file in files)
-        check_fits(self.file.name, nbytes, self.device)
+        parts = [self.opened(name, self.device) for name in self.variant.files]
+        self._forward = parts[0] if len(parts) == 1 else Stages(parts)
+
+    def opened(self, name: str, device: torch.device) -> Forward:
+        """One of the variant's files, loaded onto a device.
+
+        Raises:
+            ArtifactInvalid, ReplicaError: see `Backend.load`.
+        """
         try:
-            parts = [self.open(verified_bytes(file, self.manifest)) for file in files]
-            self._forward = parts[0] if len(parts) == 1 else Stages(parts)
+            with room_for(name, self.manifest.files[name].bytes, device):
+                data = verified_bytes(self.folder / name, self.manifest)
+                return self.open(data, device)
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error
         except torch.OutOfMemoryError as error:
-            raise ReplicaError(f"the model does not fit on {self.device}: {error}") from error
+            raise ReplicaError(f"the model does not fit on {device}: {error}") from error
         except ArchiveError as error:
-            raise ArtifactInvalid(f"{self.file.name}: {error}") from error
+            raise ArtifactInvalid(f"{name}: {error}") from error
         except (RuntimeError, ValueError, OSError) as error:
             # Torch's words hold paths and code: they are for the log only.
-            LOG.error("form_not_loaded", file=self.file.name, form=str(self.form), error=str(error))
-            raise self.refused() from error
+            LOG.error("form_not_loaded", file=name, form=str(self.form), error=str(error))
+            raise self.refused(name) from error
 
     def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
         """See `Backend`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import statistics
 import threading
@@ -21,8 +22,9 @@ LOOP_S = 150e-6
 MIN_GAIN = 0.15  # that the usual layout is given up for
 ROUNDS = 5
 SLICE_S = 0.1  # of one layout in one round, at least
-MIN_FORWARDS = 4  # of one replica in one slice, at least
-BUDGET_S = 15.0  # no layout is begun after it
+MORE_ENDS = 4  # forwards in a slice, beside two of each replica
+BUDGET_S = 15.0  # for all of them; a forward that runs by then is waited for
+LOOK_S = 0.1  # between two looks whether time is up
 AHEAD = 2  # forwards of a replica that may be done and not yet answered
 
 
@@ -62,7 +64,12 @@ def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
 
 
 def throughput(
-    layout: Layout, forward: Forward, items: int, cores_of: CoresOf, loop_s: float = LOOP_S
+    layout: Layout,
+    forward: Forward,
+    items: int,
+    cores_of: CoresOf,
+    until: float = math.inf,
+    loop_s: float = LOOP_S,
 ) -> float:
     """Items/s of replicas that compute side by side, beside something like a busy event loop.
 
@@ -71,7 +78,11 @@ def throughput(
         forward: one batch; called by all replicas at once.
         items: of a batch.
         cores_of: the cores that each replica is kept to.
+        until: moment of `time.perf_counter` at which it is given up, but for forwards that run.
         loop_s: what the event loop does for each item.
+
+    Returns:
+        0 where it was given up before enough forwards had ended.
 
     Raises:
         Exception: whatever `forward` raises.
@@ -81,8 +92,8 @@ def throughput(
     stop = threading.Event()
 
     def replica(number: int) -> None:
-        compute_with(layout.threads, cores_of(number, layout))
         try:
+            compute_with(layout.threads, cores_of(number, layout))
             while True:
                 ahead[number].acquire()
                 if stop.is_set():
@@ -92,18 +103,26 @@ def throughput(
         except BaseException as error:  # raised by whoever waits for the forward
             done.put(error)
 
-    threads = [threading.Thread(target=replica, args=(n,)) for n in range(layout.replicas)]
-    ends: list[list[float]] = [[] for _ in threads]
+    threads = [
+        threading.Thread(target=replica, args=(n,), daemon=True) for n in range(layout.replicas)
+    ]
+    ends: list[float] = []
+    enough = 2 * layout.replicas + MORE_ENDS
     began = time.perf_counter()
     try:
         for thread in threads:
             thread.start()
-        while time.perf_counter() - began < SLICE_S or min(map(len, ends)) <= MIN_FORWARDS:
-            one = done.get()
+        while (now := time.perf_counter()) < until:
+            if len(ends) >= enough and now - began >= SLICE_S:
+                break
+            try:
+                one = done.get(timeout=min(LOOK_S, until - now))
+            except queue.Empty:
+                continue
             if isinstance(one, BaseException):
                 raise one
             number, ended = one
-            ends[number].append(ended)
+            ends.append(ended)
             _hold_gil(items * loop_s)
             ahead[number].release()
     finally:
@@ -112,27 +131,38 @@ def throughput(
             semaphore.release()
         for thread in threads:
             thread.join()
-    # From the first end to the last one: how they start is not in it.
-    return sum((len(of_one) - 1) * items / (of_one[-1] - of_one[0]) for of_one in ends)
+    if len(ends) < enough:
+        return 0.0
+    first = layout.replicas - 1  # how they start, all at once, is not in it
+    ends.sort()
+    return (len(ends) - 1 - first) * items / (ends[-1] - ends[first])
 
 
-def best(candidates: Mapping[Layout, Forward], items: int, cores_of: CoresOf) -> Layout:
+def best(
+    candidates: Mapping[Layout, Forward],
+    items: int,
+    cores_of: CoresOf,
+    stop: threading.Event | None = None,
+) -> Layout:
     """The layout that does most; the first one, unless another does clearly more.
 
-    They run in turns, so that all share the noise.
+    They run in turns, so that all share the noise. One that is too slow to be measured in the time
+    that there is does nothing.
 
     Args:
         candidates: what each would run; the usual one first.
         items: of one forward.
         cores_of: the cores that each replica is kept to.
+        stop: nobody waits for the answer any more.
     """
     rates: dict[Layout, list[float]] = {layout: [] for layout in candidates}
     began = time.perf_counter()
+    until = began + BUDGET_S
     for _ in range(ROUNDS):
         for layout, forward in candidates.items():
-            if time.perf_counter() - began < BUDGET_S:
-                rates[layout].append(throughput(layout, forward, items, cores_of))
-    medians = {layout: statistics.median(found) for layout, found in rates.items() if found}
+            if time.perf_counter() < until and not (stop and stop.is_set()):
+                rates[layout].append(throughput(layout, forward, items, cores_of, until))
+    medians = {layout: statistics.median(found or [0.0]) for layout, found in rates.items()}
     usual = next(iter(candidates))
     chosen = max(medians, key=lambda layout: medians[layout])
     if medians[chosen] < (1 + MIN_GAIN) * medians[usual]:
@@ -142,6 +172,8 @@ def best(candidates: Mapping[Layout, Forward], items: int, cores_of: CoresOf) ->
         chosen=str(chosen),
         items_per_s={str(layout): round(rate) for layout, rate in medians.items()},
         batch=items,
+        rounds=len(rates[usual]),
+        seconds=round(time.perf_counter() - began, 1),
     )
     return chosen
 

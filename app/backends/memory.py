@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
 import torch
 
-from app.errors import ReplicaError
+from app.errors import DoesNotFit
 from models.resources import memory_left_bytes
 
 MIB = 1024 * 1024
 # While a file is loaded it is there as bytes, whose digest was checked, as a file that torch can
 # open by name, and, on the CPU, as the model itself: of 477 MiB 920 to 1,360 MiB were taken.
 HOST_COPIES = 2
+
+
+# What one load takes, the next one sees: they go one after the other. But one that hangs holds no
+# other up for longer than this.
+_LOADS = threading.Lock()
+PATIENCE_S = 60.0
+
+
+@contextlib.contextmanager
+def room_for(name: str, nbytes: int, device: torch.device) -> Iterator[None]:
+    """Load a file of weights in it, if there is memory for that; see `check_fits`."""
+    alone = _LOADS.acquire(timeout=PATIENCE_S)
+    try:
+        check_fits(name, nbytes, device)
+        yield
+    finally:
+        if alone:
+            _LOADS.release()
 
 
 def check_fits(name: str, nbytes: int, device: torch.device) -> None:
@@ -22,7 +44,7 @@ def check_fits(name: str, nbytes: int, device: torch.device) -> None:
         device: where the model goes.
 
     Raises:
-        ReplicaError: if it does not fit, saying how much is needed, how much there is, and where.
+        DoesNotFit: if there is no memory for it, saying how much is needed and how much there is.
     """
     on_host = HOST_COPIES * nbytes + (nbytes if device.type == "cpu" else 0)
     _check(name, on_host, memory_left_bytes(), "of memory", "the container")
@@ -33,7 +55,7 @@ def check_fits(name: str, nbytes: int, device: torch.device) -> None:
 
 def _check(name: str, needed: int, left: int | None, where: str, of: str) -> None:
     if left is not None and needed > left:
-        raise ReplicaError(
+        raise DoesNotFit(
             f"{name} does not fit: to load it takes {needed / MIB:,.0f} MiB {where}, and "
             f"{left / MIB:,.0f} MiB are left; give {of} more, or serve fewer models or replicas"
         )

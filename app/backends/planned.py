@@ -12,7 +12,7 @@ import structlog
 
 from app.backends.base import Backend, Between, close_safely
 from app.backends.golden import Golden
-from app.errors import ModelError, ReplicaError, VariantUnusable
+from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
 from models.plan import (
     GIL_LIMIT_S,
@@ -205,7 +205,9 @@ class PlannedBackend:
             part = self._parts[form]
             try:
                 part.backend.load()
-            except VariantUnusable as error:
+            except (VariantUnusable, DoesNotFit) as error:
+                if isinstance(error, DoesNotFit) and not self._loaded:
+                    raise
                 LOG.warning("variant_unusable", form=str(form), reason=str(error))
                 refusals.append(str(error))
                 del self._parts[form]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from app.backends.forward import FormBackend
 from app.errors import ArtifactInvalid, VariantUnusable
 from models.forms import Forward, load_torchscript
@@ -10,12 +12,12 @@ from models.forms import Forward, load_torchscript
 class TorchScriptBackend(FormBackend):
     """One form of one TorchScript variant; see `app.backends.base.Backend`."""
 
-    def open(self, data: bytes) -> Forward:
+    def open(self, data: bytes, device: torch.device) -> Forward:
         """See `FormBackend`."""
-        return load_torchscript(data, self.device, optimized=self.form.optimized)
+        return load_torchscript(data, device, optimized=self.form.optimized)
 
-    def refused(self) -> ArtifactInvalid:
+    def refused(self, name: str) -> ArtifactInvalid:
         """See `FormBackend`; the file itself is judged by its plain form."""
         if self.form.optimized:
-            return VariantUnusable(f"{self.form}: torch cannot optimize {self.file.name} here")
-        return ArtifactInvalid(f"{self.file.name} is not a TorchScript file that this torch reads")
+            return VariantUnusable(f"{self.form}: torch cannot optimize {name} here")
+        return ArtifactInvalid(f"{name} is not a TorchScript file that this torch reads")

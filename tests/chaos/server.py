@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import torch
 from fastapi import FastAPI
 
 from app.__main__ import main
@@ -45,9 +46,9 @@ class FaultyBackend(TorchScriptBackend):
         super().__init__(folder, manifest, SCRIPT, device)
         self._faults = faults
 
-    def open(self, data: bytes) -> Forward:
+    def open(self, data: bytes, device: torch.device) -> Forward:
         """The real thing, wrapped."""
-        return FaultyForward(super().open(data), self.manifest.model, self._faults)
+        return FaultyForward(super().open(data, device), self.manifest.model, self._faults)
 
 
 def make_backend(

@@ -17,6 +17,7 @@ from app.backends.selection import Selection
 from app.errors import ReplicaError
 from app.repository.store import Artifact
 from app.types import Arrays, Device, Serving
+from models.packages import Packages
 from models.plan import Precision
 from models.processor import Processor, this_cpu
 from tests.artifacts import small_answer, small_batch, small_variant, write_small
@@ -162,7 +163,7 @@ async def test_a_rebuilt_replica_takes_what_was_measured_and_answers_as_before(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script", "compiled"])
-    backends = TorchBackends((CPU,), 4, cpu_threads((CPU,)))
+    backends = TorchBackends((CPU,), 4, cpu_threads((CPU,)), Packages())
     made: list[Breakable] = []
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from structlog.testing import capture_logs
 from app import placement as module
 from app.backends.layout import Layout, layouts
 from app.backends.selection import Preference
-from app.placement import Placement, cores_of, measured_layout, place
+from app.placement import Placement, Trial, cores_of, measured_layout, place
 from app.repository.store import Repository
 from app.types import Device
 from app.versions import VersionPolicy
+from models.packages import Packages
 from tests.artifacts import write_artifact
 
 CPU, GPU = Device("cpu"), Device("cuda", 0)
@@ -32,12 +34,12 @@ def set_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     monkeypatch.setattr("app.placement.usable_cores", lambda: cores)
 
 
-def unasked() -> Layout:
+def unasked(_: threading.Event) -> Layout:
     raise AssertionError("nothing is to be measured")
 
 
 def test_where_nobody_says_anything_it_is_measured() -> None:
-    assert place("auto", None, None, 1, lambda: MEASURED) == Placement((CPU, CPU), 3)
+    assert place("auto", None, None, 1, lambda _: MEASURED) == Placement((CPU, CPU), 3)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,13 @@ def test_where_nobody_says_anything_it_is_measured() -> None:
         ("auto", 1, None, 1, Placement((CPU,), 7)),
         ("auto", 2, None, 1, Placement((CPU, CPU), 3)),
         ("auto", None, 5, 1, Placement((CPU,), 5)),
-        ("auto", None, None, 2, Placement((CPU,), 3)),  # they would measure each other
+        (
+            "auto",
+            None,
+            None,
+            2,
+            Placement((CPU,), 3, near_memory=False),
+        ),  # they would measure each other
     ],
 )
 def test_what_is_set_is_done_and_nothing_measured(
@@ -64,7 +72,7 @@ def test_on_one_core_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_cannot_be_measured_is_as_usual_and_the_log_says_why() -> None:
-    def broken() -> Layout:
+    def broken(_: threading.Event) -> Layout:
         raise LookupError("the repository has no model 'digits'")
 
     with capture_logs() as logs:
@@ -75,19 +83,25 @@ def test_what_cannot_be_measured_is_as_usual_and_the_log_says_why() -> None:
 
 def test_a_model_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT_S", 0.05)
-    gate = threading.Event()
+    gate, stopped = threading.Event(), list[bool]()
 
-    def hangs() -> Layout:
+    def hangs(stop: threading.Event) -> Layout:
         gate.wait(30)
+        stopped.append(stop.wait(30))
         return MEASURED
 
     with capture_logs() as logs:
         assert place("auto", None, None, 1, hangs) == Placement((CPU,), 7)
     gate.set()
     assert "longer than 0.05 s" in logs[0]["reason"]
+    waited_until = time.monotonic() + 10
+    while not stopped and time.monotonic() < waited_until:
+        time.sleep(0.01)
+    assert stopped == [True]  # should it come back, it goes no further
 
 
 NODES = (frozenset({0, 1}), frozenset({2, 3}))
+UNEVEN = (frozenset({0, 1, 2, 3, 4, 5}), frozenset({8}))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +111,9 @@ NODES = (frozenset({0, 1}), frozenset({2, 3}))
         (NODES, Layout(2, 2), [*NODES]),
         (NODES, Layout(1, 2), [None]),  # alone it may have all memory near
         (NODES, Layout(2, 3), [None, None]),  # does not fit
+        (NODES, Layout(3, 2), [None, None, None]),  # two of them would share a node
+        (UNEVEN, Layout(6, 1), [UNEVEN[0]] * 6),  # the small one is as good when it is its turn
+        (UNEVEN, Layout(2, 3), [UNEVEN[0], UNEVEN[0]]),
         (NODES[:1], Layout(2, 1), [None, None]),
         ((), Layout(2, 1), [None, None]),
     ],
@@ -122,8 +139,8 @@ def test_a_gpu_between_cpu_replicas_takes_no_node(monkeypatch: pytest.MonkeyPatc
 
 
 def measured(root: Path, default: str | None = None, versions: str = "latest") -> Layout:
-    policy = VersionPolicy.parse(versions)
-    return measured_layout(Repository(root), policy, default, Preference(), 8)
+    trial = Trial(default, VersionPolicy.parse(versions), Preference(), 8)
+    return measured_layout(Repository(root), trial, Packages(), threading.Event())
 
 
 def test_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +165,18 @@ def test_memory_bounds_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_which_model_is_not_known(tmp_path: Path) -> None:
-    with pytest.raises(LookupError, match="no model 'digits'"):
+    with pytest.raises(LookupError, match="no version of 'digits'"):
         measured(tmp_path)
     write_artifact(tmp_path, "double")
-    with pytest.raises(LookupError, match="no model 'other'"):
+    with pytest.raises(LookupError, match="no version of 'other'"):
         measured(tmp_path, "other")
+
+
+def test_a_damaged_version_gives_way_to_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    write_artifact(tmp_path, "double")
+    (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
+    assert measured(tmp_path) in layouts(2, 2)

@@ -226,11 +226,11 @@ class TestRefused:
 
 
 class TestWanted:
-    def test_all_by_default_but_stages_where_there_are_none(self) -> None:
+    def test_all_by_default_or_stages_where_there_are_some(self) -> None:
         whole = CATALOG["tiny"]
         assert wanted_variants(ProofOptions(), whole) == tuple(MAKERS)[:-1]
         split = dataclasses.replace(whole, stages=lambda module: (module, module))
-        assert wanted_variants(ProofOptions(), split) == tuple(MAKERS)
+        assert wanted_variants(ProofOptions(), split) == ("staged",)
         assert wanted_variants(ProofOptions(("staged",)), whole) == ("staged",)
 
     def test_once_each_and_in_the_order_of_preference(self) -> None:

@@ -22,6 +22,7 @@ from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.forms import Compiled, Forward
 from models.manifest import NativeCode
+from models.packages import Packages
 from models.plan import GIL_LIMIT_S, Plan
 from models.processor import Processor, this_cpu
 from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
@@ -52,7 +53,7 @@ def made(
     """A backend, and what was logged while it was made."""
     selection = select(artifact.manifest, preference or Preference())
     with capture_logs() as logs:
-        backend = (backends or TorchBackends((CPU,), 8, cpu_threads((CPU,)))).make(
+        backend = (backends or TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())).make(
             artifact.folder, artifact.manifest, artifact.digest, selection, device
         )
     return backend, logs
@@ -94,7 +95,9 @@ class TestStoredPlan:
         self, tmp_path: Path, stored: Plan | None, largest: int, reason: str
     ) -> None:
         artifact = written(tmp_path, stored)
-        backend, logs = made(artifact, backends=TorchBackends((CPU,), largest, cpu_threads((CPU,))))
+        backend, logs = made(
+            artifact, backends=TorchBackends((CPU,), largest, cpu_threads((CPU,)), Packages())
+        )
         assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "warning")]
         assert logs[0]["model"] == "small/1"
         assert reason in logs[0]["reason"]
@@ -110,7 +113,9 @@ class TestStoredPlan:
         many = (CPU,) * 64
         share = this_cpu(cpu_threads(many))
         artifact = written(tmp_path, plan(share))
-        backend, logs = made(artifact, backends=TorchBackends(many, 8, cpu_threads(many)))
+        backend, logs = made(
+            artifact, backends=TorchBackends(many, 8, cpu_threads(many), Packages())
+        )
         assert logs == []
         assert warm(backend, artifact).serving().measured_on == str(share)
 
@@ -138,7 +143,7 @@ class TestStoredPlan:
 class TestReplicas:
     def test_what_one_measured_the_others_take(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None)
-        backends = TorchBackends((CPU, CPU), 8, 1)
+        backends = TorchBackends((CPU, CPU), 8, 1, Packages())
         one, other = (
             warm(made(artifact, backends=backends)[0], artifact).serving() for _ in range(2)
         )
@@ -147,7 +152,7 @@ class TestReplicas:
 
     def test_another_selection_is_measured_by_itself(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None)
-        backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)))
+        backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())
         planned = warm(made(artifact, backends=backends)[0], artifact).serving()
         pinned = made(artifact, Preference("script"), backends=backends)[0]
         assert warm(pinned, artifact).serving().median_us is not planned.median_us
@@ -193,7 +198,7 @@ class TestForms:
     ) -> None:
         write_small(tmp_path, ["script", "compiled"], free=free)
         artifact = Repository(tmp_path).open(ModelId("small", 1))
-        backends = TorchBackends(devices, 8, cpu_threads(devices))
+        backends = TorchBackends(devices, 8, cpu_threads(devices), Packages())
         serving = warm(made(artifact, backends=backends)[0], artifact).serving()
         assert ("compiled" in serving.median_us) is joins
         pinned = made(artifact, Preference("compiled"), backends=backends)[0]

@@ -46,12 +46,12 @@ class Scripted(FormBackend):
 
     def __init__(self, artifact: Artifact, opened: Callable[[bytes], Forward]) -> None:
         super().__init__(artifact.folder, artifact.manifest, form(), Device("cpu"))
-        self.opened = opened
+        self.opens = opened
 
-    def open(self, data: bytes) -> Forward:
-        return self.opened(data)
+    def open(self, data: bytes, device: torch.device) -> Forward:
+        return self.opens(data)
 
-    def refused(self) -> ArtifactInvalid:
+    def refused(self, name: str) -> ArtifactInvalid:
         return ArtifactInvalid("it is refused")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ class Machine:
         self.left = {layout: iter(found) for layout, found in rates.items()}
         self.asked: list[Layout] = []
 
-    def throughput(self, layout: Layout, _: Forward, __: int, ___: object) -> float:
+    def throughput(self, layout: Layout, _: Forward, __: int, *___: object) -> float:
         self.asked.append(layout)
         return next(self.left[layout])
 
@@ -136,3 +137,19 @@ def test_no_more_time_is_taken_than_there_is(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("app.backends.layout.time.perf_counter", lambda: next(now))
     assert best({USUAL: int, OTHER: int, THIRD: int}, 8, all_cores) == OTHER
     assert machine.asked == [USUAL, OTHER]
+
+
+def test_one_that_is_too_slow_for_its_time_does_nothing() -> None:
+    gate = threading.Event()
+    until = time.perf_counter() + 0.05
+    waker = threading.Timer(0.1, gate.set)
+    waker.start()
+    assert throughput(Layout(2, 1), lambda: gate.wait(10), 4, all_cores, until) == 0.0
+    waker.join()
+
+
+def test_when_nobody_waits_for_it_any_more_nothing_is_run() -> None:
+    stop, ran = threading.Event(), list[int]()
+    stop.set()
+    assert best({USUAL: lambda: ran.append(1)}, 8, all_cores, stop) == USUAL
+    assert not ran

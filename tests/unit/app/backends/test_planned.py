@@ -21,6 +21,7 @@ from app.errors import (
 )
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
+from models.packages import Packages
 from models.plan import GIL_LIMIT_S, WARM_RUNS
 from tests.artifacts import small_batch, write_small
 from tests.unit.app.backends.stage import SIZES, Stage, batch, golden
@@ -59,7 +60,7 @@ class TestPlannedBackend(BackendSuite):
 class TestRealPlannedBackend(BackendSuite):
     """Script, script optimized at load, and machine code, timed by the suite itself."""
 
-    backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)))
+    backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())
 
     @pytest.fixture(autouse=True)
     def _artifact(self, tmp_path: Path) -> None:
