@@ -181,7 +181,10 @@ class Installer:
             took_s = golden.replay(backend, self._buckets, between)  # warming may choose others
             batch_s[replica] = took_s
 
-        return Maker(load, prove)
+        def installed(replica: str) -> None:  # it may be late, or a rebuilt one
+            self._engine.measured(artifact.id, replica, batch_s[replica])
+
+        return Maker(load, prove, installed)
 
 
 def _attempt(error: Exception) -> Attempt:

@@ -151,6 +151,7 @@ def measured_layout(
     artifact = _mostly_asked_for(repository, trial.policy, trial.default_model)
     cores = usable_cores()
     candidates = layouts(cores, _most_replicas(repository, trial.policy, cores))
+    LOG.info("measuring_cpu_layout", model=str(artifact.id), layouts=[str(e) for e in candidates])
     selection = select(artifact.manifest, trial.preference, [CPU.kind])
     batch_size = _quick_size(artifact.manifest, trial.max_batch_size)
     batch = Golden(artifact.manifest, selection.tolerance).batches([batch_size])[0]

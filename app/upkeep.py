@@ -31,15 +31,20 @@ OVERSLEPT = 1.5  # times the pause between two looks: the process stood still, n
 
 
 class Maker(NamedTuple):
-    """How a model gets onto a replica; `prove` is told the name of that, see `Replica.install`."""
+    """How a model gets onto a replica; the last two are told its name, see `Replica.install`.
+
+    `installed` is called on the event loop.
+    """
 
     load: Callable[[Device], Backend]
     prove: Callable[[str, Backend, Between], None]
+    installed: Callable[[str], None]
 
     async def install(self, model: ModelId, replica: Replica) -> None:
         """Load it there, prove it there."""
         load, prove = partial(self.load, replica.device), partial(self.prove, replica.name)
         await replica.install(model, load, prove)
+        self.installed(replica.name)
 
 
 class Upkeep:

@@ -117,10 +117,10 @@ def _spec(setting: Setting, artifact: Path, most: int) -> ServerSpec:
 
 
 def _chosen(port: int) -> str:
-    """The replicas that a server has, and what their plan was measured on."""
+    """How many replicas a server has; of one, nobody says with how many threads."""
     _, body = fetch(port, "GET", "/models")
     replicas = json.loads(body)["models"][0]["replicas"]
-    return f"{len(replicas)} replicas"
+    return f"{len(replicas)} replica{'s' if len(replicas) > 1 else ''}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import structlog
 
 from app.backends.base import Backend
+from app.engine.assignment import Option, assign
 from app.engine.batching import LaneView, Ticket
 from app.engine.clock import Clock, Timer
 from app.engine.isolation import Report, run_batch
@@ -145,19 +146,33 @@ class Dispatcher:
         if not free or line.batcher.waiting == 0:
             line.gathering_since = None
             return Decision(0)
+        options = [Option(replica, line.paces[replica.name]) for replica in free]
+        busy = self._busy(line, now) if len(self._replicas) > 1 else ()
         for lane in sorted(line.batcher.lanes(), key=_due):
             waited_s = now - lane.oldest_at
-            replica, most, share = _quickest(line, free, lane)
-            limits = line.limits_for(most)
-            decision = decide(lane.waiting, waited_s, share, limits, line.arrivals)
+            assigned = assign(lane, options, busy, now)
+            if assigned is None:
+                continue
+            limits = line.limits_for(assigned.most)
+            decision = decide(lane.waiting, waited_s, assigned.share, limits, line.arrivals)
             if decision.size > 0:
                 line.gathering_since = None
-                self._start(line, lane, decision.size, replica)
+                self._start(line, lane, decision.size, assigned.replica)
                 return decision
             again = _sooner(again, decision.again_in_s)
         if line.gathering_since is None:
             line.gathering_since = now
         return Decision(0, again)
+
+    def _busy(self, line: Line, now: float) -> list[Option]:
+        """The replicas that serve the model and run a batch that will end."""
+        found = []
+        for replica in self._replicas:
+            if replica.busy and replica.serves(line.model):
+                pace = line.paces[replica.name]
+                if not replica.is_overdue(now, pace.full_s):
+                    found.append(Option(replica, pace))
+        return found
 
     def _start(self, line: Line, lane: LaneView, size: int, replica: Replica) -> None:
         now = self._clock.now()
@@ -169,7 +184,8 @@ class Dispatcher:
         left_waiting = line.batcher.waiting > 0
         line.metrics.batch_size.observe(len(tickets))
         items = [ticket.item for ticket in tickets]
-        times = line.times[replica.name]
+        pace = line.paces[replica.name]
+        pace.ran_at, left_at, times = now, pace.left_at, pace.times
         expected_s = times.expected_s(len(items))
         compute_s = times.compute_s(len(items))
 
@@ -185,7 +201,8 @@ class Dispatcher:
             if undisturbed:
                 # From where it could have begun: what keeps a batch from its device counts too.
                 ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
-                began = now if tickets[0].moved else min(now, max(replica.free_since, ready_at))
+                could_at = max(replica.free_since, left_at, ready_at)
+                began = now if tickets[0].moved else min(now, could_at)
                 took_s = max(took_s, ended - began)
                 overhead_s = took_s - report.compute_s
             replica.free_since = ended
@@ -219,8 +236,10 @@ class Dispatcher:
             line.metrics.splits.inc()
         if report.out_of_memory_at:
             line.metrics.out_of_memory.inc()
-            line.out_of_memory(report.out_of_memory_at, self._clock.now())
-            LOG.warning("batch_limit_lowered", model=str(line.model), items=line.most)
+            pace = line.paces[replica.name]
+            pace.out_of_memory(report.out_of_memory_at, self._clock.now())
+            name = replica.name
+            LOG.warning("batch_limit_lowered", model=str(line.model), replica=name, items=pace.most)
         if report.errors:  # once a batch: a flood of bad items must not become a flood of logs
             first = str(report.errors[0])
             LOG.error("model_failed", model=str(line.model), items=len(report.errors), first=first)
@@ -251,30 +270,6 @@ class Dispatcher:
     def _can_move(self, line: Line, ticket: Ticket, fault: ReplicaError | None) -> bool:
         lost = isinstance(fault, DeviceLost)  # the whole process goes: nowhere to move to
         return not lost and not ticket.moved and self.ready_replicas(line.model) > 0
-
-
-def _quickest(line: Line, free: Sequence[Replica], lane: LaneView) -> tuple[Replica, int, float]:
-    """Of the replicas that could begin a batch of the lane now, the one that is the quickest at it.
-
-    Returns:
-        that one, how many items it should be given at most, and its share of the speed of them all.
-    """
-    if len(free) == 1:
-        times = line.times[free[0].name]
-        return free[0], line.batch_size(times, lane.allowed_s), 1.0
-    best, best_size, best_speed = free[0], 0, -1.0
-    speeds: list[float] = []  # items/s, in batches as large as there are items for
-    for replica in free:
-        times = line.times[replica.name]
-        size = line.batch_size(times, lane.allowed_s)
-        items = min(size, lane.waiting)
-        seconds = times.expected_s(items)
-        speed = items / seconds if seconds > 0 else 0.0
-        speeds.append(speed)
-        if speed > best_speed:
-            best, best_size, best_speed = replica, size, speed
-    known = min(speeds) > 0
-    return best, best_size, best_speed / sum(speeds) if known else 1 / len(free)
 
 
 def _sooner(one_s: float | None, other_s: float | None) -> float | None:

@@ -23,6 +23,7 @@ from app.engine.forecast import Forecast
 from app.engine.isolation import Contract
 from app.engine.keys import KeyMaker
 from app.engine.line import Line
+from app.engine.pace import Pace
 from app.engine.policy import BatchLimits
 from app.engine.reading import ReadingLag
 from app.engine.replicas import Replica
@@ -211,17 +212,18 @@ class Engine:
                 variant.
             contract: what its batches must come to.
             batch_s: replica -> items of a batch -> seconds, as measured before it serves. One that
-                was not measured, for it lacks the model yet, is taken to be as another.
+                was not measured, for it lacks the model yet, is taken to be as the slowest.
         """
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items, self._config.queue_limit_bytes)
         batches = self._config.batches
-        like = next(iter(batch_s.values()), {})
-        times = {
-            name: BatchTimes(batches.max_batch_size, batch_s.get(name, like))
+        now = self._clock.now()
+        slowest = max(batch_s.values(), key=_largest_s, default={})
+        paces = {
+            name: Pace(BatchTimes(batches.max_batch_size, batch_s.get(name, slowest)), now)
             for name in self._names
         }
-        line = Line(model, batcher, batches, contract, metrics, times)
+        line = Line(model, batcher, batches, contract, metrics, paces)
         gauges = ModelGauges(
             waiting=lambda: batcher.waiting,
             queue_limit=lambda: batcher.limit_items,
@@ -233,6 +235,20 @@ class Engine:
         self._metrics.served(model, gauges)
         self._models[model] = _Served(line, KeyMaker(identity), partial(self._closed, line))
         self._dispatcher.add(line)
+
+    def measured(self, model: ModelId, replica: str, batch_s: Mapping[int, float]) -> None:
+        """A replica has got a model that is published, and this is how long its batches take.
+
+        Args:
+            model: harmless where it is not published.
+            replica: its name.
+            batch_s: items of a batch -> seconds.
+        """
+        served = self._models.get(model)
+        if served is not None:
+            pace = served.line.paces[replica]
+            pace.times = BatchTimes(self._config.batches.max_batch_size, batch_s)
+            pace.ran_at = self._clock.now()
 
     async def retire(self, model: ModelId) -> None:
         """Serve a model no more: nothing new from now on; what was accepted is answered first.
@@ -350,6 +366,10 @@ class Engine:
             self._cache.put(ticket.key, outcome)
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, queue_s, compute_s)
+
+
+def _largest_s(batch_s: Mapping[int, float]) -> float:
+    return max(batch_s.values(), default=0.0)
 
 
 def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from app.engine.batch_times import BatchTimes
 from app.engine.batching import Batcher
 from app.engine.isolation import Contract
+from app.engine.pace import Pace
 from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits
 from app.engine.refusal import Refusal
 from app.metrics.bound import ModelMetrics
 from app.types import ModelId
 
 MOST_ARREARS_S = 1.0  # of device time that a model may have coming to it
-GROW_AFTER_S = 60.0  # a batch of twice the size is tried again: a neighbour may have had the memory
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +22,7 @@ class Line:
     """One model's queue and how it is served.
 
     Attributes:
-        times: how long its batches take, by the name of the replica.
+        paces: how it is served, by the name of the replica.
         used_s: device time that it has had, as fair sharing counts it: the model that has had least
             goes first, and who comes back from idleness has had as much as the others.
         running_s: of its batches that run, what is expected.
@@ -30,7 +30,6 @@ class Line:
         gathering_since: when the batch that is growing was looked at first.
         seen: tickets that had been submitted one turn ago.
         arrivals: what has come since.
-        most: items of a batch at most; less than the limits say where more did not fit.
         refused: who was refused last, for one item that would have come too late.
     """
 
@@ -39,19 +38,14 @@ class Line:
     limits: BatchLimits
     contract: Contract
     metrics: ModelMetrics
-    times: Mapping[str, BatchTimes]
+    paces: Mapping[str, Pace]
     used_s: float = 0.0
     running_s: float = 0.0
     running: int = 0
     gathering_since: float | None = None
     seen: int = 0
     arrivals: Arrivals = NO_ARRIVALS
-    most: int = field(init=False)
     refused: Refusal | None = None
-    _grow_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.most = self.limits.max_batch_size
 
     def turn(self, now: float, fair_s: float) -> None:
         """The event loop has taken a turn: take note of what it has read.
@@ -65,24 +59,13 @@ class Line:
         self.used_s = max(self.used_s, fair_s if idle else fair_s - MOST_ARREARS_S)
         self.seen = self.batcher.submitted
         self.arrivals = Arrivals(items, now - (self.gathering_since or now))
-        if self.most < self.limits.max_batch_size and now >= self._grow_at:
-            self.most = min(2 * self.most, self.limits.max_batch_size)
-            self._grow_at = now + GROW_AFTER_S
-
-    def out_of_memory(self, items: int, now: float) -> None:
-        """So many did not fit: no batch is larger than the next smaller bucket, for a while."""
-        bucket = 1 << max(0, (items - 1).bit_length() - 1)
-        self.most = min(self.most, bucket)
-        self._grow_at = now + GROW_AFTER_S
+        for pace in self.paces.values():
+            pace.turn(now)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing of it waits or runs."""
         return self.batcher.waiting == 0 and self.running == 0
-
-    def batch_size(self, times: BatchTimes, allowed_s: float) -> int:
-        """Items of a batch at most, on that replica, whose requests are allowed so much time."""
-        return min(self.most, times.efficient(allowed_s))
 
     def limits_for(self, size: int) -> BatchLimits:
         """The limits with batches of so many items at most."""
@@ -90,15 +73,15 @@ class Line:
             return self.limits
         return replace(self.limits, max_batch_size=size)
 
-    def waiting_s(self, times: BatchTimes, allowed_s: float) -> float:
+    def waiting_s(self, pace: Pace, allowed_s: float) -> float:
         """What that replica alone would take for what waits.
 
         Args:
-            times: of the replica.
+            pace: of the replica.
             allowed_s: the time that requests are allowed: it decides how large batches are.
         """
-        size = self.batch_size(times, allowed_s)
-        return batches(times, self.batcher.waiting_by_shape(), size)[1]
+        size = pace.batch_size(allowed_s)
+        return batches(pace.times, self.batcher.waiting_by_shape(), size)[1]
 
 
 def batches(times: BatchTimes, counts: Sequence[int], size: int) -> tuple[int, float]:

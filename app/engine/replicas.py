@@ -13,6 +13,7 @@ from app.errors import DeviceLost, ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
 
 T = TypeVar("T")
+OVERDUE_S = 1.0  # a batch that is late by so much and a full batch may never come
 LOAD_LIMIT_S = 900.0  # a load, which is no step of a thread that is watched, hangs after it
 
 # Proves a loaded backend in the replica's thread: warms it, replays examples.
@@ -78,6 +79,14 @@ class Replica:
     def is_free(self, model: ModelId) -> bool:
         """Whether it could start a batch of the model now."""
         return not self.busy and self.serves(model)
+
+    def running_s(self, now: float) -> float:
+        """Seconds until it has done what it runs, as far as one can tell."""
+        return max(0.0, self.busy_until - now) if self.busy else 0.0
+
+    def is_overdue(self, now: float, full_s: float) -> bool:
+        """Whether its batch is so late that it may never come; a full one takes `full_s`."""
+        return self.busy and self.busy_until < now - OVERDUE_S - full_s
 
     @property
     def is_called(self) -> bool:

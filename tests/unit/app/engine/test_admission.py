@@ -14,6 +14,7 @@ from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.forecast import Forecast
 from app.engine.line import Line
+from app.engine.pace import Pace
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.errors import Overloaded
@@ -158,7 +159,7 @@ async def test_the_predicted_wait_can_be_watched() -> None:
 def test_nobody_has_more_than_a_second_coming_to_it() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     batcher = Batcher(100, 10**9)
-    metrics, times = Metrics().model(MODEL), {"fake#0": BatchTimes(1, {1: 0.01})}
+    metrics, times = Metrics().model(MODEL), {"fake#0": Pace(BatchTimes(1, {1: 0.01}), 0.0)}
     line = Line(MODEL, batcher, BatchLimits(1, 0.0), CONTRACT, metrics, times)
     for number in range(4):
         batcher.submit(Ticket(b"%d" % number, item(number), 0.0, 9e9, 9e9))
@@ -182,7 +183,7 @@ def test_a_replica_that_hangs_is_no_help() -> None:
         replica.models[MODEL] = Serving(())
         replica.busy, replica.busy_until = True, clock.now() + 0.01
     batcher, limits = Batcher(100, 10**9), BatchLimits(1, 0.0)
-    times = {replica.name: BatchTimes(1, {1: 0.01}) for replica in replicas}
+    times = {replica.name: Pace(BatchTimes(1, {1: 0.01}), 0.0) for replica in replicas}
     line = Line(MODEL, batcher, limits, CONTRACT, Metrics().model(MODEL), times)
     for number in range(4):
         batcher.submit(Ticket(b"%d" % number, item(number), clock.now(), 9e9, 9e9))

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.assignment import TRY_AFTER
 from app.engine.forecast import RESERVE
 from app.engine.replicas import ReplicaState
+from app.types import ModelId
+from tests.unit.app.engine.harness import item, value_of
 from tests.unit.app.engine.simulation import Seconds, Simulation, simulation
 
 SPEEDS = (1.0, 1.0, 2.0, 4.0)  # of four devices
@@ -83,7 +86,7 @@ async def test_one_request_larger_than_a_batch_is_spread_over_all_devices_by_spe
 
 
 async def test_one_item_alone_runs_on_the_fastest_device_that_is_idle() -> None:
-    s = mixed(1.0, 4.0, 2.0)
+    s = mixed(2.0, 4.0, 3.0)
     for number in range(3):
         s.ask_at(s.clock.now() + 0.0001 * number, "m")
     await s.run(1)
@@ -182,3 +185,84 @@ async def test_as_much_is_accepted_as_the_devices_can_do_in_time(deadline: float
     assert not any(each.expired for each in rest)
     took_s = max(each.done_at for each in s.asked if each.done_at is not None) - began
     assert took_s * 0.5 < hints[-1] < took_s * 2
+
+
+GPU, CPU = 100.0, 1.0  # a batch of 8 takes 0.64 ms, or 64 ms
+
+
+def late(s: Simulation) -> int:
+    return sum(each.expired for each in s.asked)
+
+
+async def test_who_is_urgent_is_not_given_to_a_device_that_is_too_slow_for_it() -> None:
+    """The slow one cannot do a single item in time; it is tried with one item now and then."""
+    s = mixed(GPU, CPU)
+    at, draw = s.clock.now(), random.Random(3)
+    for _ in range(20_000):
+        at += draw.expovariate(0.8 * GPU / ITEM_S)
+        s.ask_at(at, "m", 0.9 * ITEM_S)
+    began = s.clock.now()
+    await s.run(at - began + 1)
+    tried = [batch.items for batch in s.replicas[1].ran]
+    assert set(tried) == {1}
+    assert len(tried) <= 1 + (at - began) / (TRY_AFTER * ITEM_S)
+    assert late(s) <= len(tried)
+    assert sum(each.retry_after_s is not None for each in s.asked) == 0
+
+
+async def test_what_the_fast_device_would_have_done_long_before_is_left_to_it() -> None:
+    """However much time there is."""
+    s = mixed(GPU, CPU)
+    for number in range(200):
+        s.ask_at(s.clock.now() + 0.0001 * number, "m")
+    await s.run(0.1)
+    assert all(each.done_at is not None and each.done_at - each.at < 0.002 for each in s.asked)
+    assert not s.replicas[1].ran
+
+
+async def test_a_backlog_makes_the_slow_device_work_too() -> None:
+    s = mixed(10.0, CPU)
+    for _ in range(2000):
+        s.ask("m")
+    await s.run(0.5)
+    assert s.used_s("m", 1) == pytest.approx(0.5)
+
+
+async def test_a_device_that_was_thought_to_be_slow_is_found_to_be_quick() -> None:
+    s = mixed(4.0, 4.0, told=(4.0, 0.04))
+    at, draw = s.clock.now(), random.Random(5)
+    for _ in range(60_000):
+        at += draw.expovariate(1.5 * 4.0 / ITEM_S)
+        s.ask_at(at, "m", 0.1)
+    await s.run(at - s.clock.now())
+    half = len(s.asked) // 2
+    refused = sum(each.retry_after_s is not None for each in s.asked[half:])
+    assert refused < 0.05 * half  # 1.5 times of what one of them holds, 0.75 of both
+
+
+async def test_who_joins_late_is_counted_with_what_it_has_measured() -> None:
+    s = simulation({"m": per_item}, [("m",), ()], 8)
+    late_one = s.replicas[1]
+    late_one.speed = 4.0
+    s.engine.measured(ModelId("m", 1), "fake#1", {n: per_item(n) / 4 for n in (1, 2, 4, 8)})
+    late_one.models = dict(s.replicas[0].models)
+    for _ in range(5):
+        s.ask("m")
+    await s.run(1)
+    assert [batch.items for batch in late_one.ran] == [4]
+
+
+async def test_one_request_of_several_batches_is_gathered_in_order_though_a_device_fails() -> None:
+    s = mixed(*SPEEDS)
+    items = [item(float(number)) for number in range(300)]
+    submission = s.engine.submit(ModelId("m", 1), items, s.clock.now() + 60)
+    other = s.ask("m")
+    gone = s.engine.submit(ModelId("m", 1), [item(-1.0)], s.clock.now() + 60)
+    gone.abandon()
+    await s.run(0.02)
+    s.replicas[3].broken = True
+    await s.run(10)
+    outcomes = submission.result().outcomes
+    assert [value_of(outcome) for outcome in outcomes] == [2.0 * n for n in range(300)]
+    assert all(replica.ran for replica in s.replicas)
+    assert other.done_at is not None

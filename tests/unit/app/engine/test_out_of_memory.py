@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.engine.line import GROW_AFTER_S
+from app.engine.pace import GROW_AFTER_S
 from app.errors import OutOfMemory, Overloaded
 from app.types import Arrays
 from tests.unit.app.engine.harness import Rig, rig, turns, until, values
@@ -96,3 +96,14 @@ async def test_who_comes_then_is_let_in_by_what_fits() -> None:
         answers = await asyncio.gather(*waiting, return_exceptions=True)
         refused = sum(isinstance(answer, Overloaded) for answer in answers)
         assert 30 < refused < 50  # a server that counts on batches of eight takes them all
+
+
+async def test_a_device_with_less_memory_makes_no_others_batches_smaller() -> None:
+    async with rig(scripts=[Memory(room=4), None], max_batch_size=8) as r:
+        await r.ask(*range(16))
+        for backend in r.backends:
+            backend.batches.clear()
+        assert await r.ask(*range(100, 148)) == [2 * n for n in range(100, 148)]
+        small, large = ({len(batch) for batch in each.batches} for each in r.backends)
+        assert max(small) == 4
+        assert max(large) == 8

@@ -1,0 +1,58 @@
+"""The server measures its CPU layout at start: what it chooses, and how it ends meanwhile."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from models.resources import usable_cores
+from tests.artifacts import write_artifact
+from tests.e2e.server import PLAIN, free_port, running, start_process
+
+pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="on one core there is no choice")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+def test_what_is_chosen_serves_and_is_said(models: Path, tmp_path: Path) -> None:
+    with running(models, tmp_path / "log", devices="auto") as server:
+        told = re.search(r"cpu_layout_measured .*chosen='(\d+) x \d+'", server.log)
+        assert told is not None
+        replicas = httpx.get(f"{server.url}/models", verify=PLAIN).json()["models"][0]["replicas"]
+        assert len(replicas) == int(told[1])
+        answer = httpx.post(f"{server.url}/predict", json={"input": [3, 4]}, verify=PLAIN)
+        assert answer.json()["prediction"]["outputs"]["y"] == [6, 8]
+        server.signal()
+        assert server.exit_code() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_measures_ends_it_at_once(
+    models: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    log = tmp_path / "log"
+    process = start_process(log, devices="auto", model_dir=str(models), port=str(free_port()))
+    try:
+        until = time.monotonic() + 60
+        while "measuring_cpu_layout" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    assert "Traceback" not in log.read_text()
+    assert "cpu_layout_measured" not in log.read_text()
+    assert f"signal={number.name}" in log.read_text()
