@@ -130,7 +130,7 @@ overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside ot
 	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
 
 .PHONY: bench-devices
-bench-devices: $(READY) ## two CPU replicas on two cores beside one on one, the engine alone; and what the cores hold
+bench-devices: $(READY) ## two CPU devices beside one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
 	$(BIN)/python -m tests.devices $(BENCH_ARGS)
 
 .PHONY: bench-peers

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from app.backends.base import Backend, Between, close_safely
 from app.backends.golden import Golden
-from app.backends.selection import NotAsAskedFor, Preference, Selection, select
+from app.backends.selection import NotAsAskedFor, Preference, Selection, select, stages
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
 from app.engine.isolation import Contract
+from app.engine.replicas import Replica
 from app.engine.threads import in_thread
 from app.errors import (
     ArtifactInvalid,
@@ -165,9 +167,12 @@ class Installer:
             golden: its examples.
             batch_s: replica -> batch size -> seconds, filled with what the replay took.
         """
+        places = _places(selection, self._upkeep.replicas)
 
-        def load(device: Device) -> Backend:
-            backend = self._make_backend(artifact, selection, device)
+        def load(replica: str) -> Backend:
+            first, *later = places[replica]
+            chosen = dataclasses.replace(selection, devices=(first, *later) if later else ())
+            backend = self._make_backend(artifact, chosen, first)
             try:
                 backend.load()
             except BaseException:
@@ -184,7 +189,20 @@ class Installer:
         def installed(replica: str) -> None:  # it may be late, or a rebuilt one
             self._engine.measured(artifact.id, replica, batch_s[replica])
 
-        return Maker(load, prove, installed)
+        return Maker(places, load, prove, installed)
+
+
+def _places(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:
+    """The replicas that a model is installed on, and the devices that each of them uses for it.
+
+    A model in stages uses those of as many replicas, and is installed on the first of them; where
+    there are too few, each replica runs all stages by itself.
+    """
+    size = stages(selection)
+    if size > len(replicas):
+        size = 1
+    groups = [replicas[at : at + size] for at in range(0, len(replicas) - size + 1, size)]
+    return {group[0].name: tuple(each.device for each in group) for group in groups}
 
 
 def _attempt(error: Exception) -> Attempt:

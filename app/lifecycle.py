@@ -177,7 +177,7 @@ class Lifecycle:
         )
 
     def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
-        """Every replica: `loading` while it works but lacks the model; else what it runs of it."""
+        """Replicas that it is for: `loading` while one works but lacks it; else what each runs."""
         return tuple(
             ReplicaStatus(
                 replica.name,
@@ -185,7 +185,7 @@ class Lifecycle:
                 _state(replica, model),
                 replica.models.get(model) if model is not None else None,
             )
-            for replica in self._replicas
+            for replica in self._upkeep.hosts(model)
         )
 
     async def reload(self) -> Changes:

@@ -17,7 +17,7 @@ from app.backends.devices import compute_with, cpu_threads, find_devices
 from app.backends.factory import TorchBackends
 from app.backends.golden import Golden
 from app.backends.layout import Layout, best, layouts
-from app.backends.selection import Preference, select
+from app.backends.selection import Preference, select, stages
 from app.errors import ArtifactInvalid
 from app.repository.store import Artifact, Repository
 from app.types import Device, ModelId
@@ -153,6 +153,8 @@ def measured_layout(
     candidates = layouts(cores, _most_replicas(repository, trial.policy, cores))
     LOG.info("measuring_cpu_layout", model=str(artifact.id), layouts=[str(e) for e in candidates])
     selection = select(artifact.manifest, trial.preference, [CPU.kind])
+    if stages(selection) > 1:
+        return candidates[0]  # several replicas would be its stages
     batch_size = _quick_size(artifact.manifest, trial.max_batch_size)
     batch = Golden(artifact.manifest, selection.tolerance).batches([batch_size])[0]
     backends: dict[bool, Backend] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from app.backends.base import Backend, Between
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, ReplicaHangs
 from app.metrics import Metrics
-from app.types import Device, ModelId
+from app.types import ModelId
 from app.watch import Watch
 
 LOG = structlog.get_logger(__name__)
@@ -31,18 +31,23 @@ OVERSLEPT = 1.5  # times the pause between two looks: the process stood still, n
 
 
 class Maker(NamedTuple):
-    """How a model gets onto a replica; the last two are told its name, see `Replica.install`.
+    """How a model gets onto replicas; each is told the name of one, see `Replica.install`.
 
-    `installed` is called on the event loop.
+    Attributes:
+        hosts: names of the replicas that it is for.
+        load: makes a loaded backend.
+        prove: in the replica's thread.
+        installed: told on the event loop.
     """
 
-    load: Callable[[Device], Backend]
+    hosts: Collection[str]
+    load: Callable[[str], Backend]
     prove: Callable[[str, Backend, Between], None]
     installed: Callable[[str], None]
 
     async def install(self, model: ModelId, replica: Replica) -> None:
         """Load it there, prove it there."""
-        load, prove = partial(self.load, replica.device), partial(self.prove, replica.name)
+        load, prove = partial(self.load, replica.name), partial(self.prove, replica.name)
         await replica.install(model, load, prove)
         self.installed(replica.name)
 
@@ -93,7 +98,7 @@ class Upkeep:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def install_everywhere(self, model: ModelId, make: Maker) -> None:
-        """Install on all replicas; one that works is enough, the others are tried again.
+        """Install on all that it is for; one that works is enough, the others are tried again.
 
         The first goes ahead alone: what makes it hang, or condemns the version, harms no other.
 
@@ -102,10 +107,10 @@ class Upkeep:
         """
         self._makers[model] = make
         lacking: dict[str, BaseException] = {}
-        others = self.replicas[1:]
+        first, *others = (replica for replica in self.replicas if replica.name in make.hosts)
         # Where something is served already the others go one by one: batches need a replica.
         serving = any(replica.models for replica in self.replicas)
-        for group in (self.replicas[:1], *(([each] for each in others) if serving else (others,))):
+        for group in ([first], *(([each] for each in others) if serving else (others,))):
             results = await asyncio.gather(
                 *(self._install(replica, model) for replica in group), return_exceptions=True
             )
@@ -118,11 +123,16 @@ class Upkeep:
                     lacking[replica.name] = result
                 elif result is not None:
                     raise result
-        for replica in self.replicas:
-            if len(lacking) == len(self.replicas):
+        for replica in (first, *others):
+            if len(lacking) == 1 + len(others):
                 raise lacking[replica.name]
             if replica.name in lacking:
                 self._lacks(replica, model, lacking[replica.name])
+
+    def hosts(self, model: ModelId | None) -> Sequence[Replica]:
+        """The replicas that a model is or is to be installed on; of an unknown one all."""
+        maker = self._makers.get(model) if model is not None else None
+        return [each for each in self.replicas if maker is None or each.name in maker.hosts]
 
     async def _install(self, replica: Replica, model: ModelId) -> None:
         """One at a time on each replica: loading and rebuilding must not undo each other."""
@@ -205,8 +215,8 @@ class Upkeep:
             await replica.remove(model)  # first: the device may not hold both
         failures: dict[ModelId, Exception] = {}
         for model, make in tuple(self._makers.items()):
-            if model not in self._makers:
-                continue  # condemned meanwhile
+            if model not in self._makers or replica.name not in make.hosts:
+                continue  # condemned meanwhile, or none of its business
             try:
                 await make.install(model, replica)
             except DeviceLost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -9,7 +10,9 @@ import torch
 
 from app.backends.base import Backend
 from app.backends.compiled import CompiledBackend
+from app.backends.devices import compute_with
 from app.backends.golden import Golden
+from app.backends.pipeline import PipelineBackend
 from app.backends.planned import Measurements, Part, PlannedBackend
 from app.backends.selection import Selection, runs_on, stored_steps, without_gil_holders
 from app.backends.torchscript import TorchScriptBackend
@@ -60,11 +63,15 @@ class TorchBackends:
             manifest: what is in it.
             digest: of the manifest; what was measured is kept under it.
             selection: what may serve.
-            device: where.
+            device: where; of a pipeline the selection has several.
 
         Raises:
             VariantUnusable: if nothing of the selection is made for such a device.
         """
+        if selection.devices:
+            (form,) = selection.candidates
+            begin = partial(compute_with, self._threads)
+            return PipelineBackend(folder, manifest, form, selection.devices, begin)
         has_free_sizes = not all(spec.is_fixed for spec in manifest.inputs)
         if selection.variant is None and (self._replicas > 1 or has_free_sizes):
             # They would run one at a time on all replicas, and for how long at a free size nobody

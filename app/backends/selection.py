@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from app.errors import ArtifactInvalid
+from app.types import Device
 from models.manifest import Manifest, Variant, forms_of
 from models.plan import DevicePlan, Form, Precision, Step, same_release
 from models.processor import DeviceKind, Processor
@@ -36,6 +37,7 @@ class Selection:
         precision: of all candidates.
         candidates: form -> its variant, in the order of preference.
         tolerance: how far their answers may be from the golden ones.
+        devices: one for each stage of the only candidate; empty: all of it is on one device.
     """
 
     label: str
@@ -43,6 +45,7 @@ class Selection:
     precision: Precision
     candidates: dict[Form, Variant]
     tolerance: Tolerance
+    devices: tuple[Device, ...] = ()
 
 
 class NotAsAskedFor(ArtifactInvalid):
@@ -96,6 +99,12 @@ def select(
         candidates=forms_of(chosen),
         tolerance=_widest([variant.tolerance for variant in chosen.values()]),
     )
+
+
+def stages(selection: Selection) -> int:
+    """How many devices it could use at once: as many as the only candidate has stages."""
+    variants = {variant.file: variant for variant in selection.candidates.values()}
+    return len(next(iter(variants.values())).files) if len(variants) == 1 else 1
 
 
 def without_gil_holders(selection: Selection) -> Selection:

@@ -1,8 +1,13 @@
-"""`python -m tests.devices`: two CPU replicas on two cores beside one on one, in turns."""
+"""`python -m tests.devices`: two CPU devices beside one, in turns.
+
+Two replicas on two cores beside one on one, by the engine and as bare forwards; and a pipeline of
+two stages beside the same stages one after the other.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import subprocess
 import sys
@@ -12,8 +17,13 @@ from models.processor import cpu_name
 from models.resources import usable_cores
 from tests.devices.child import BATCH, PRODUCTS, SIDE
 
-KINDS = ("engine", "raw")
-SETTINGS = ((1, 1), (2, 2))  # replicas, cores
+ONE, TWO = (1, 1), (2, 2)  # replicas, cores
+# What is compared: a title, and two settings: kind, replicas, cores.
+PAIRS = (
+    ("engine", ("engine", *ONE), ("engine", *TWO)),
+    ("raw", ("raw", *ONE), ("raw", *TWO)),
+    ("pipeline", ("in-turn", *TWO), ("pipeline", *TWO)),
+)
 
 
 class Child:
@@ -33,7 +43,7 @@ class Child:
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End it."""
         self._process.kill()
         self._process.wait()
@@ -51,27 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write = sys.stdout.write
     write(f"{cpu_name()}, {usable_cores()} cores\n")
     write(f"{PRODUCTS} products of {SIDE} x {SIDE} an item, batches of {BATCH}, one thread each\n")
-    for kind in KINDS:
-        rates: list[list[float]] = [[] for _ in SETTINGS]
-        children: list[Child] = []
-        try:
-            for number in range(given.rounds + 1):
-                for place, setting in enumerate(SETTINGS):
-                    # One at a time, each anew: an idle one would keep its items running.
-                    child = Child(kind, *setting)
-                    children.append(child)
+    for title, *settings in PAIRS:
+        rates: list[list[float]] = [[] for _ in settings]
+        for _ in range(given.rounds):
+            for place, (kind, replicas, cores) in enumerate(settings):
+                # One at a time, each anew: an idle one would keep its items running.
+                with contextlib.closing(Child(kind, replicas, cores)) as child:
                     child.measure(0.5)  # warms it
-                    rate = child.measure(given.seconds)
-                    child.end()
-                    if number:
-                        rates[place].append(rate)
-        finally:
-            for child in children:
-                child.end()
+                    rates[place].append(child.measure(given.seconds))
         ratios = [two / one for one, two in zip(*rates, strict=True)]
         one, two = (statistics.median(found) for found in rates)
         write(
-            f"{kind}: one {one:,.0f}/s, two {two:,.0f}/s; ratio {statistics.median(ratios):.2f} "
+            f"{title}: one {one:,.0f}/s, two {two:,.0f}/s; ratio {statistics.median(ratios):.2f} "
             f"({' '.join(f'{ratio:.2f}' for ratio in ratios)})\n"
         )
     return 0

@@ -2,8 +2,10 @@
 
     python -m tests.devices.child KIND REPLICAS CORES
 
-KIND is `engine` (requests of one item, through admission, batcher and replicas) or `raw` (forwards
-in threads, nothing else). Each line on stdin is a round of so many seconds.
+KIND is `engine` (requests of one item, through admission, batcher and replicas), `raw` (forwards
+in threads, nothing else), `pipeline` (two stages on two CPU devices, parts of a batch behind each
+other) or `in-turn` (the same stages, one after the other). Each line on stdin is a round of so many
+seconds.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from app.backends.devices import compute_with
+from app.backends.pipeline import Pipeline, Stage
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.isolation import Contract
@@ -27,10 +32,13 @@ from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.metrics import Metrics
 from app.types import Arrays, Device, Item, ModelId, Serving
+from models.forms import Stages
+from models.plan import WARM_RUNS, time_interleaved
 from models.quiet import DEPRECATIONS, ignore_warnings
 
 MODEL = ModelId("products", 1)
 SIDE, PRODUCTS, BATCH = 256, 12, 32
+PARTS = (1, 2, 4, 8, 16)
 AHEAD = 4  # batches for each replica that are in the engine at once
 
 
@@ -57,6 +65,36 @@ def network() -> torch.nn.Module:
     """The model, scripted."""
     script: Callable[..., torch.nn.Module] = torch.jit.script  # untyped in torch
     return script(Products().eval())
+
+
+class Begin(torch.nn.Module):
+    """The first half of the products: [n, 1] -> [n, 256, 256], [n, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = torch.nn.Buffer(torch.eye(SIDE))
+        self.products = PRODUCTS // 2
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See the class."""
+        product = self.start + x.unsqueeze(2) * 0.0
+        for _ in range(self.products):
+            product = torch.bmm(product, product)
+        return product, x
+
+
+class End(torch.nn.Module):
+    """The second half: [n, 256, 256], [n, 1] -> [n]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = PRODUCTS - PRODUCTS // 2
+
+    def forward(self, product: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        for _ in range(self.products):
+            product = torch.bmm(product, product)
+        return product[:, 0, 0] * x[:, 0]
 
 
 class Backend:
@@ -156,6 +194,29 @@ def raw(replicas: int) -> None:
         sys.stdout.flush()
 
 
+def staged(*, at_once: bool) -> None:
+    """Rounds of batches through two stages, which are scripts; one thread each."""
+    script: Callable[..., torch.nn.Module] = torch.jit.script  # untyped in torch
+    halves = [script(half.eval()) for half in (Begin(), End())]
+    device, x = torch.device("cpu"), torch.arange(1.0, BATCH + 1).unsqueeze(1)
+    pipeline = Pipeline([Stage(half, device) for half in halves], partial(compute_with, 1))
+    for _ in range(WARM_RUNS):
+        for parts in PARTS:
+            pipeline.run([x], parts)
+    taken = time_interleaved({parts: partial(pipeline.run, [x], parts) for parts in PARTS}, 5)
+    best = min(PARTS, key=lambda parts: statistics.median(taken[parts]))
+    for line in sys.stdin:
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < float(line):
+            with torch.inference_mode():
+                made = pipeline.run([x], best) if at_once else Stages(halves)(x)
+            if not torch.equal(made, x[:, 0]):
+                raise SystemExit("wrong answers")
+            count += BATCH
+        sys.stdout.write(f"{count / (time.perf_counter() - began)}\n")
+        sys.stdout.flush()
+
+
 def main() -> None:
     """Do what the command line says."""
     kind, replicas, cores = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -166,8 +227,10 @@ def main() -> None:
         ignore_warnings(message=message)
     if kind == "engine":
         asyncio.run(engine(replicas))
-    else:
+    elif kind == "raw":
         raw(replicas)
+    else:
+        staged(at_once=kind == "pipeline")
 
 
 if __name__ == "__main__":

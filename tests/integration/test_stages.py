@@ -15,6 +15,7 @@ from export.errors import ParityError
 from export.pipeline import Made
 from models.integrity import IntegrityError, read_artifact
 from models.manifest import MANIFEST_FILE, Manifest
+from tests.artifacts import write_artifact
 from tests.integration.harness import serving
 from tests.unit.export.definitions import of_vectors
 from tests.unit.export.jobs import make
@@ -117,3 +118,47 @@ class TestManifest:
         del text["variants"]["script"]["later_stages"]
         again = Manifest.model_validate(text)
         assert again.variants["script"].files == ("script.pt",)
+
+
+class TestSeveralDevices:
+    """Of as many replicas as it has stages, it is on the first: each stage on the device of one."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return make(tmp_path, STAGED, "staged").folder.parents[1]
+
+    @pytest.mark.parametrize(
+        ("devices", "hosts", "form"),
+        [
+            ("cpu", ["cpu#0"], "staged"),
+            ("cpu,cpu", ["cpu#0"], "staged on cpu, cpu"),
+            ("cpu*3", ["cpu#0"], "staged on cpu, cpu"),
+            ("cpu*4", ["cpu#0", "cpu#2"], "staged on cpu, cpu"),
+        ],
+    )
+    async def test_where_it_is_and_that_it_answers(
+        self, root: Path, devices: str, hosts: list[str], form: str
+    ) -> None:
+        async with serving(root, devices=devices, cache_bytes=0) as api:
+            model = (await api.client.get("/models")).json()["models"][0]
+            assert [each["name"] for each in model["replicas"]] == hosts
+            assert {each["state"] for each in model["replicas"]} == {"ready"}
+            assert {s["form"] for r in model["replicas"] for s in r["plan"]["steps"]} == {form}
+            x = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+            response = await api.client.post("/batch-predict", json={"inputs": x.tolist()})
+            got = [each["outputs"]["y"] for each in response.json()["predictions"]]
+            one = await api.client.post("/predict", json={"input": x[7].tolist()})
+            np.testing.assert_allclose(
+                one.json()["prediction"]["outputs"]["y"], got[7], rtol=1e-4, atol=1e-5
+            )
+            assert len(got) == 50
+
+    async def test_another_model_is_on_every_replica(self, root: Path) -> None:
+        write_artifact(root, "double")
+        async with serving(root, devices="cpu,cpu", default_model="tiny") as api:
+            models = (await api.client.get("/models")).json()["models"]
+            found = {each["name"]: len(each["replicas"]) for each in models}
+            assert found == {"tiny": 1, "double": 2}
+            for name, x in (("tiny", [1, 2, 3, 4]), ("double", [1, 2])):
+                answer = await api.client.post("/predict", json={"model": name, "input": x})
+                assert answer.status_code == 200, answer.text

@@ -1,0 +1,216 @@
+"""A model in stages, each on a device of its own: parts of a batch follow each other through them.
+
+While the second stage has the first part of a batch, the first stage has the second part: all
+devices compute at once, but for the beginning and the end of a batch.
+"""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from app.backends.base import Between
+from app.backends.forward import run_forward
+from app.backends.torchscript import TorchScriptBackend
+from app.errors import ReplicaError
+from app.types import Arrays, Device, ServedStep, Serving
+from models.forms import Forward
+from models.manifest import Manifest
+from models.plan import WARM_RUNS, Form, nothing, time_interleaved
+
+HOST = torch.device("cpu")
+MOST_PARTS = 16  # of one batch
+ROUNDS = 7
+BUDGET_S = 0.5  # for each batch size
+
+# What the thread of a stage does first.
+Begin = Callable[[], None]
+
+
+class Stage(NamedTuple):
+    """A loaded stage, and where it is."""
+
+    forward: Forward
+    device: torch.device
+
+
+class _Work(NamedTuple):
+    """A part of a batch on its way; what becomes of it goes to `ends`."""
+
+    number: int
+    tensors: Sequence[torch.Tensor]
+    ends: queue.SimpleQueue[tuple[int, Any]]
+
+
+class Pipeline:
+    """Stages as one forward, from host memory to host memory. One batch at a time.
+
+    Each stage has a thread. They are daemons: native code that never returns must not keep the
+    process from ending.
+
+    Args:
+        stages: in their order.
+        begin: called first in each thread.
+    """
+
+    def __init__(self, stages: Sequence[Stage], begin: Begin) -> None:
+        self._queues: list[queue.SimpleQueue[_Work | None]] = [queue.SimpleQueue() for _ in stages]
+        self._sizes: list[int] = []
+        self._parts: list[int] = []  # of a batch of that size
+        self._stages = len(stages)
+        for number, stage in enumerate(stages):
+            work = partial(self._run, number, stage, begin)
+            threading.Thread(target=work, name=f"stage-{number + 1}", daemon=True).start()
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """One forward; each tensor has the batch on axis 0."""
+        return self.run(tensors, self.parts_of(len(tensors[0])))
+
+    def parts_of(self, rows: int) -> int:
+        """Into how many parts a batch of so many rows is cut."""
+        at = min(bisect_left(self._sizes, rows), len(self._sizes) - 1)
+        return min(rows, self._parts[at] if self._sizes else 2 * self._stages)
+
+    def cut(self, rows: int, parts: int) -> None:
+        """Cut batches of so many rows into so many parts from now on."""
+        at = bisect_left(self._sizes, rows)
+        if at < len(self._sizes) and self._sizes[at] == rows:
+            self._parts[at] = parts
+        else:
+            self._sizes.insert(at, rows)
+            self._parts.insert(at, parts)
+
+    def run(self, tensors: Sequence[torch.Tensor], parts: int) -> Any:
+        """One forward in so many parts; what the last stage gives, put together again.
+
+        Raises:
+            Exception: whatever a stage raises; of several parts that fail, the first one's.
+        """
+        ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        cut = list(zip(*(torch.chunk(tensor, max(1, parts)) for tensor in tensors), strict=True))
+        for number, part in enumerate(cut):
+            self._queues[0].put(_Work(number, part, ends))
+        made: list[Any] = [None] * len(cut)
+        for _ in cut:  # all of them, also if one fails: the next batch finds the stages empty
+            number, one = ends.get()
+            made[number] = one
+        for one in made:
+            if isinstance(one, BaseException):
+                raise one
+        if isinstance(made[0], torch.Tensor):
+            return torch.cat(made)
+        return [torch.cat(outputs) for outputs in zip(*made, strict=True)]
+
+    def close(self) -> None:
+        """End the threads; may be called twice."""
+        for each in self._queues:
+            each.put(None)
+
+    def _run(self, number: int, stage: Stage, begin: Begin) -> None:
+        begin()
+        last = number == self._stages - 1
+        while (work := self._queues[number].get()) is not None:
+            try:
+                with torch.inference_mode():
+                    made = stage.forward(*(each.to(stage.device) for each in work.tensors))
+                    if last:
+                        made = _on_host(made)
+            except BaseException as error:  # raised by whoever waits for the batch
+                work.ends.put((work.number, error))
+                continue
+            if last:
+                work.ends.put((work.number, made))
+            else:
+                tensors = made if isinstance(made, tuple | list) else (made,)
+                self._queues[number + 1].put(_Work(work.number, tensors, work.ends))
+            del work, made  # an idle stage must not keep the last batch alive
+
+
+class PipelineBackend(TorchScriptBackend):
+    """A variant in stages over several devices; see `app.backends.base.Backend`.
+
+    Args:
+        folder: see `FormBackend`, like what follows.
+        manifest: what is in it.
+        form: of a variant that has stages.
+        devices: one for each stage.
+        begin: called first in the thread of each stage.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        form: Form,
+        devices: Sequence[Device],
+        begin: Begin,
+    ) -> None:
+        super().__init__(folder, manifest, form, devices[0])
+        self._devices = [torch.device(str(device)) for device in devices]
+        self._begin = begin
+        self._pipeline: Pipeline | None = None
+
+    def load(self) -> None:
+        """See `Backend`."""
+        stages = [
+            Stage(self.opened(name, device), device)
+            for name, device in zip(self.variant.files, self._devices, strict=True)
+        ]
+        self._pipeline = Pipeline(stages, self._begin)
+
+    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
+        """See `Backend`; finds out into how many parts a batch of each size is best cut."""
+        pipeline = self._loaded()
+        for batch in batches:
+            rows = len(next(iter(batch.values())))
+            runs: dict[int, Callable[[], object]] = {}
+            for parts in (1 << power for power in range(MOST_PARTS.bit_length())):
+                if parts <= rows:
+                    runs[parts] = partial(self._run_in, parts, batch)
+            for run in runs.values():
+                for _ in range(WARM_RUNS):
+                    between()
+                    run()
+            taken = time_interleaved(runs, ROUNDS, BUDGET_S, between)
+            pipeline.cut(rows, min(taken, key=lambda parts: statistics.median(taken[parts])))
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """See `Backend`."""
+        return run_forward(self._loaded(), inputs, self.manifest, HOST)
+
+    def serving(self) -> Serving:
+        """See `Backend`."""
+        where = ", ".join(str(device) for device in self._devices)
+        return Serving((ServedStep(None, f"{self.form} on {where}"),))
+
+    def close(self) -> None:
+        """See `Backend`."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+        self._pipeline = None
+        super().close()
+
+    def _run_in(self, parts: int, inputs: Arrays) -> Arrays:
+        def forward(*tensors: torch.Tensor) -> Any:
+            return self._loaded().run(tensors, parts)
+
+        return run_forward(forward, inputs, self.manifest, HOST)
+
+    def _loaded(self) -> Pipeline:
+        if self._pipeline is None:
+            raise ReplicaError("bug: the backend runs although it is not loaded")
+        return self._pipeline
+
+
+def _on_host(made: Any) -> Any:
+    if isinstance(made, torch.Tensor):
+        return made.cpu()
+    return [each.cpu() if isinstance(each, torch.Tensor) else each for each in made]
