@@ -160,5 +160,5 @@ class TestSeveralDevices:
             found = {each["name"]: len(each["replicas"]) for each in models}
             assert found == {"tiny": 1, "double": 2}
             for name, x in (("tiny", [1, 2, 3, 4]), ("double", [1, 2])):
-                answer = await api.client.post("/predict", json={"model": name, "input": x})
+                answer = await api.client.post(f"/models/{name}/predict", json={"input": x})
                 assert answer.status_code == 200, answer.text
