@@ -107,7 +107,8 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
         structlog.contextvars.bind_contextvars(worker=place.index)
     if place is None and not _is_free(settings):
         return _cannot_listen(settings)
-    with _ends_at_once():
+    # Workers leave signals to their parent, and measure nothing.
+    with _ends_at_once() if place is None else contextlib.nullcontext():
         app = create(settings, worker)
     lifecycle: Lifecycle = app.state.lifecycle
     server = Server(_config(app, settings), lifecycle, settings.drain_s, settings.hang_s, worker)

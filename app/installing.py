@@ -167,7 +167,7 @@ class Installer:
             golden: its examples.
             batch_s: replica -> batch size -> seconds, filled with what the replay took.
         """
-        places = _places(selection, self._upkeep.replicas)
+        places = places_of(selection, self._upkeep.replicas)
 
         def load(replica: str) -> Backend:
             first, *later = places[replica]
@@ -192,17 +192,28 @@ class Installer:
         return Maker(places, load, prove, installed)
 
 
-def _places(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:
+def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:
     """The replicas that a model is installed on, and the devices that each of them uses for it.
 
     A model in stages uses those of as many replicas, and is installed on the first of them; where
     there are too few, each replica runs all stages by itself.
     """
-    size = stages(selection)
-    if size > len(replicas):
-        size = 1
-    groups = [replicas[at : at + size] for at in range(0, len(replicas) - size + 1, size)]
-    return {group[0].name: tuple(each.device for each in group) for group in groups}
+    size, rest = stages(selection), list(replicas)
+    places: dict[str, tuple[Device, ...]] = {}
+    while group := _of_different_devices(rest, size):
+        places[group[0].name] = tuple(each.device for each in group)
+        rest = [each for each in rest if each not in group]
+    return places or {each.name: (each.device,) for each in replicas}
+
+
+def _of_different_devices(replicas: Sequence[Replica], size: int) -> list[Replica]:
+    """The first so many that have a device each; CPU replicas are one each. Empty: too few."""
+    group: list[Replica] = []
+    for each in replicas:
+        taken = {one.device for one in group if one.device.kind == "cuda"}
+        if each.device not in taken and len(group) < size:
+            group.append(each)
+    return group if len(group) == size else []
 
 
 def _attempt(error: Exception) -> Attempt:

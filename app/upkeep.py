@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from app.backends.base import Backend, Between
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, ReplicaHangs
 from app.metrics import Metrics
-from app.types import ModelId
+from app.types import Device, ModelId
 from app.watch import Watch
 
 LOG = structlog.get_logger(__name__)
@@ -34,13 +34,13 @@ class Maker(NamedTuple):
     """How a model gets onto replicas; each is told the name of one, see `Replica.install`.
 
     Attributes:
-        hosts: names of the replicas that it is for.
+        hosts: names of the replicas that it is for, and the devices that each uses for it.
         load: makes a loaded backend.
         prove: in the replica's thread.
         installed: told on the event loop.
     """
 
-    hosts: Collection[str]
+    hosts: Mapping[str, Sequence[Device]]
     load: Callable[[str], Backend]
     prove: Callable[[str, Backend, Between], None]
     installed: Callable[[str], None]
@@ -247,7 +247,8 @@ class Upkeep:
         lost_threads = sum(each.lost_threads for each in self.replicas) + 1
         problem = f"{replica.name} has been in native code for more than {self._hang_s:g} s"
         fault: ReplicaError = ReplicaHangs(problem)
-        if replica.device.kind == "cuda":  # the device runs that forward still
+        used = [d for maker in self._makers.values() for d in maker.hosts.get(replica.name, ())]
+        if any(d.kind == "cuda" for d in (replica.device, *used)):  # it runs that forward still
             fault = DeviceLost(problem)
         elif lost_threads > MOST_LOST_THREADS:
             fault = DeviceLost(f"{problem}, as {lost_threads - 1} threads before it have")

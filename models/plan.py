@@ -122,7 +122,7 @@ def time_interleaved(
         runs: each does one forward and returns when its result is there.
         rounds: how many at the most.
         budget_s: no further round is begun after so many seconds, but MIN_ROUNDS always are.
-        between: called before each form's turn; not timed.
+        between: called before each form's turn, and before each run that warms it; not timed.
 
     Returns:
         form -> seconds of one forward, one number per round.
@@ -130,7 +130,9 @@ def time_interleaved(
     repeats: dict[Key, int] = {}
     for form, run in runs.items():
         for _ in range(WARM_RUNS):
+            between()
             run()
+        between()
         repeats[form] = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(seconds_of(run), 1e-9))))
     taken: dict[Key, list[float]] = {form: [] for form in runs}
     started = time.perf_counter()

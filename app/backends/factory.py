@@ -70,6 +70,9 @@ class TorchBackends:
         """
         if selection.devices:
             (form,) = selection.candidates
+            for each in selection.devices:
+                if each.kind not in selection.candidates[form].device_kinds:
+                    raise VariantUnusable(f"{form} is not made for {each}")
             begin = partial(compute_with, self._threads)
             return PipelineBackend(folder, manifest, form, selection.devices, begin)
         has_free_sizes = not all(spec.is_fixed for spec in manifest.inputs)

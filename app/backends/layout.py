@@ -161,7 +161,9 @@ def best(
     for _ in range(ROUNDS):
         for layout, forward in candidates.items():
             if time.perf_counter() < until and not (stop and stop.is_set()):
-                rates[layout].append(throughput(layout, forward, items, cores_of, until))
+                rate = throughput(layout, forward, items, cores_of, until)
+                if rate > 0 or not rates[layout]:  # of one that was cut off no more is known
+                    rates[layout].append(rate)
     medians = {layout: statistics.median(found or [0.0]) for layout, found in rates.items()}
     usual = next(iter(candidates))
     chosen = max(medians, key=lambda layout: medians[layout])

@@ -9,11 +9,12 @@ from __future__ import annotations
 import queue
 import statistics
 import threading
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -24,12 +25,13 @@ from app.errors import ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
 from models.forms import Forward
 from models.manifest import Manifest
-from models.plan import WARM_RUNS, Form, nothing, time_interleaved
+from models.plan import Form, nothing, time_interleaved
 
 HOST = torch.device("cpu")
 MOST_PARTS = 16  # of one batch
 ROUNDS = 7
 BUDGET_S = 0.5  # for each batch size
+CLOSE_PATIENCE_S = 1.0  # with each stage; an idle one ends at once
 
 # What the thread of a stage does first.
 Begin = Callable[[], None]
@@ -50,6 +52,9 @@ class _Work(NamedTuple):
     ends: queue.SimpleQueue[tuple[int, Any]]
 
 
+Queue: TypeAlias = queue.SimpleQueue[_Work | None]
+
+
 class Pipeline:
     """Stages as one forward, from host memory to host memory. One batch at a time.
 
@@ -62,13 +67,19 @@ class Pipeline:
     """
 
     def __init__(self, stages: Sequence[Stage], begin: Begin) -> None:
-        self._queues: list[queue.SimpleQueue[_Work | None]] = [queue.SimpleQueue() for _ in stages]
+        queues: list[Queue] = [queue.SimpleQueue() for _ in stages]
+        self._first = queues[0]
         self._sizes: list[int] = []
         self._parts: list[int] = []  # of a batch of that size
         self._stages = len(stages)
+        self._threads = []
         for number, stage in enumerate(stages):
-            work = partial(self._run, number, stage, begin)
-            threading.Thread(target=work, name=f"stage-{number + 1}", daemon=True).start()
+            work = partial(_run, stage, queues[number], (*queues[number + 1 :], None)[0], begin)
+            thread = threading.Thread(target=work, name=f"stage-{number + 1}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        # They hold no reference to this: what nobody has closed ends with its last user.
+        self._end = weakref.finalize(self, _end, queues)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """One forward; each tensor has the batch on axis 0."""
@@ -97,41 +108,61 @@ class Pipeline:
         ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         cut = list(zip(*(torch.chunk(tensor, max(1, parts)) for tensor in tensors), strict=True))
         for number, part in enumerate(cut):
-            self._queues[0].put(_Work(number, part, ends))
+            self._first.put(_Work(number, part, ends))
         made: list[Any] = [None] * len(cut)
         for _ in cut:  # all of them, also if one fails: the next batch finds the stages empty
             number, one = ends.get()
             made[number] = one
-        for one in made:
-            if isinstance(one, BaseException):
-                raise one
-        if isinstance(made[0], torch.Tensor):
-            return torch.cat(made)
-        return [torch.cat(outputs) for outputs in zip(*made, strict=True)]
+        try:
+            for one, part in zip(made, cut, strict=True):
+                if isinstance(one, BaseException):
+                    raise one
+                _check_rows(one, len(part[0]))
+            if isinstance(made[0], torch.Tensor):
+                return torch.cat(made)
+            return [torch.cat(outputs) for outputs in zip(*made, strict=True)]
+        finally:  # an error keeps these frames alive, and they would keep the error
+            del one, part, made, cut, tensors
 
     def close(self) -> None:
-        """End the threads; may be called twice."""
-        for each in self._queues:
-            each.put(None)
+        """End the threads and wait for them, but for one that hangs; may be called twice."""
+        self._end()
+        for thread in self._threads:
+            thread.join(CLOSE_PATIENCE_S)
 
-    def _run(self, number: int, stage: Stage, begin: Begin) -> None:
-        begin()
-        last = number == self._stages - 1
-        while (work := self._queues[number].get()) is not None:
-            try:
-                with torch.inference_mode():
-                    made = stage.forward(*(each.to(stage.device) for each in work.tensors))
-                    if last:
-                        made = _on_host(made)
-            except BaseException as error:  # raised by whoever waits for the batch
-                work.ends.put((work.number, error))
-                continue
-            if last:
+
+def _end(queues: Sequence[Queue]) -> None:
+    for each in queues:
+        each.put(None)
+
+
+def _run(stage: Stage, works: Queue, later: Queue | None, begin: Begin) -> None:
+    """The thread of a stage."""
+    begin()
+    while (work := works.get()) is not None:
+        made: Any = None
+        try:
+            with torch.inference_mode():
+                made = stage.forward(*(each.to(stage.device) for each in work.tensors))
+                if later is None:
+                    made = _on_host(made)
+            if later is None:
                 work.ends.put((work.number, made))
             else:
                 tensors = made if isinstance(made, tuple | list) else (made,)
-                self._queues[number + 1].put(_Work(work.number, tensors, work.ends))
-            del work, made  # an idle stage must not keep the last batch alive
+                later.put(_Work(work.number, tensors, work.ends))
+                del tensors
+        except BaseException as error:  # raised by whoever waits for the batch
+            work.ends.put((work.number, error))
+        finally:  # an idle stage must not keep the last batch alive
+            del work, made
+
+
+def _check_rows(made: Any, rows: int) -> None:
+    """A part with a row too many would shift the answers of the next one."""
+    for tensor in made if isinstance(made, tuple | list) else (made,):
+        if isinstance(tensor, torch.Tensor) and (tensor.ndim == 0 or len(tensor) != rows):
+            raise ValueError(f"a part of {rows} items gave a tensor of shape {list(tensor.shape)}")
 
 
 class PipelineBackend(TorchScriptBackend):
@@ -175,10 +206,6 @@ class PipelineBackend(TorchScriptBackend):
             for parts in (1 << power for power in range(MOST_PARTS.bit_length())):
                 if parts <= rows:
                     runs[parts] = partial(self._run_in, parts, batch)
-            for run in runs.values():
-                for _ in range(WARM_RUNS):
-                    between()
-                    run()
             taken = time_interleaved(runs, ROUNDS, BUDGET_S, between)
             pipeline.cut(rows, min(taken, key=lambda parts: statistics.median(taken[parts])))
 
@@ -196,7 +223,8 @@ class PipelineBackend(TorchScriptBackend):
         if self._pipeline is not None:
             self._pipeline.close()
         self._pipeline = None
-        super().close()
+        if any(device.type == "cuda" for device in self._devices):
+            torch.cuda.empty_cache()
 
     def _run_in(self, parts: int, inputs: Arrays) -> Arrays:
         def forward(*tensors: torch.Tensor) -> Any:

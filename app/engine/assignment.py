@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.engine.batching import LaneView
 from app.engine.pace import Pace
-from app.engine.replicas import Replica
+from app.engine.replicas import OVERDUE_S, Replica
 
 # An idle replica stays idle where one that is busy would have all that waits done in this share of
 # the time that it takes for one item.
@@ -15,6 +16,7 @@ MUCH_SOONER = 0.5
 # A replica that is thought to be too slow gets one item all the same, after so many times what that
 # is thought to take: else nobody would ever find out that it is not.
 TRY_AFTER = 20.0
+LATER_S = 1e-6  # after the moment itself
 
 
 class Assignment(NamedTuple):
@@ -34,10 +36,13 @@ class Option(NamedTuple):
 
 def assign(
     lane: LaneView, free: Sequence[Option], busy: Sequence[Option], now: float
-) -> Assignment | None:
+) -> tuple[Assignment | None, float | None]:
     """The quickest of the idle replicas; None: what waits is better left to those that are busy.
 
     Whoever is left idle is told so: its next batch could not have begun before.
+
+    Returns:
+        that one, and where there is none the moment at which to look again if nothing happens.
 
     Args:
         lane: whose batch it is.
@@ -47,15 +52,18 @@ def assign(
     """
     best: Assignment | None = None
     speeds = best_speed = 0.0
+    again_at = math.inf
     known = True
     worth = 0
     for replica, pace in free:
         one_s = pace.times.expected_s(1)
         if busy and one_s > 0 and _is_left(one_s, lane, busy, now):
             pace.left_at = now
-            if now - pace.ran_at < TRY_AFTER * one_s:
+            try_at = pace.ran_at + TRY_AFTER * one_s
+            if now < try_at:
+                again_at = min(again_at, try_at, *(_overdue_at(each) for each in busy))
                 continue
-            return Assignment(replica, 1, 1.0)
+            return Assignment(replica, 1, 1.0), None
         worth += 1
         size = pace.batch_size(lane.allowed_s)
         items = min(size, lane.waiting)
@@ -65,9 +73,15 @@ def assign(
         speeds += speed
         if best is None or speed > best_speed:
             best, best_speed = Assignment(replica, size, 1.0), speed
-    if best is None or worth == 1:
-        return best
-    return best._replace(share=best_speed / speeds if known else 1 / worth)
+    if best is None:
+        return None, again_at
+    share = best_speed / speeds if known else 1 / worth
+    return (best if worth == 1 else best._replace(share=share)), None
+
+
+def _overdue_at(option: Option) -> float:
+    """When it is no longer counted on."""
+    return option.replica.busy_until + OVERDUE_S + option.pace.full_s + LATER_S
 
 
 def _is_left(one_s: float, lane: LaneView, busy: Sequence[Option], now: float) -> bool:

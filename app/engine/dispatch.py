@@ -150,8 +150,9 @@ class Dispatcher:
         busy = self._busy(line, now) if len(self._replicas) > 1 else ()
         for lane in sorted(line.batcher.lanes(), key=_due):
             waited_s = now - lane.oldest_at
-            assigned = assign(lane, options, busy, now)
+            assigned, again_at = assign(lane, options, busy, now)
             if assigned is None:
+                again = _sooner(again, None if again_at is None else max(0.0, again_at - now))
                 continue
             limits = line.limits_for(assigned.most)
             decision = decide(lane.waiting, waited_s, assigned.share, limits, line.arrivals)

@@ -55,7 +55,7 @@ class Forecast:
             shapes: how many signatures they have.
         """
         now = self._clock.now()
-        if self._at_most_s(fresh, shapes) <= left_s:
+        if self._at_most_s(fresh, shapes, now) <= left_s:
             return True
         if line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas):
             return True
@@ -92,7 +92,7 @@ class Forecast:
         idle = line.batcher.waiting == 0 and any(r.is_free(line.model) for r in self._replicas)
         return 0.0 if idle else self.clear_s(line, math.inf)
 
-    def _at_most_s(self, fresh: int, shapes: int) -> float:
+    def _at_most_s(self, fresh: int, shapes: int, now: float) -> float:
         """A bound that is quick to find: everything in full batches, on the fastest replica.
 
         The last batch of each signature is not full; one that waits is taken to be one of theirs.
@@ -101,12 +101,14 @@ class Forecast:
         for line in self._lines.values():
             fastest_s, most = math.inf, 1
             for replica in self._replicas:
-                if replica.serves(line.model):
-                    pace = line.paces[replica.name]
+                pace = line.paces[replica.name]
+                if replica.serves(line.model) and not replica.is_overdue(now, pace.full_s):
                     batch_s = pace.full_s * (1 + MARGIN * pace.times.deviation)
                     if batch_s * most <= fastest_s * pace.most:
                         fastest_s, most = batch_s, pace.most
             if fastest_s == math.inf:
+                if any(replica.serves(line.model) for replica in self._replicas):
+                    return math.inf  # all hang, or may
                 continue  # it waits for a replica, and takes none from others
             queue = line.batcher
             partial = max(1, queue.shapes) + shapes - 1

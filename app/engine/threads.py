@@ -71,6 +71,10 @@ class ReplicaThread:
     def orphan(self) -> None:
         """Nobody wants anything of it any more: should it ever come back, it cleans up and ends."""
         self._orphaned = True
+        self._later.clear()  # what was not begun holds backends that nobody else has
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
         self._jobs.put(None)
 
     def beat(self) -> None:

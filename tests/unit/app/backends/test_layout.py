@@ -153,3 +153,11 @@ def test_when_nobody_waits_for_it_any_more_nothing_is_run() -> None:
     stop.set()
     assert best({USUAL: lambda: ran.append(1)}, 8, all_cores, stop) == USUAL
     assert not ran
+
+
+def test_a_slice_that_was_cut_off_counts_for_nothing_where_there_is_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = {USUAL: [100.0] * ROUNDS, OTHER: [200.0] + [0.0] * (ROUNDS - 1)}
+    monkeypatch.setattr(module, "throughput", Machine(rates).throughput)
+    assert best({USUAL: int, OTHER: int}, 8, all_cores) == OTHER

@@ -234,3 +234,72 @@ def test_an_idle_stage_keeps_no_batch_alive() -> None:
     assert seen() is None
     assert seen_made() is None
     pipeline.close()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_nor_one_that_failed(stage: int) -> None:
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no")
+
+    def passes(x: torch.Tensor) -> torch.Tensor:
+        made = x + 1
+        seen.append(weakref.ref(made))
+        return made
+
+    pipeline = stages(*((fails, passes) if stage == 0 else (passes, fails)))
+    x = torch.ones(4)
+    seen.append(weakref.ref(x))
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="no"):
+            pipeline.run([x], 2)
+        del x
+        pipeline.close()
+        assert [each() for each in seen] == [None] * len(seen)
+    finally:
+        gc.enable()
+
+
+def test_one_that_nobody_closed_ends_with_its_last_user() -> None:
+    pipeline = stages(lambda x: x, lambda x: x)
+    threads = [each for each in threading.enumerate() if each.name.startswith("stage-")]
+    threads = threads[-2:]
+    pipeline.run([torch.ones(2)], 2)
+    del pipeline
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_part_with_a_row_too_many_shifts_nobodys_answer() -> None:
+    def moves(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x[:1]]) if float(x[0]) == 0 else x[:-1]
+
+    pipeline = stages(lambda x: x, moves)
+    with pytest.raises(ValueError, match=r"a part of 2 items gave a tensor of shape \[3\]"):
+        pipeline.run([torch.arange(4.0)], 2)
+    pipeline.close()
+
+
+def test_while_it_is_warmed_others_get_their_turn_before_each_forward(
+    made: PipelineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.load()
+    turns, most = [0], [0]
+
+    def between() -> None:
+        turns[0] = 0
+
+    run = Pipeline.run
+
+    def counting(self: Pipeline, tensors: Any, parts: int) -> Any:
+        turns[0] += 1
+        most[0] = max(most[0], turns[0])
+        return run(self, tensors, parts)
+
+    monkeypatch.setattr(Pipeline, "run", counting)
+    monkeypatch.setattr("models.plan.MAX_REPEATS", 1)  # quick ones are repeated to be timed
+    made.warm_up([{"x": np.ones((16, 2), np.float32)}], between)
+    assert most == [1]

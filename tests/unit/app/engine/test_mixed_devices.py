@@ -266,3 +266,33 @@ async def test_one_request_of_several_batches_is_gathered_in_order_though_a_devi
     assert [value_of(outcome) for outcome in outcomes] == [2.0 * n for n in range(300)]
     assert all(replica.ran for replica in s.replicas)
     assert other.done_at is not None
+
+
+async def test_what_was_left_to_a_device_that_then_hangs_is_taken_by_the_slow_one() -> None:
+    """Nothing else happens meanwhile."""
+    s = mixed(GPU, CPU)
+    s.replicas[0].around_s = 30.0  # this batch never ends
+    s.ask("m")
+    await s.run(0.0001)
+    waits = s.ask("m", 5.0)
+    for _ in range(490):  # a timer that is due is heard of at the end of a step
+        await s.run(0.01)
+    assert waits.done_at is not None
+    assert not waits.expired
+    assert waits.done_at - waits.at < 1.1
+
+
+async def test_while_the_fast_one_hangs_no_more_is_accepted_than_the_slow_one_can_do() -> None:
+    s = mixed(GPU, 0.02)  # an item takes 0.4 s
+    s.replicas[0].around_s = 1000.0
+    s.ask("m")
+    await s.run(2.0)  # it is overdue
+    start = s.clock.now()
+    asked = []
+    for number in range(300):
+        s.ask_at(start + 0.01 * number, "m", 1.0)
+    await s.run(4.0)
+    asked = [each for each in s.asked if each.at >= start]
+    accepted = [each for each in asked if each.retry_after_s is None]
+    assert sum(each.expired for each in accepted) <= 1
+    assert len(accepted) >= 5
