@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -354,3 +356,29 @@ class TestGivingUpAThread:
         assert len({hanging, *steps}) == 4
         self.go_on.set()
         assert await replica.close(1.0)
+
+
+async def test_what_waited_to_be_installed_is_not_kept_by_a_thread_that_never_comes_back() -> None:
+    """A backend may have threads and a device's memory; its last reference ends them."""
+    replica, gate = Replica("r", Device("cpu")), threading.Event()
+    replica.open()
+    await replica.install(MODEL, FakeBackend)
+    done: list[object] = []
+    replica.start(MODEL, lambda _: gate.wait(30), done.append, lambda error: error)
+    loaded: list[weakref.ref[FakeBackend]] = []
+
+    def load() -> FakeBackend:
+        backend = FakeBackend()
+        loaded.append(weakref.ref(backend))
+        return backend
+
+    installing = asyncio.create_task(replica.install(ModelId("m", 2), load))
+    await until(lambda: bool(loaded) and replica.is_called)
+    replica.give_up_thread(ReplicaHangs("it hangs"))
+    with pytest.raises(ReplicaError):
+        await installing
+    del installing
+    # Though the old thread is still in its batch; the loading one may take a moment to end.
+    await until(lambda: gc.collect() >= 0 and loaded[0]() is None)
+    gate.set()
+    await replica.close(1.0)
