@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -116,6 +117,10 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
         server.run()
     except SystemExit:  # uvicorn's way to say that the port is taken; it has logged why
         return _cannot_listen(settings)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return _cannot_listen(settings)  # another one was quicker, between bind and listen
     if lifecycle.device_lost:
         from app.main import DEVICE_LOST_EXIT_CODE  # noqa: PLC0415
 
