@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -148,9 +148,10 @@ def measured_layout(
         LookupError: if it is not known which model that is.
         Exception: if it cannot be loaded or run.
     """
-    artifact = _mostly_asked_for(repository, trial.policy, trial.default_model)
+    found = repository.versions()
+    artifact = _mostly_asked_for(repository, found, trial)
     cores = usable_cores()
-    candidates = layouts(cores, _most_replicas(repository, trial.policy, cores))
+    candidates = layouts(cores, _most_replicas(repository, found, trial.policy, cores))
     LOG.info("measuring_cpu_layout", model=str(artifact.id), layouts=[str(e) for e in candidates])
     selection = select(artifact.manifest, trial.preference, [CPU.kind])
     if stages(selection) > 1:
@@ -192,16 +193,15 @@ def _quick_size(manifest: Manifest, most: int) -> int:
 
 
 def _mostly_asked_for(
-    repository: Repository, policy: VersionPolicy, default_model: str | None
+    repository: Repository, found: Mapping[str, Sequence[int]], trial: Trial
 ) -> Artifact:
     """The default model's newest version that is to be served and is intact.
 
     Raises:
         LookupError: if there is none.
     """
-    found = repository.versions()
-    name = default_model or (next(iter(found)) if len(found) == 1 else "digits")
-    for number in policy.wanted(name, found.get(name, [])).candidates:
+    name = trial.default_model or (next(iter(found)) if len(found) == 1 else "digits")
+    for number in trial.policy.wanted(name, found.get(name, [])).candidates:
         try:
             return repository.open(ModelId(name, number))
         except ArtifactInvalid as error:  # whoever loads it says so
@@ -209,11 +209,16 @@ def _mostly_asked_for(
     raise LookupError(f"the repository has no version of {name!r} to measure")
 
 
-def _most_replicas(repository: Repository, policy: VersionPolicy, cores: int) -> int:
+def _most_replicas(
+    repository: Repository,
+    found: Mapping[str, Sequence[int]],
+    policy: VersionPolicy,
+    cores: int,
+) -> int:
     """How many copies of all that is served there is memory for."""
     left = memory_left_bytes()
     nbytes = 0
-    for name, numbers in repository.versions().items():
+    for name, numbers in found.items():
         for number in policy.wanted(name, numbers).candidates[:1]:
             files = repository.stamp(ModelId(name, number))
             nbytes += sum(size for file, size, _ in files if file.endswith(WEIGHTS))

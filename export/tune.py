@@ -25,6 +25,7 @@ from models.forms import (
     kinds_here,
     load_form,
     processor_of,
+    sequence_of,
 )
 from models.golden import golden_batches
 from models.manifest import Manifest, Variant, forms_of, may_mix
@@ -249,7 +250,7 @@ def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[]
     def run() -> None:
         with torch.inference_mode():
             made = forward(*(tensor.to(device) for tensor in tensors))
-            for output in made if isinstance(made, tuple | list) else (made,):
+            for output in sequence_of(made):
                 output.cpu()
 
     return run

@@ -92,6 +92,11 @@ def hush_quantized_tensors() -> None:
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
+def sequence_of(made: Any) -> Sequence[Any]:
+    """What a forward gave, one or several, as several."""
+    return made if isinstance(made, tuple | list) else (made,)
+
+
 class Stages:
     """Parts of a model, run one after the other; each takes what the one before it gives.
 
@@ -106,7 +111,7 @@ class Stages:
         """One forward through all of them."""
         made: Any = tensors
         for part in self._parts:
-            made = part(*(made if isinstance(made, tuple | list) else (made,)))
+            made = part(*sequence_of(made))
         return made
 
 
@@ -224,7 +229,7 @@ def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.nda
     Raises:
         ValueError: if it is not what the specs say.
     """
-    outputs = made if isinstance(made, tuple | list) else (made,)
+    outputs = sequence_of(made)
     if len(outputs) != len(specs):
         raise ValueError(f"the model gave {len(outputs)} outputs, {len(specs)} are declared")
     named = {}

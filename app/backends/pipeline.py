@@ -23,7 +23,7 @@ from app.backends.forward import run_forward
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
-from models.forms import Forward
+from models.forms import Forward, sequence_of
 from models.manifest import Manifest
 from models.plan import Form, nothing, time_interleaved
 
@@ -149,9 +149,7 @@ def _run(stage: Stage, works: Queue, later: Queue | None, begin: Begin) -> None:
             if later is None:
                 work.ends.put((work.number, made))
             else:
-                tensors = made if isinstance(made, tuple | list) else (made,)
-                later.put(_Work(work.number, tensors, work.ends))
-                del tensors
+                later.put(_Work(work.number, sequence_of(made), work.ends))
         except BaseException as error:  # raised by whoever waits for the batch
             work.ends.put((work.number, error))
         finally:  # an idle stage must not keep the last batch alive
@@ -160,7 +158,7 @@ def _run(stage: Stage, works: Queue, later: Queue | None, begin: Begin) -> None:
 
 def _check_rows(made: Any, rows: int) -> None:
     """A part with a row too many would shift the answers of the next one."""
-    for tensor in made if isinstance(made, tuple | list) else (made,):
+    for tensor in sequence_of(made):
         if isinstance(tensor, torch.Tensor) and (tensor.ndim == 0 or len(tensor) != rows):
             raise ValueError(f"a part of {rows} items gave a tensor of shape {list(tensor.shape)}")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from app.engine.batching import LaneView
 from app.engine.pace import Pace
-from app.engine.replicas import OVERDUE_S, Replica
+from app.engine.replicas import Replica
 
 # An idle replica stays idle where one that is busy would have all that waits done in this share of
 # the time that it takes for one item.
@@ -81,7 +81,7 @@ def assign(
 
 def _overdue_at(option: Option) -> float:
     """When it is no longer counted on."""
-    return option.replica.busy_until + OVERDUE_S + option.pace.full_s + LATER_S
+    return option.replica.overdue_at(option.pace.full_s) + LATER_S
 
 
 def _is_left(one_s: float, lane: LaneView, busy: Sequence[Option], now: float) -> bool:

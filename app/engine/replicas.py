@@ -84,9 +84,13 @@ class Replica:
         """Seconds until it has done what it runs, as far as one can tell."""
         return max(0.0, self.busy_until - now) if self.busy else 0.0
 
+    def overdue_at(self, full_s: float) -> float:
+        """When its batch is so late that it may never come; a full one takes `full_s`."""
+        return self.busy_until + OVERDUE_S + full_s
+
     def is_overdue(self, now: float, full_s: float) -> bool:
-        """Whether its batch is so late that it may never come; a full one takes `full_s`."""
-        return self.busy and self.busy_until < now - OVERDUE_S - full_s
+        """Whether that moment has passed."""
+        return self.busy and self.overdue_at(full_s) < now
 
     @property
     def is_called(self) -> bool:

@@ -13,6 +13,7 @@ from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.torchscript import example_of, freeze, script_or_trace, to_bytes
+from models.forms import sequence_of
 from models.plan import Precision
 
 PREFIX = "stage"
@@ -68,7 +69,7 @@ def _given(
         raise NotApplicable(
             f"{where} fails on the first golden example: {reason(error)}"
         ) from error
-    tensors = tuple(made) if isinstance(made, tuple | list) else (made,)
+    tensors = tuple(sequence_of(made))
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         kinds = ", ".join(type(each).__name__ for each in tensors) or "nothing"
         raise NotApplicable(f"{where} gives {kinds}; it must give a tensor, or a tuple of tensors")
