@@ -88,12 +88,28 @@ class Serving:
         measured_on: the processor; None where there was nothing to choose.
         measured_by: `export`, or `server` where the artifact's plan does not hold here.
         median_us: form -> batch size -> microseconds of one forward, as far as the server measured.
+        prefetches: its device works by itself, so that it may be given a batch while one runs.
     """
 
     steps: tuple[ServedStep, ...]
     measured_on: str | None = None
     measured_by: Literal["export", "server"] | None = None
     median_us: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    prefetches: bool = False
+
+
+class DeviceTimes(NamedTuple):
+    """What a device took for one batch, in seconds by its own clock.
+
+    Copies may be hidden by the compute of other batches. Zeros: it has no clock.
+    """
+
+    copy_in_s: float = 0.0
+    compute_s: float = 0.0
+    copy_out_s: float = 0.0
+
+
+NO_DEVICE_TIMES = DeviceTimes()
 
 
 class CacheCounts(NamedTuple):

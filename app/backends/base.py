@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import structlog
 
-from app.types import Arrays, Serving
+from app.types import Arrays, DeviceTimes, Serving
 from models.plan import nothing
 
 LOG = structlog.get_logger(__name__)
@@ -57,6 +57,45 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give the memory back; may be called twice and after a failed load."""
+
+
+class Launched(Protocol):
+    """A batch that the device works at."""
+
+    def outputs(self) -> Arrays:
+        """Wait for it; called once.
+
+        Returns:
+            output name -> array [n, ...]; what is staged or launched after this may overwrite it.
+
+        Raises:
+            ModelError, ReplicaError: as `Backend.run` does.
+        """
+
+    def times(self) -> DeviceTimes:
+        """What it took; asked after `outputs`."""
+
+
+@runtime_checkable
+class LaunchingBackend(Backend, Protocol):
+    """A backend whose device works by itself: another batch may be launched while one runs.
+
+    One more, not two; and as its thread waits for them in their order. A backend that has these
+    methods but not always such a device says in `Serving.prefetches` whether it has.
+    """
+
+    def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
+        """Where a batch of these shapes is best put together, to be launched next."""
+
+    def launch(self, inputs: Arrays) -> Launched:
+        """Begin a forward, and return.
+
+        Args:
+            inputs: as for `run`; those that `stage` gave need no further copy.
+
+        Raises:
+            ModelError, ReplicaError: as `run` does; nothing was begun then.
+        """
 
 
 def close_safely(backend: Backend) -> None:

@@ -193,6 +193,16 @@ class BatchTimes:
         best = max(size / self.expected_s(size) for size in fitting)
         return next(size for size in fitting if size / self.expected_s(size) >= EFFICIENT * best)
 
+    def worthwhile(self, most: int) -> int:
+        """The smallest batch that is nearly as efficient as the best of at most so many items."""
+        sizes = [1 << power for power in range((most - 1).bit_length())] + [most]
+        seconds = [self.expected_s(size) for size in sizes]
+        if seconds[0] <= 0:
+            return most
+        best = max(size / each for size, each in zip(sizes, seconds, strict=True))
+        pairs = zip(sizes, seconds, strict=True)
+        return next(size for size, each in pairs if size / each >= EFFICIENT * best)
+
     def _believed(self, ratio: float, size: int, known: range) -> float:
         """What to make of a batch that took so many times what was expected.
 

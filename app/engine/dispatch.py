@@ -8,14 +8,15 @@ from typing import TypeAlias
 
 import structlog
 
-from app.backends.base import Backend
+from app.backends.base import Backend, LaunchingBackend
 from app.engine.assignment import Option, assign
 from app.engine.batching import LaneView, Ticket
 from app.engine.clock import Clock, Timer
-from app.engine.isolation import Report, run_batch
+from app.engine.isolation import Report, launch_batch, run_batch
 from app.engine.line import Line
-from app.engine.policy import Decision, decide
+from app.engine.policy import Decision, decide, decide_ahead
 from app.engine.replicas import Replica, ReplicaState
+from app.engine.threads import Later
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import Metrics
 from app.types import ModelId, Outcome
@@ -145,7 +146,7 @@ class Dispatcher:
         again: float | None = None
         if not free or line.batcher.waiting == 0:
             line.gathering_since = None
-            return Decision(0)
+            return self._serve_ahead(line, now) if line.batcher.waiting else Decision(0)
         options = [Option(replica, line.paces[replica.name]) for replica in free]
         busy = self._busy(line, now) if len(self._replicas) > 1 else ()
         for lane in sorted(line.batcher.lanes(), key=_due):
@@ -163,6 +164,30 @@ class Dispatcher:
             again = _sooner(again, decision.again_in_s)
         if line.gathering_since is None:
             line.gathering_since = now
+        return Decision(0, again)
+
+    def _serve_ahead(self, line: Line, now: float) -> Decision:
+        """No replica is idle: prepare a batch for one whose device is, soon."""
+        soonest: Option | None = None
+        for replica in self._replicas:
+            if replica.can_prefetch(line.model):
+                pace = line.paces[replica.name]
+                sooner = soonest is None or replica.busy_until < soonest.replica.busy_until
+                if sooner and not replica.is_overdue(now, pace.full_s):
+                    soonest = Option(replica, pace)
+        again: float | None = None
+        if soonest is None:
+            return Decision(0)
+        replica, pace = soonest
+        for lane in sorted(line.batcher.lanes(), key=_due):
+            size = pace.batch_size(lane.allowed_s)
+            free_in_s, waited_s = replica.running_s(now), now - lane.oldest_at
+            limits, ahead = line.limits_for(size), pace.ahead(size)
+            decision = decide_ahead(lane.waiting, waited_s, free_in_s, ahead, limits)
+            if decision.size > 0:
+                self._start(line, lane, decision.size, replica)
+                return decision
+            again = _sooner(again, decision.again_in_s)
         return Decision(0, again)
 
     def _busy(self, line: Line, now: float) -> list[Option]:
@@ -190,7 +215,11 @@ class Dispatcher:
         expected_s = times.expected_s(len(items))
         compute_s = times.compute_s(len(items))
 
-        def work(backend: Backend) -> Report:
+        prefetched = replica.busy
+
+        def work(backend: Backend) -> Report | Later[Report]:
+            if overlaps and isinstance(backend, LaunchingBackend):
+                return launch_batch(backend, items, line.contract, replica.beat, compute_s)
             return run_batch(backend, items, line.contract, replica.beat)
 
         def done(report: Report) -> None:
@@ -199,18 +228,25 @@ class Dispatcher:
             line.running_s -= expected_s
             took_s = report.compute_s
             overhead_s: float | None = None
-            if undisturbed:
+            began = max(now, replica.free_since) if prefetched else now
+            if prefetched:  # the one before it has been done meanwhile
+                took_s = max(took_s, ended - began)
+                overhead_s = took_s - report.compute_s
+            elif undisturbed:
                 # From where it could have begun: what keeps a batch from its device counts too.
                 ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
                 could_at = max(replica.free_since, left_at, ready_at)
-                began = now if tickets[0].moved else min(now, could_at)
-                took_s = max(took_s, ended - began)
+                owed_since = now if tickets[0].moved else min(now, could_at)
+                took_s = max(took_s, ended - owed_since)
                 overhead_s = took_s - report.compute_s
             replica.free_since = ended
-            self._ran[replica.name].ran(len(items), max(0.0, ended - now), report.compute_s)
+            busy_s = max(0.0, ended - began)
+            self._ran[replica.name].ran(len(items), busy_s, report.compute_s, report.device)
+            if report.prepared_s:
+                pace.prepared(report.prepared_s)
             # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
             line.used_s += took_s if report.fault is None else min(took_s, expected_s)
-            self._record(line, replica, tickets, report, now)
+            self._record(line, replica, tickets, report, began)
             if report.fault is None:
                 times.took(len(tickets), report.compute_s, overhead_s, pressed=left_waiting)
             self.worked_at = self._clock.now()
@@ -223,9 +259,10 @@ class Dispatcher:
         line.running += 1
         line.running_s += expected_s  # so that other replicas go to others meanwhile
         undisturbed = not replica.is_called  # by what is loaded in its thread
-        replica.busy_until = now + expected_s
+        overlaps = undisturbed and replica.models[line.model].prefetches
+        replica.busy_until = (max(now, replica.busy_until) if prefetched else now) + expected_s
         # Never for what was not measured.
-        self._blocked = undisturbed and 0.0 < compute_s < self._block_s
+        self._blocked = undisturbed and not prefetched and 0.0 < compute_s < self._block_s
         replica.start(line.model, work, done, failed, self._block_s if self._blocked else 0.0)
 
     def _record(

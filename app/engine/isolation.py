@@ -9,9 +9,18 @@ from typing import TypeAlias
 
 import numpy as np
 
-from app.backends.base import Backend
+from app.backends.base import Backend, Launched, LaunchingBackend
+from app.engine.threads import Later
 from app.errors import BackendFailed, ModelError, NonFiniteOutput, OutOfMemory, ReplicaError
-from app.types import Array, Arrays, Item, Outcome, frozen_copy
+from app.types import (
+    NO_DEVICE_TIMES,
+    Array,
+    Arrays,
+    DeviceTimes,
+    Item,
+    Outcome,
+    frozen_copy,
+)
 from models.plan import nothing
 
 # Rows up to here are views of one copy of their batch, and keep it alive as long as they wait to be
@@ -51,6 +60,8 @@ class Report:
         forwards: runs of the model; more than one means that the batch was split.
         out_of_memory_at: the smallest number of items that did not fit into the device's memory,
             though each of them does; 0: all did.
+        prepared_s: seconds until the device had it, of a batch that was launched.
+        device: what it took by the device's own clock; zeros where it has none.
     """
 
     outcomes: Sequence[Outcome | None]
@@ -59,6 +70,8 @@ class Report:
     compute_s: float
     forwards: int
     out_of_memory_at: int = 0
+    prepared_s: float = 0.0
+    device: DeviceTimes = NO_DEVICE_TIMES
 
 
 def run_batch(
@@ -76,6 +89,27 @@ def run_batch(
         beat: called before each run.
     """
     return _Run(backend, items, contract, beat).report()
+
+
+def launch_batch(
+    backend: LaunchingBackend,
+    items: Sequence[Item],
+    contract: Contract,
+    beat: Callable[[], None],
+    expected_s: float,
+) -> Later[Report]:
+    """Like `run_batch`, but the thread may go on while the device computes.
+
+    Args:
+        backend: see `run_batch`, like what follows.
+        items: at least one.
+        contract: of the model.
+        beat: called before each run.
+        expected_s: what the device is expected to take.
+    """
+    run = _Run(backend, items, contract, beat)
+    run.launch(backend)
+    return Later(run.report, expected_s)
 
 
 class _Run:
@@ -96,9 +130,28 @@ class _Run:
         self._outcomes: list[Outcome | None] = [None] * len(items)
         self._forwards = 0
         self._errors: list[ModelError] = []
+        self._started = time.perf_counter()
+        self._launched: Launched | None = None
+        self._refused: Exception | None = None  # why it was not launched
+        self._prepared_s = 0.0
+        self._device = NO_DEVICE_TIMES
 
-    def report(self) -> Report:
-        started = time.perf_counter()
+    def launch(self, backend: LaunchingBackend) -> None:
+        """Have the device begin with the whole batch; the report says what came of it."""
+        try:
+            self._beat()
+            shapes = {
+                name: (len(self._items), *array.shape)
+                for name, array in self._items[0].arrays.items()
+            }
+            self._launched = backend.launch(stack(self._items, backend.stage(shapes)))
+        except Exception as error:  # the report will deal with it, after the batch before it
+            self._refused = error.with_traceback(None)  # whose frames would keep tensors
+        self._prepared_s = time.perf_counter() - self._started
+
+    def report(self, free_since: float = 0.0) -> Report:
+        """Get the outcomes; `free_since`: when the device was done with the batch before it."""
+        started = max(self._started, free_since)
         fault: ReplicaError | None = None
         try:
             error = self._attempt(0, len(self._items))
@@ -112,7 +165,14 @@ class _Run:
                 self._outcomes[index] = None
         took_s = time.perf_counter() - started
         return Report(
-            self._outcomes, fault, self._errors, took_s, self._forwards, self._least_too_large()
+            self._outcomes,
+            fault,
+            self._errors,
+            took_s,
+            self._forwards,
+            self._least_too_large(),
+            self._prepared_s,
+            self._device,
         )
 
     def _least_too_large(self) -> int:
@@ -130,7 +190,7 @@ class _Run:
         self._forwards += 1
         self._beat()
         try:
-            self._outcomes[start:stop] = self._forward(self._items[start:stop])
+            self._outcomes[start:stop] = self._forward(start, stop)
         except ReplicaError:
             raise
         except Exception as error:  # a backend outside its contract must not end the thread either
@@ -144,10 +204,22 @@ class _Run:
         self._unsure.clear()
         return None
 
-    def _forward(self, span: Sequence[Item]) -> list[Outcome]:
-        outputs = self._backend.run(stack(span))
-        _check(outputs, self._contract.outputs, len(span))
-        return _rows(outputs, len(span), self._contract.finish)
+    def _forward(self, start: int, stop: int) -> list[Outcome]:
+        outputs = self._outputs(start, stop)
+        _check(outputs, self._contract.outputs, stop - start)
+        return _rows(outputs, stop - start, self._contract.finish)
+
+    def _outputs(self, start: int, stop: int) -> Arrays:
+        """Of the whole batch, where it was launched, the first time; else of a run of its own."""
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
+        launched, self._launched = self._launched, None
+        if launched is None:
+            return self._backend.run(stack(self._items[start:stop]))
+        outputs = launched.outputs()
+        self._device = launched.times()
+        return outputs
 
     def _isolate(self, start: int, stop: int, error: ModelError) -> None:
         """The span failed as a whole: split it until each culprit stands alone."""
@@ -182,15 +254,23 @@ class _Run:
         self._unsure.clear()
 
 
-def stack(items: Sequence[Item]) -> Arrays:
-    """Items of one signature -> input name -> array with a batch axis."""
+def stack(items: Sequence[Item], into: Arrays | None = None) -> Arrays:
+    """Items of one signature -> input name -> array with a batch axis.
+
+    Args:
+        items: at least one.
+        into: C-contiguous arrays of the right shapes and dtypes to put them into; None: new ones.
+    """
     stacked = {}
     for name, first in items[0].arrays.items():
         arrays = [item.arrays[name] for item in items]
+        out = into[name] if into is not None else None
         if first.ndim:  # half the time of np.stack, which makes a view of each array first
-            stacked[name] = np.concatenate(arrays).reshape(len(items), *first.shape)
+            rows = (len(items) * first.shape[0], *first.shape[1:])
+            made = np.concatenate(arrays, out=None if out is None else out.reshape(rows))
+            stacked[name] = made.reshape(len(items), *first.shape) if out is None else out
         else:
-            stacked[name] = np.stack(arrays)
+            stacked[name] = np.stack(arrays, out=out)
     return stacked
 
 

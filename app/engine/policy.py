@@ -50,6 +50,19 @@ class Arrivals:
 NO_ARRIVALS = Arrivals()
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """When a batch is prepared while the device works at another one.
+
+    Attributes:
+        least: items that make a batch nearly as efficient as any.
+        lead_s: what preparing one takes.
+    """
+
+    least: int
+    lead_s: float
+
+
 def decide(
     waiting: int,
     oldest_wait_s: float,
@@ -83,3 +96,27 @@ def decide(
         return Decision(0, again_in_s=0.0)
     items = math.ceil(waiting * share - ROUNDING)
     return Decision(max(1, min(items, limits.max_batch_size)))
+
+
+def decide_ahead(
+    waiting: int, oldest_wait_s: float, free_in_s: float, ahead: Ahead, limits: BatchLimits
+) -> Decision:
+    """Decide about a batch for a replica whose device still works at another one.
+
+    A full batch is prepared at once: nothing is gained by waiting. A smaller one that is nearly as
+    efficient waits for company until preparing it takes as long as the device is still busy; and
+    one that is not waits for the device to be idle, as if it could not be given one before.
+
+    Args:
+        waiting: items that wait and can share a batch.
+        oldest_wait_s: how long the oldest of them has waited.
+        free_in_s: until the device is expected to be idle.
+        ahead: what is worth preparing, and when.
+        limits: how batches are made.
+    """
+    if waiting >= limits.max_batch_size:
+        return Decision(limits.max_batch_size)
+    if waiting < ahead.least:
+        return Decision(0)
+    early_s = max(free_in_s - ahead.lead_s, limits.batch_wait_s - oldest_wait_s)
+    return Decision(waiting) if early_s <= 0 else Decision(0, again_in_s=early_s)

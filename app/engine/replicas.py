@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from app.backends.base import Backend, Between, close_safely
-from app.engine.threads import Handover, Job, ReplicaThread, in_thread, tell, unless_done
+from app.engine.threads import (
+    Begun,
+    Handover,
+    Job,
+    Later,
+    ReplicaThread,
+    in_thread,
+    tell,
+    unless_done,
+)
 from app.errors import DeviceLost, ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
 
@@ -48,8 +59,8 @@ class Replica:
         begin: called first in each of its threads.
 
     Attributes:
-        busy: whether it runs a batch.
-        busy_until: when that is expected to be done; whoever starts one says so.
+        busy: whether it runs a batch, or two.
+        busy_until: when all of that is expected to be done; whoever starts one says so.
         free_since: when the last one was done; likewise.
     """
 
@@ -65,7 +76,8 @@ class Replica:
         self._begin = begin
         self._thread = ReplicaThread(f"replica-{name}", begin)
         self._lost: list[ReplicaThread] = []
-        self._give_up_batch: Callable[[BaseException], None] | None = None
+        self._running: list[Callable[[BaseException], None]] = []  # what makes each of them fail
+        self._overlaps = False  # would what runs go on beside another batch?
         self._calls: set[asyncio.Future[Any]] = set()
 
     def open(self) -> None:
@@ -79,6 +91,19 @@ class Replica:
     def is_free(self, model: ModelId) -> bool:
         """Whether it could start a batch of the model now."""
         return not self.busy and self.serves(model)
+
+    def can_prefetch(self, model: ModelId) -> bool:
+        """Whether its device works at one batch, and it could prepare one of the model meanwhile.
+
+        Not while something is loaded there: that comes between.
+        """
+        return (
+            len(self._running) == 1
+            and self._overlaps
+            and self.serves(model)
+            and self.models[model].prefetches
+            and not self._calls
+        )
 
     def running_s(self, now: float) -> float:
         """Seconds until it has done what it runs, as far as one can tell."""
@@ -100,7 +125,7 @@ class Replica:
     def start(
         self,
         model: ModelId,
-        work: Callable[[Backend], T],
+        work: Callable[[Backend], T | Later[T]],
         done: Callable[[T], None],
         failed: Callable[[BaseException], T],
         block_s: float = 0.0,
@@ -113,26 +138,40 @@ class Replica:
 
         Args:
             model: what to run.
-            work: runs it.
+            work: runs it, or has the device begin it.
             done: takes what came of it.
             failed: makes the same of an exception.
             block_s: for how many seconds at most the event loop stands still and waits.
         """
         self.busy = True
+        self._overlaps = model in self.models and self.models[model].prefetches
 
         def finish(result: T) -> None:
-            self.busy = False
-            self._give_up_batch = None
+            self._running.remove(give_up)
+            self.busy = bool(self._running)
             done(result)
+
+        def give_up(fault: BaseException) -> None:
+            handover.settle(failed(fault))
 
         thread = self._thread
         handover = Handover(asyncio.get_running_loop(), finish, awaited=block_s > 0)
-        self._give_up_batch = lambda fault: handover.settle(failed(fault))
+        self._running.append(give_up)
 
-        def job() -> None:
+        def job() -> Begun | None:
             try:
                 result = work(thread.backends[model])
             except BaseException as error:  # becomes a result: a dead thread would hang its callers
+                result = failed(error)
+            if isinstance(result, Later):
+                return Begun(partial(end, result), result.expected_s, time.perf_counter())
+            handover.give(result)
+            return None
+
+        def end(later: Later[T], free_since: float) -> None:
+            try:
+                result = later.get(free_since)
+            except BaseException as error:  # likewise
                 result = failed(error)
             handover.give(result)
 
@@ -254,9 +293,9 @@ class Replica:
         self._thread.start()
         for future in tuple(self._calls):
             unless_done(future.set_exception, future, waited)
-        ran = self._give_up_batch is not None
-        if self._give_up_batch is not None:
-            self._give_up_batch(fault)
+        ran = bool(self._running)
+        for give_up in tuple(self._running):
+            give_up(fault)
         return ran
 
     async def close(self, patience_s: float) -> bool:

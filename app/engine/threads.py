@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,13 +17,40 @@ from app.errors import ReplicaHangs
 from app.types import ModelId
 
 T = TypeVar("T")
+# While a device works at a batch its thread looks for another one, for so much of the time that the
+# first is expected to take; then it waits for the first.
+LOOKS_FOR_MORE = 0.8
 STEPS = itertools.count(1)  # of all threads
+
+
+class Later(Generic[T]):
+    """What will come of a batch that its device has begun.
+
+    Args:
+        get: waits for it. Told since when the device could have worked at it alone, on
+            `time.perf_counter`.
+        expected_s: what the device takes for it.
+    """
+
+    __slots__ = ("expected_s", "get")
+
+    def __init__(self, get: Callable[[float], T], expected_s: float) -> None:
+        self.get = get
+        self.expected_s = expected_s
+
+
+class Begun(NamedTuple):
+    """A batch that the device has begun; `end` waits for it, and never raises."""
+
+    end: Callable[[float], None]
+    expected_s: float
+    at: float
 
 
 class Job(NamedTuple):
     """Something to do in the thread; `work` never raises. Batches may go between others' parts."""
 
-    work: Callable[[], None]
+    work: Callable[[], Begun | None]
     is_batch: bool
 
 
@@ -47,6 +75,10 @@ class ReplicaThread:
         self._begin = begin
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._later: deque[Job | None] = deque()
+        self._arrived = threading.Lock()  # open once there is a job that nobody has looked for
+        self._arrived.acquire()
+        self._begun: deque[Begun] = deque()
+        self._ended_at = 0.0
         self._orphaned = False
         self.in_batch = False
         self.step: int | None = None
@@ -63,10 +95,12 @@ class ReplicaThread:
     def do(self, job: Job) -> None:
         """Do it after what is queued; a batch also between the parts of something long."""
         self._jobs.put(job)
+        self._wake()
 
     def end(self) -> None:
         """End the thread, after what is queued."""
         self._jobs.put(None)
+        self._wake()
 
     def orphan(self) -> None:
         """Nobody wants anything of it any more: should it ever come back, it cleans up and ends."""
@@ -76,6 +110,7 @@ class ReplicaThread:
             while True:
                 self._jobs.get_nowait()
         self._jobs.put(None)
+        self._wake()
 
     def beat(self) -> None:
         """In the thread: another step of a job begins.
@@ -97,6 +132,7 @@ class ReplicaThread:
                 return
             if job is not None and job.is_batch:
                 self._do(job)
+                self._end_all()
                 self.beat()
             else:
                 self._later.append(job)
@@ -104,10 +140,15 @@ class ReplicaThread:
     def _work(self) -> None:
         self._begin()
         while (job := self._next()) is not None and not self._orphaned:
+            if not job.is_batch:
+                self._end_all()
             self.step = next(STEPS)
             self._do(job)
             self.step = None
             del job  # an idle thread must not keep the last batch alive
+            if len(self._begun) > 1:
+                self._end_first()
+        self._end_all()
         if self._orphaned:
             for backend in self.backends.values():
                 close_safely(backend)
@@ -115,11 +156,50 @@ class ReplicaThread:
 
     def _do(self, job: Job) -> None:
         self.in_batch = job.is_batch
-        job.work()
+        begun = job.work()
         self.in_batch = False
+        if begun is not None:
+            self._begun.append(begun)
 
     def _next(self) -> Job | None:
+        """The next job. Until one comes, what the device has begun is ended."""
+        while self._begun:
+            if self._later or self._comes_soon():
+                break
+            self._end_first()
         return self._later.popleft() if self._later else self._jobs.get()
+
+    def _comes_soon(self) -> bool:
+        """Whether another job is there before the device is expected to need one."""
+        begun = self._begun[0]
+        since = max(begun.at, self._ended_at)
+        until = since + LOOKS_FOR_MORE * begun.expected_s
+        while self._jobs.empty():
+            left_s = until - time.perf_counter()
+            # Not at the queue: see `Handover`.
+            if left_s <= 0 or not self._arrived.acquire(timeout=left_s):
+                return not self._jobs.empty()
+        return True
+
+    def _wake(self) -> None:
+        """For a thread that looks for another job while its device works."""
+        if self._arrived.locked():
+            with contextlib.suppress(RuntimeError):  # somebody else has just done it
+                self._arrived.release()
+
+    def _end_first(self) -> None:
+        """Wait for what the device began first."""
+        begun = self._begun.popleft()
+        self.step = next(STEPS)
+        self.in_batch = True
+        begun.end(self._ended_at)
+        self.in_batch = False
+        self.step = None
+        self._ended_at = time.perf_counter()
+
+    def _end_all(self) -> None:
+        while self._begun:
+            self._end_first()
 
 
 class Handover(Generic[T]):

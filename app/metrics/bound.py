@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from app.metrics.counted import BATCH_SIZES, SECONDS, BulkHistogram, Counted
 from app.tallies import HistogramTally, Tally
-from app.types import CacheCounts, ModelId
+from app.types import NO_DEVICE_TIMES, CacheCounts, DeviceTimes, ModelId
 
 
 class Tallies(Collector):
@@ -114,16 +114,30 @@ class ReplicaMetrics:
         self._items = tallies.counter(counted.replica_items.labels(name, device))
         self._busy_s = tallies.counter(counted.replica_busy_seconds.labels(name, device))
         self._compute_s = tallies.counter(counted.replica_compute_seconds.labels(name, device))
+        self._device_s = [
+            tallies.counter(counted.replica_device_seconds.labels(name, device, stage))
+            for stage in ("copy_in", "compute", "copy_out")
+        ]
 
-    def ran(self, items: int, busy_s: float, compute_s: float) -> None:
+    def ran(
+        self,
+        items: int,
+        busy_s: float,
+        compute_s: float,
+        device: DeviceTimes = NO_DEVICE_TIMES,
+    ) -> None:
         """A batch has ended.
 
         Args:
             items: of it.
-            busy_s: since it was handed to the replica.
+            busy_s: since it was handed to the replica, or since that was done with another.
             compute_s: in the backend.
+            device: by the device's own clock.
         """
         self._batches.inc()
         self._items.inc(items)
         self._busy_s.inc(busy_s)
         self._compute_s.inc(compute_s)
+        if device.compute_s:
+            for tally, seconds in zip(self._device_s, device, strict=True):
+                tally.inc(seconds)

@@ -141,6 +141,13 @@ class Counted:
             REPLICA_LABELS,
             registry=registry,
         )
+        self.replica_device_seconds = Counter(
+            "torchlane_replica_device_seconds",
+            "Seconds of these by the device's own clock, where it has one, by stage: 'copy_in', "
+            "'compute' or 'copy_out'. Copies of one batch may be hidden by the compute of another.",
+            (*REPLICA_LABELS, "stage"),
+            registry=registry,
+        )
         self.replica_faults = Counter(
             "torchlane_replica_faults",
             "Replicas that broke, by kind: 'error', 'hung' or 'lost' (with its device).",

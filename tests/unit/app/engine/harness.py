@@ -61,6 +61,7 @@ class Defaults:
 
     block_s: float = 0.0
     batch_s: Mapping[int, float] = field(default_factory=dict)
+    backend: Callable[[Step | None], FakeBackend] = FakeBackend
 
 
 DEFAULT = Defaults()
@@ -124,7 +125,7 @@ async def rig(
         queue_limit_bytes,
     )
     engine = Engine(replicas, clock, metrics, config)
-    backends = [FakeBackend(script) for script in scripts]
+    backends = [DEFAULT.backend(script) for script in scripts]
     made = Rig(engine, clock, metrics, backends, replicas)
     engine.watch_faults(lambda replica, fault: made.faults.append((replica.name, fault)))
     for replica, backend in zip(replicas, backends, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -15,6 +16,7 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.isolation import Report
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
+from app.engine.threads import Later
 from app.errors import DeadlineExceeded, Overloaded, ReplicaError
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving
@@ -52,6 +54,8 @@ class SimulatedReplica(Replica):
 
     Attributes:
         around_s: that every batch takes beside the model.
+        prepare_s: that it takes to bring a batch to the device, which goes on meanwhile; 0: it
+            takes one batch at a time.
         broken: whatever it runs fails from now on.
     """
 
@@ -62,33 +66,47 @@ class SimulatedReplica(Replica):
         self.speed = speed
         self.broken = False
         self.ran: list[Batch] = []
-        self.ends = NEVER
         self.around_s = 0.0
+        self.prepare_s = 0.0
+        self._ends: deque[float] = deque()
         self._clock = clock
         self._seconds = seconds
 
     def start(
         self,
         model: ModelId,
-        work: Callable[[Backend], T],
+        work: Callable[[Backend], T | Later[T]],
         done: Callable[[T], None],
         failed: Callable[[BaseException], T],
         block_s: float = 0.0,
     ) -> None:
         backend, began = FakeBackend(), self._clock.now()
         result = work(backend)
+        assert not isinstance(result, Later)
         numbers = tuple(backend.batches[0])
         seconds = self._seconds[model.name](len(numbers)) / self.speed
         if isinstance(result, Report):
-            result = replace(result, compute_s=seconds)
-        self.busy, self.ends = True, began + seconds + self.around_s
-        self.ran.append(Batch(model.name, numbers, began, self.ends))
+            result = replace(result, compute_s=seconds, prepared_s=self.prepare_s)
+        ready = began + self.prepare_s + self.around_s
+        ends = max([ready, *self._ends]) + seconds
+        self._overlaps = self.prepare_s > 0
+        self._running.append(lambda fault: done(failed(fault)))
+        self._ends.append(ends)
+        self.busy = True
+        self.ran.append(Batch(model.name, numbers, began, ends))
 
         def finish() -> None:
-            self.busy, self.ends = False, NEVER
+            self._ends.popleft()
+            self._running.pop(0)
+            self.busy = bool(self._ends)
             done(failed(ReplicaError("the device is broken")) if self.broken else result)
 
-        self._clock.call_at(self.ends, finish)
+        self._clock.call_at(ends, finish)
+
+    @property
+    def ends(self) -> float:
+        """When it will next be done with a batch."""
+        return self._ends[0] if self._ends else NEVER
 
 
 @dataclass
@@ -171,6 +189,7 @@ def simulation(
     max_batch_size: int = 8,
     expected: Mapping[str, Seconds] | None = None,
     speeds: Sequence[float] | None = None,
+    prepare_s: float = 0.0,
 ) -> Simulation:
     """A simulation; the engine knows beforehand what batches may be expected to take.
 
@@ -180,6 +199,7 @@ def simulation(
         max_batch_size: of every model.
         expected: what the engine is told of that; None: the same.
         speeds: of the replicas' devices; None: 1. The engine is told of these, too.
+        prepare_s: see `SimulatedReplica`.
     """
     clock = ManualClock()
     replicas = [
@@ -191,7 +211,9 @@ def simulation(
     engine = Engine([*replicas], clock, metrics, config)
     sizes = [1 << power for power in range(max_batch_size.bit_length())]
     for replica, models in zip(replicas, serves, strict=True):
-        replica.models = {ModelId(model, 1): Serving(()) for model in models}
+        replica.prepare_s = prepare_s
+        serving = Serving((), prefetches=prepare_s > 0)
+        replica.models = {ModelId(model, 1): serving for model in models}
     for model, of_batch in (expected or seconds).items():
         measured = {
             replica.name: {size: of_batch(size) / replica.speed for size in sizes}

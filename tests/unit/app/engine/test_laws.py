@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from app.backends.fake import Step
+from app.backends.fake import FakeBackend, Step
 from app.engine.cache import PredictionCache, cost_bytes
 from app.engine.keys import KeyMaker
 from app.errors import (
@@ -36,14 +36,23 @@ from tests.unit.app.engine.harness import (
     until,
     values,
 )
+from tests.unit.app.engine.launching import LaunchingFake
 
 
-@pytest.fixture(autouse=True, params=["beside", "blocking"])
-def on_one_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laws hold as well where the event loop stands still for batches."""
+@pytest.fixture(autouse=True, params=["beside", "blocking", "launching"])
+def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws hold as well where the event loop stands still, or where batches are prefetched."""
+    if request.param == "launching":
+        monkeypatch.setattr(DEFAULT, "backend", LaunchingFake)
     if request.param == "blocking":
         monkeypatch.setattr(DEFAULT, "block_s", 0.005)
         monkeypatch.setattr(DEFAULT, "batch_s", {1: 1e-6, 64: 1e-6})
+
+
+@pytest.fixture
+def one_batch_at_a_time(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what counts the items that wait beside one batch: prefetching takes one more of them."""
+    monkeypatch.setattr(DEFAULT, "backend", FakeBackend)
 
 
 async def test_law_1_every_accepted_item_gets_exactly_one_outcome_its_own() -> None:
@@ -200,6 +209,7 @@ async def test_law_5_a_request_that_no_queue_could_hold_is_not_told_to_retry() -
             await r.ask(1, 2, 3, 4)
 
 
+@pytest.mark.usefixtures("one_batch_at_a_time")
 async def test_law_5_a_full_queue_refuses_at_once_and_as_a_whole() -> None:
     async with rig(queue_limit=3, max_batch_size=1) as r:
         r.backend.gate.clear()
@@ -234,6 +244,7 @@ async def test_law_5_a_request_of_more_bytes_than_any_queue_could_hold_is_not_to
         assert await r.ask(1, 2, 3) == [2, 4, 6]
 
 
+@pytest.mark.usefixtures("one_batch_at_a_time")
 async def test_law_5_a_queue_full_of_bytes_refuses_at_once_and_as_a_whole() -> None:
     async with rig(queue_limit_bytes=12, max_batch_size=1) as r:
         assert r.metric("torchlane_queue_limit_bytes") == 12
@@ -383,6 +394,7 @@ async def test_law_8_each_waiter_keeps_its_own_deadline() -> None:
         assert values(await running) == [0]
 
 
+@pytest.mark.usefixtures("one_batch_at_a_time")
 async def test_law_8_a_flight_is_queued_by_its_earliest_deadline() -> None:
     async with rig(max_batch_size=1) as r:
         r.backend.gate.clear()
@@ -507,6 +519,7 @@ async def test_without_a_replica_new_work_is_refused_and_old_work_waits() -> Non
             await r.ask(2)
 
 
+@pytest.mark.usefixtures("one_batch_at_a_time")
 async def test_models_on_one_replica_take_turns() -> None:
     other = ModelId("other", 1)
     async with rig(max_batch_size=1) as r:

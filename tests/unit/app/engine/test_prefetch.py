@@ -1,0 +1,307 @@
+"""While a device works at one batch, the next one is prepared for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from app.engine.policy import Ahead, BatchLimits, Decision, decide_ahead
+from app.errors import DeviceLost, ReplicaError
+from app.types import Arrays
+from tests.unit.app.engine.harness import (
+    DEFAULT,
+    POISON,
+    Rig,
+    fail_on_poison,
+    rig,
+    turns,
+    until,
+    values,
+)
+from tests.unit.app.engine.launching import LaunchingFake
+from tests.unit.app.engine.simulation import Simulation, simulation
+
+LIMITS = BatchLimits(8, 0.0)
+ITEM_S = 0.010
+PREPARE_S = 0.020  # of a batch; a full one computes for 80 ms
+
+
+def linear(items: int) -> float:
+    return items * ITEM_S
+
+
+def mostly_fixed(items: int) -> float:
+    return 0.040 + items * 0.001
+
+
+class TestPolicy:
+    """`decide_ahead`."""
+
+    def test_a_full_batch_is_prepared_at_once(self) -> None:
+        assert decide_ahead(8, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
+        assert decide_ahead(20, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
+
+    def test_a_smaller_one_grows_until_it_takes_as_long_as_the_device_is_busy(self) -> None:
+        early = decide_ahead(3, 0.0, 1.0, Ahead(2, 0.1), LIMITS)
+        assert early.size == 0
+        assert early.again_in_s == pytest.approx(0.9)
+        assert decide_ahead(3, 0.0, 0.1, Ahead(2, 0.1), LIMITS) == Decision(3)
+        assert decide_ahead(3, 0.0, 0.0, Ahead(2, 0.1), LIMITS) == Decision(3)
+
+    def test_one_that_would_be_inefficient_waits_for_the_device(self) -> None:
+        assert decide_ahead(1, 0.0, 0.0, Ahead(2, 0.1), LIMITS) == Decision(0)
+
+    def test_a_configured_wait_is_kept(self) -> None:
+        patient = BatchLimits(8, 0.5)
+        early = decide_ahead(3, 0.2, 0.0, Ahead(2, 0.1), patient)
+        assert early.size == 0
+        assert early.again_in_s == pytest.approx(0.3)
+        assert decide_ahead(3, 0.6, 0.0, Ahead(2, 0.1), patient) == Decision(3)
+        assert decide_ahead(8, 0.0, 0.0, Ahead(2, 0.1), patient) == Decision(8)
+
+
+def one(
+    prepare_s: float, seconds: Callable[[int], float] = linear, replicas: int = 1
+) -> Simulation:
+    return simulation({"m": seconds}, [["m"]] * replicas, prepare_s=prepare_s)
+
+
+async def test_under_a_backlog_the_device_never_waits_for_what_is_prepared() -> None:
+    s = one(PREPARE_S)
+    for _ in range(400):
+        s.ask("m")
+    await s.run(3.0)
+    batches = s.replicas[0].ran
+    assert all(each.items == 8 for each in batches)
+    done = sum(each.items for each in batches if each.ends <= s.clock.now())
+    assert done >= 0.98 * 3.0 / ITEM_S - 8
+    for before, after in itertools.pairwise(batches[:-1]):
+        assert after.ends == pytest.approx(before.ends + 8 * ITEM_S)
+
+
+async def test_no_more_than_one_batch_is_prepared() -> None:
+    s = one(PREPARE_S)
+    for _ in range(400):
+        s.ask("m")
+    for _ in range(20):
+        await s.run(0.05)
+        now = s.clock.now()
+        assert sum(each.ends > now for each in s.replicas[0].ran) <= 2
+
+
+async def test_without_a_device_of_its_own_a_replica_takes_one_batch_at_a_time() -> None:
+    s = one(0.0)
+    for _ in range(40):
+        s.ask("m")
+    for _ in range(20):
+        await s.run(0.01)
+        now = s.clock.now()
+        assert sum(each.ends > now for each in s.replicas[0].ran) <= 1
+
+
+async def test_a_batch_that_is_not_full_is_prepared_just_in_time() -> None:
+    s = one(PREPARE_S)
+    for _ in range(80):  # until it knows what it takes to prepare one
+        s.ask("m")
+    await s.run(2.0)
+    for _ in range(8):
+        s.ask("m")
+    await s.run(0.01)
+    began = s.replicas[0].ran[-1]
+    for _ in range(3):
+        s.ask("m")
+    await s.run(0.02)
+    assert s.replicas[0].ran[-1] is began  # it may still grow
+    s.ask("m")
+    for _ in range(40):  # the engine sets itself a timer, which nothing else wakes it for
+        await s.run(0.005)
+    last = s.replicas[0].ran[-1]
+    assert last.items == 4
+    assert last.began < began.ends
+    assert last.ends == pytest.approx(began.ends + 4 * ITEM_S)  # no gap between them
+
+
+async def test_where_a_batch_costs_the_same_whatever_its_size_it_waits_for_company() -> None:
+    s = one(PREPARE_S, mostly_fixed)
+    for _ in range(8):
+        s.ask("m")
+    await s.run(0.005)
+    for _ in range(4):
+        s.ask("m")
+    await s.run(0.5)
+    first, second = s.replicas[0].ran
+    assert second.began >= first.ends
+
+
+async def test_an_idle_replica_goes_first_and_then_the_one_that_is_free_soonest() -> None:
+    s = one(PREPARE_S, replicas=2)
+    s.ask("m")
+    await s.run(0.001)
+    for _ in range(8):
+        s.ask("m")
+    await s.run(0.001)
+    first, second = s.replicas
+    assert [len(first.ran), len(second.ran)] == [1, 1]
+    short, long = sorted(s.replicas, key=lambda each: each.ran[0].ends)
+    for _ in range(8):
+        s.ask("m")
+    await s.run(0.001)
+    assert [len(short.ran), len(long.ran)] == [2, 1]
+
+
+async def test_every_request_is_answered_rightly_in_the_order_in_which_it_came() -> None:
+    s = one(PREPARE_S, replicas=2)
+    for number in range(300):
+        s.ask_at(number * ITEM_S / 2.2, "m")
+    await s.run(60.0)
+    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
+    for replica in s.replicas:
+        assert replica.ran == sorted(replica.ran, key=lambda each: each.ends)
+
+
+async def test_what_is_prepared_when_the_device_breaks_is_answered_by_another() -> None:
+    s = one(PREPARE_S, replicas=2)
+    for _ in range(60):
+        s.ask("m")
+    await s.run(0.1)
+    assert any(len(each.ran) > 1 for each in s.replicas)
+    s.replicas[0].broken = True
+    await s.run(5.0)
+    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
+
+
+async def test_admission_counts_what_is_prepared() -> None:
+    s = one(PREPARE_S)
+    for _ in range(16):  # one batch runs, one is prepared: 160 ms
+        s.ask("m")
+    await s.run(0.001)
+    assert len(s.replicas[0].ran) == 2
+    late, soon = s.ask("m", within=0.12), s.ask("m", within=0.4)
+    assert late.retry_after_s is not None
+    assert soon.retry_after_s is None
+    await s.run(1.0)
+    assert soon.answer == 2 * soon.number
+    assert soon.done_at is not None
+    assert soon.done_at <= soon.at + 0.4
+
+
+async def test_busy_seconds_are_those_of_the_clock_although_batches_overlap() -> None:
+    s = one(PREPARE_S)
+    for _ in range(400):
+        s.ask("m")
+    await s.run(2.0)
+    labels = {"replica": "fake#0", "device": "cpu"}
+    read = s.metrics.registry.get_sample_value
+    busy_s = read("torchlane_replica_busy_seconds_total", labels) or 0.0
+    assert 1.8 <= busy_s <= 2.0 + 1e-6
+
+
+class TestInItsThread:
+    """A real replica, with a device that computes in a thread of its own."""
+
+    @pytest.fixture(autouse=True)
+    def launching(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(DEFAULT, "backend", LaunchingFake)
+
+    async def test_a_batch_is_launched_while_the_device_works_at_another(self) -> None:
+        async with rig(max_batch_size=2) as r:
+            r.backend.gate.clear()
+            tasks = [r.start(n) for n in range(8)]
+            await until(lambda: device(r).most_launched == 2)
+            await turns()
+            assert len(r.backend.batches) == 1  # the device computes one at a time
+            r.backend.gate.set()
+            assert [values(await task) for task in tasks] == [[2 * n] for n in range(8)]
+            assert device(r).most_launched == 2
+            assert r.backend.batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+    async def test_a_batch_that_comes_while_the_device_works_is_launched_at_once(self) -> None:
+        async with rig(max_batch_size=2, batch_s={1: 60.0, 2: 60.0}) as r:
+            r.backend.gate.clear()
+            first = r.start(1, 2)
+            await until(lambda: len(r.backend.batches) == 1)
+            second = r.start(3, 4)
+            await until(lambda: device(r).most_launched == 2)
+            r.backend.gate.set()
+            # Its thread looks for a third one now, and would for most of a minute.
+            assert values(await second) == [6, 8]
+            assert values(await first) == [2, 4]
+
+    async def test_a_bad_item_in_a_launched_batch_fails_alone(self) -> None:
+        async with rig(scripts=(fail_on_poison,), max_batch_size=4) as r:
+            numbers = [float(n) for n in range(10, 22)]
+            tasks = [r.start(n) for n in numbers]
+            wanted = ["backend_failed" if n == POISON else 2 * n for n in numbers]
+            assert [values(await task)[0] for task in tasks] == wanted
+            assert device(r).most_launched == 2
+
+    async def test_a_device_that_is_lost_leaves_no_caller_waiting(self) -> None:
+        lost = False
+
+        def script(_: Arrays) -> None:
+            if lost:
+                raise DeviceLost("it is gone")
+
+        async with rig(scripts=(script,), max_batch_size=2) as r:
+            r.backend.gate.clear()
+            tasks = [r.start(n) for n in range(4)]
+            await until(lambda: device(r).most_launched == 2)
+            lost = True
+            r.backend.gate.set()
+            answers = [values(await task)[0] for task in tasks]
+            assert answers == ["backend_failed"] * 4
+
+    async def test_whoever_gives_up_a_thread_answers_both_batches(self) -> None:
+        async with rig(max_batch_size=2) as r:
+            r.backend.gate.clear()
+            tasks = [r.start(n) for n in range(4)]
+            await until(lambda: device(r).most_launched == 2)
+            assert r.replicas[0].give_up_thread(ReplicaError("it hangs"))
+            answers = [values(await task)[0] for task in tasks]
+            assert answers == ["backend_failed"] * 4
+            assert not r.replicas[0].busy
+
+    async def test_what_else_is_done_in_the_thread_waits_for_both_batches(self) -> None:
+        async with rig(max_batch_size=2) as r:
+            r.backend.gate.clear()
+            tasks = [r.start(n) for n in range(4)]
+            await until(lambda: device(r).most_launched == 2)
+            call = asyncio.create_task(r.replicas[0].call(lambda: len(r.backend.batches)))
+            await turns()
+            assert not call.done()
+            r.backend.gate.set()
+            assert await call == 2
+            assert [values(await task) for task in tasks] == [[0], [2], [4], [6]]
+
+    async def test_nothing_is_prepared_while_something_is_loaded(self) -> None:
+        async with rig(max_batch_size=2) as r:
+            r.backend.gate.clear()
+            tasks = [r.start(n) for n in range(2)]
+            await until(lambda: len(r.backend.batches) == 1)
+            call = asyncio.create_task(r.replicas[0].call(lambda: None))
+            await turns()
+            tasks += [r.start(n) for n in range(2, 4)]
+            await turns()
+            assert device(r).most_launched == 1
+            r.backend.gate.set()
+            await call
+            assert [values(await task) for task in tasks] == [[0], [2], [4], [6]]
+
+    async def test_what_the_device_took_is_counted(self) -> None:
+        async with rig() as r:
+            await r.ask(1, 2)
+            labels = {"replica": "fake#0", "device": "cpu"}
+            read = r.metrics.registry.get_sample_value
+            name = "torchlane_replica_device_seconds_total"
+            taken = [read(name, {**labels, "stage": s}) for s in ("copy_in", "compute", "copy_out")]
+            assert taken == pytest.approx([0.001, 0.002, 0.003])
+
+
+def device(r: Rig) -> LaunchingFake:
+    """The first backend."""
+    backend = r.backend
+    assert isinstance(backend, LaunchingFake)
+    return backend
