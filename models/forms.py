@@ -229,17 +229,25 @@ def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.nda
     Raises:
         ValueError: if it is not what the specs say.
     """
+    outputs = declared_outputs(made, specs)
+    return {spec.name: output.cpu().numpy() for spec, output in zip(specs, outputs, strict=True)}
+
+
+def declared_outputs(made: object, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+    """What a forward gave, as tensors on its device, in the order of the specs.
+
+    Raises:
+        ValueError: if it is not what the specs say.
+    """
     outputs = sequence_of(made)
     if len(outputs) != len(specs):
         raise ValueError(f"the model gave {len(outputs)} outputs, {len(specs)} are declared")
-    named = {}
     for spec, output in zip(specs, outputs, strict=True):
         if not isinstance(output, torch.Tensor):
             raise ValueError(f"output {spec.name!r} is no tensor but {type(output).__name__}")
         if output.dtype != getattr(torch, spec.dtype):
             raise ValueError(f"output {spec.name!r} is {output.dtype}, not {spec.dtype}")
-        named[spec.name] = output.cpu().numpy()
-    return named
+    return list(outputs)
 
 
 @contextlib.contextmanager

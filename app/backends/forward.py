@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import structlog
 import torch
 
-from app.backends.base import Between
+from app.backends.base import Between, Launched
+from app.backends.cuda import streams_of
+from app.backends.faults import faults_of
+from app.backends.lane import Lane
 from app.backends.memory import room_for
-from app.errors import ArtifactInvalid, DeviceLost, ModelError, OutOfMemory, ReplicaError
-from app.types import Array, Arrays, Device, ServedStep, Serving
+from app.backends.streams import Streams
+from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
+from app.types import NO_DEVICE_TIMES, Array, Arrays, Device, DeviceTimes, ServedStep, Serving
 from models.archive import ArchiveError
 from models.forms import Forward, Stages, named_outputs
 from models.integrity import IntegrityError, read_verified
@@ -20,10 +25,6 @@ from models.manifest import Manifest
 from models.plan import WARM_RUNS, Form, nothing
 
 LOG = structlog.get_logger(__name__)
-# What torch's allocators say: that of the CPU raises a RuntimeError as for anything else, and so
-# does TorchScript's interpreter of whatever it hears from below.
-NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-NO_MEMORY = (NO_HOST_MEMORY, "CUDA out of memory")
 
 
 class FormBackend(ABC):
@@ -43,6 +44,7 @@ class FormBackend(ABC):
         self.folder = folder
         self.device = torch.device(str(device))
         self._forward: Forward | None = None
+        self._lane: Lane | None = None
 
     @abstractmethod
     def open(self, data: bytes, device: torch.device) -> Forward:
@@ -93,22 +95,71 @@ class FormBackend(ABC):
             for _ in range(WARM_RUNS):
                 between()
                 self.run(batch)
+            lane = self._on_lane()
+            if lane is not None:
+                lane.capture(batch, self.variant.tolerance, between)
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""
-        if self._forward is None:
-            raise ReplicaError("bug: the backend runs although it is not loaded")
-        return run_forward(self._forward, inputs, self.manifest, self.device)
+        lane = self._on_lane()
+        if lane is not None:
+            return lane.launch(inputs).outputs()
+        return run_forward(self._loaded(), inputs, self.manifest, self.device)
+
+    def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
+        """See `LaunchingBackend`."""
+        lane = self._on_lane()
+        if lane is not None:
+            return lane.stage(shapes)
+        inputs = self.manifest.inputs
+        return {spec.name: np.empty(tuple(shapes[spec.name]), spec.dtype) for spec in inputs}
+
+    def launch(self, inputs: Arrays) -> Launched:
+        """See `LaunchingBackend`; where the device does not work by itself it is run."""
+        lane = self._on_lane()
+        return Done(self.run(inputs)) if lane is None else lane.launch(inputs)
 
     def serving(self) -> Serving:
         """See `Backend`."""
-        return Serving((ServedStep(None, str(self.form)),))
+        return Serving((ServedStep(None, str(self.form)),), prefetches=self._lane is not None)
+
+    def streams(self) -> Streams | None:
+        """Those of the device, for the thread that asks; None: it does not work by itself."""
+        return streams_of(self.device) if self.device.type == "cuda" else None
 
     def close(self) -> None:
         """See `Backend`."""
-        self._forward = None
+        if self._lane is not None:
+            self._lane.close()
+        self._forward = self._lane = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _loaded(self) -> Forward:
+        if self._forward is None:
+            raise ReplicaError("bug: the backend runs although it is not loaded")
+        return self._forward
+
+    def _on_lane(self) -> Lane | None:
+        """Made in the thread that uses it."""
+        if self._lane is None and (streams := self.streams()) is not None:
+            self._lane = Lane(self._loaded(), self.manifest, streams, self.device)
+        return self._lane
+
+
+class Done:
+    """A batch that was run when it was launched: see `Launched`."""
+
+    def __init__(self, outputs: Arrays) -> None:
+        self._outputs = outputs
+
+    def outputs(self) -> Arrays:
+        """See `Launched`."""
+        return self._outputs
+
+    def times(self) -> DeviceTimes:
+        """See `Launched`."""
+        return NO_DEVICE_TIMES
 
 
 def verified_bytes(file: Path, manifest: Manifest) -> bytes:
@@ -138,22 +189,11 @@ def run_forward(
         output name -> array [n, ...].
 
     Raises:
-        ModelError: if the batch made the model fail.
-        DeviceLost: if the device is lost to the process.
+        ModelError, DeviceLost: see `faults_of`.
     """
-    try:
-        with torch.inference_mode():
-            tensors = [_tensor(inputs[spec.name]).to(device) for spec in manifest.inputs]
-            return named_outputs(forward(*tensors), manifest.outputs)
-    except (torch.OutOfMemoryError, MemoryError):  # a smaller part of the batch may fit
-        # Without its cause, whose frames would keep the tensors while smaller parts are tried.
-        raise OutOfMemory(f"out of memory on {device}") from None
-    except torch.AcceleratorError as error:
-        raise DeviceLost(str(error)) from error
-    except (torch.jit.Error, RuntimeError, ValueError, TypeError) as error:
-        if any(words in str(error) for words in NO_MEMORY):
-            raise OutOfMemory(f"out of memory on {device}") from None
-        raise ModelError(str(error)) from error
+    with faults_of(device), torch.inference_mode():
+        tensors = [_tensor(inputs[spec.name]).to(device) for spec in manifest.inputs]
+        return named_outputs(forward(*tensors), manifest.outputs)
 
 
 def _tensor(array: Array) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import threading
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from app.backends.base import Backend, Between, close_safely
+from app.backends.base import Backend, Between, Launched, LaunchingBackend, close_safely
 from app.backends.golden import Golden
 from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
@@ -178,13 +179,23 @@ class PlannedBackend:
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""
-        part = self._loaded.get(form_at(self._steps, _size(inputs))) if self._steps else None
-        if part is None:
-            raise ReplicaError("bug: the backend runs although it is not loaded")
-        return part.backend.run(inputs)
+        return self._at(_size(inputs)).run(inputs)
+
+    def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
+        """See `LaunchingBackend`."""
+        return self._launching(next(iter(shapes.values()))[0]).stage(shapes)
+
+    def launch(self, inputs: Arrays) -> Launched:
+        """See `LaunchingBackend`."""
+        return self._launching(_size(inputs)).launch(inputs)
 
     def serving(self) -> Serving:
         """See `Backend`."""
+        parts = [part.backend.serving() for part in self._loaded.values()]
+        prefetches = bool(parts) and all(each.prefetches for each in parts)
+        return dataclasses.replace(self._served(), prefetches=prefetches)
+
+    def _served(self) -> Serving:
         steps = tuple(ServedStep(step.up_to, str(step.form)) for step in self._steps)
         if self._measured is not None:
             return Serving(steps, str(self._processor), "server", self._measured.median_us)
@@ -197,6 +208,19 @@ class PlannedBackend:
         for part in self._loaded.values():
             close_safely(part.backend)
         self._loaded = {}
+
+    def _at(self, size: int) -> Backend:
+        """Who runs batches of that size."""
+        part = self._loaded.get(form_at(self._steps, size)) if self._steps else None
+        if part is None:
+            raise ReplicaError("bug: the backend runs although it is not loaded")
+        return part.backend
+
+    def _launching(self, size: int) -> LaunchingBackend:
+        backend = self._at(size)
+        if not isinstance(backend, LaunchingBackend):
+            raise ReplicaError("bug: a batch is launched on a backend that only runs them")
+        return backend
 
     def _load(self, forms: Sequence[Form]) -> list[str]:
         """Load what can be used here; what refuses is dropped, and its reasons are returned."""

@@ -13,7 +13,8 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from app.backends.forward import NO_HOST_MEMORY, FormBackend, run_forward, verified_bytes
+from app.backends.faults import NO_HOST_MEMORY
+from app.backends.forward import FormBackend, run_forward, verified_bytes
 from app.errors import (
     ArtifactInvalid,
     DeviceLost,

@@ -1,0 +1,120 @@
+"""The streams of a CUDA device: see `app.backends.streams`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+
+from app.backends.streams import CaptureFailed, Span, Work
+
+_OF_THREAD = threading.local()
+
+
+class CudaSpan:
+    """What stands between two events of a stream; see `app.backends.streams.Span`."""
+
+    def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
+        self._began = began
+        self.ended = ended
+
+    def wait(self) -> None:
+        """See `Span`; without the GIL."""
+        self.ended.synchronize()
+
+    @property
+    def seconds(self) -> float:
+        """See `Span`."""
+        milliseconds: float = self._began.elapsed_time(self.ended)
+        return milliseconds / 1000
+
+
+class CudaStreams:
+    """See `Streams`; all models that one thread runs on a device share them and take turns.
+
+    Args:
+        device: one of CUDA.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream  # untyped in torch
+        self._copy_in, self._compute, self._copy_out = (stream(device) for _ in range(3))
+
+    def host_bytes(self, count: int) -> torch.Tensor:
+        """See `Streams`: pinned, so that copies need no thread of this process."""
+        return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+
+    def device_bytes(self, count: int) -> torch.Tensor:
+        """See `Streams`."""
+        return torch.empty(count, dtype=torch.uint8, device=self._device)
+
+    def copy_in(self, work: Work) -> Span:
+        """See `Streams`."""
+        return self._do(self._copy_in, work)
+
+    def compute(self, work: Work, after: Span) -> Span:
+        """See `Streams`."""
+        return self._do(self._compute, work, after)
+
+    def copy_out(self, work: Work, after: Span) -> Span:
+        """See `Streams`."""
+        return self._do(self._copy_out, work, after)
+
+    def capture(
+        self, forward: Callable[[], Sequence[torch.Tensor]]
+    ) -> tuple[Sequence[torch.Tensor], Work]:
+        """See `Streams`.
+
+        With the error mode `thread_local`: whatever other replicas allocate meanwhile is theirs.
+        Without `torch.cuda.graph`, which would make the whole device wait.
+        """
+        graph = torch.cuda.CUDAGraph()
+        self.finish()
+        try:
+            with torch.cuda.stream(self._compute):
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    made = forward()
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):  # it says once more that it failed
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        except (RuntimeError, ValueError, TypeError) as error:  # also `torch.AcceleratorError`
+            # A capture that fails leaves the device as it was: were it lost, the next forward says.
+            raise CaptureFailed(str(error)) from error
+        return made, graph.replay
+
+    def finish(self) -> None:
+        """See `Streams`."""
+        for stream in (self._copy_in, self._compute, self._copy_out):
+            stream.synchronize()
+
+    def _do(self, stream: torch.cuda.Stream, work: Work, after: Span | None = None) -> Span:
+        with torch.cuda.stream(stream):
+            if after is not None:
+                assert isinstance(after, CudaSpan)
+                stream.wait_event(after.ended)
+            began = _event(stream)
+            work()
+            return CudaSpan(began, _event(stream))
+
+
+def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    make: Callable[..., torch.cuda.Event] = torch.cuda.Event  # untyped in torch
+    event = make(enable_timing=True)
+    event.record(stream)
+    return event
+
+
+def streams_of(device: torch.device) -> CudaStreams:
+    """Those of this thread."""
+    known: dict[torch.device, CudaStreams] | None = getattr(_OF_THREAD, "streams", None)
+    if known is None:
+        known = _OF_THREAD.streams = {}
+    if device not in known:
+        known[device] = CudaStreams(device)
+    return known[device]

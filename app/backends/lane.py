@@ -1,0 +1,260 @@
+"""How batches go through a device that works by itself: copied in, computed, copied out.
+
+The three go on at once, of different batches: while the device computes one, the next is put
+together in host memory and copied, and the answers of the one before come back. The thread only
+says what is to be done after what, and waits for the moment at which a batch is back.
+
+All of it is proved without such a device, on streams that put everything off for as long as they
+may (tests/unit/app/backends/late_streams.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import structlog
+import torch
+
+from app.backends.base import Between
+from app.backends.faults import faults_of
+from app.backends.graphs import Graph, Graphs
+from app.backends.streams import Buffer, CaptureFailed, Span, Streams
+from app.errors import ReplicaError
+from app.types import Arrays, DeviceTimes
+from models.forms import Forward, declared_outputs
+from models.manifest import Manifest
+from models.plan import nothing, time_interleaved
+from models.tensors import TensorSpec, Tolerance
+
+LOG = structlog.get_logger(__name__)
+SLOTS = 2  # batches that are on their way at once
+TIMED_ROUNDS = 9
+TIMING_BUDGET_S = 0.25  # for each batch size
+
+
+class _Slot:
+    """The memory of one batch on its way."""
+
+    def __init__(self, inputs: int, outputs: int, streams: Streams) -> None:
+        self.host_in = [Buffer(streams.host_bytes) for _ in range(inputs)]
+        self.device_in = [Buffer(streams.device_bytes) for _ in range(inputs)]
+        self.host_out = [Buffer(streams.host_bytes) for _ in range(outputs)]
+
+
+class LaneBatch:
+    """A batch on its way: see `app.backends.base.Launched`.
+
+    Args:
+        lane: which one it is on.
+        slot: its memory until it is back.
+    """
+
+    def __init__(self, lane: Lane, slot: _Slot) -> None:
+        self._lane = lane
+        self._slot: _Slot | None = slot
+        self._spans: list[Span] = []
+        self._made: Sequence[torch.Tensor] = ()
+        self._out: list[torch.Tensor] = []
+
+    def begin(self, host_in: Sequence[torch.Tensor], graph: Graph | None) -> None:
+        """Say what is to be done after what."""
+        lane, slot = self._lane, self._slot
+        assert slot is not None
+        given = [
+            buffer.view(each.dtype, each.shape)
+            for buffer, each in zip(slot.device_in, host_in, strict=True)
+        ]
+
+        def copy_in() -> None:
+            for target, source in zip(given, host_in, strict=True):
+                target.copy_(source, non_blocking=True)
+
+        def compute() -> None:
+            with torch.inference_mode():
+                self._made = graph.run(given) if graph is not None else lane.forward(given)
+
+        def copy_out() -> None:
+            with torch.inference_mode():
+                for buffer, tensor in zip(slot.host_out, self._made, strict=True):
+                    target = buffer.view(tensor.dtype, tensor.shape)
+                    target.copy_(tensor, non_blocking=True)
+                    self._out.append(target)
+
+        streams = lane.streams
+        self._spans.append(streams.copy_in(copy_in))
+        self._spans.append(streams.compute(compute, self._spans[-1]))
+        self._spans.append(streams.copy_out(copy_out, self._spans[-1]))
+
+    def outputs(self) -> Arrays:
+        """See `Launched`."""
+        if self._slot is None:
+            raise ReplicaError("bug: the outputs of a batch were asked for twice")
+        self.end()
+        outputs = zip(self._lane.manifest.outputs, self._out, strict=True)
+        return {spec.name: tensor.numpy() for spec, tensor in outputs}
+
+    def times(self) -> DeviceTimes:
+        """See `Launched`."""
+        return DeviceTimes(*(span.seconds for span in self._spans))
+
+    def end(self) -> None:
+        """Wait for what of it was begun; then others may have its memory.
+
+        Raises:
+            ModelError, ReplicaError: what came of it.
+        """
+        slot, self._slot = self._slot, None
+        try:
+            if self._spans:
+                with faults_of(self._lane.device):
+                    self._spans[-1].wait()
+        finally:
+            self._made = ()  # on the device
+            if slot is not None:
+                self._lane.let_go(slot)
+
+
+class Lane:
+    """One loaded form on one device; in the thread of its replica.
+
+    Args:
+        loaded: the form.
+        manifest: what it takes and gives.
+        streams: of the device, for this thread.
+        device: for messages.
+    """
+
+    def __init__(
+        self, loaded: Forward, manifest: Manifest, streams: Streams, device: torch.device
+    ) -> None:
+        self.manifest = manifest
+        self.streams = streams
+        self.device = device
+        self._loaded = loaded
+        sides = len(manifest.inputs), len(manifest.outputs)
+        self._free = [_Slot(*sides, streams) for _ in range(SLOTS)]
+        self._staged: Arrays | None = None
+        self._captures = all(spec.is_fixed for spec in manifest.inputs)
+        self._graphs = Graphs()
+
+    def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the form gives for tensors on the device: as many and such as the manifest says."""
+        return declared_outputs(self._loaded(*given), self.manifest.outputs)
+
+    def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
+        """See `LaunchingBackend`."""
+        slot = self._next_slot()
+        self._staged = {
+            spec.name: buffer.view(_dtype(spec), shapes[spec.name]).numpy()
+            for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
+        }
+        return self._staged
+
+    def launch(self, inputs: Arrays) -> LaneBatch:
+        """See `LaunchingBackend`."""
+        return self._launch(inputs, self._graphs.best(_rows(inputs)))
+
+    def capture(self, batch: Arrays, tolerance: Tolerance, between: Between = nothing) -> None:
+        """Make a graph of the forward of such a batch, and find out whether it is quicker.
+
+        Args:
+            batch: one of the size; it was run before.
+            tolerance: of its answers; a graph that gives others is not used.
+            between: called between forwards.
+        """
+        rows = _rows(batch)
+        if not self._captures or self._graphs.knows(rows):
+            return
+        plain = partial(self._run, batch, None)
+        wanted = {name: array.copy() for name, array in plain().items()}
+        graph = self._graph_of(batch, rows)
+        if graph is not None and not _agree(self._run(batch, graph), wanted, tolerance):
+            LOG.warning("graph_not_used", rows=rows, reason="it gives other answers")
+            graph = None
+        runs: dict[bool, Callable[[], object]] = {False: plain}
+        if graph is not None:
+            runs[True] = partial(self._run, batch, graph)
+        taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
+        median_s = {captured: statistics.median(times) for captured, times in taken.items()}
+        self._graphs.measured(rows, median_s[False], graph, median_s.get(True, np.inf))
+
+    def let_go(self, slot: _Slot) -> None:
+        """The batch that had it is back, or lost."""
+        self._free.append(slot)
+
+    def close(self) -> None:
+        """Wait for what is on its way; then its memory can go."""
+        self.streams.finish()
+        self._graphs.clear()
+        self._free.clear()
+
+    def _launch(self, inputs: Arrays, graph: Graph | None) -> LaneBatch:
+        slot = self._next_slot()
+        del self._free[-1]
+        batch = LaneBatch(self, slot)
+        try:
+            with faults_of(self.device):
+                host_in = [
+                    self._on_host(buffer, inputs, spec.name)
+                    for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
+                ]
+                self._staged = None
+                batch.begin(host_in, graph)
+        except BaseException:
+            batch.end()
+            raise
+        return batch
+
+    def _run(self, inputs: Arrays, graph: Graph | None) -> Arrays:
+        return self._launch(inputs, graph).outputs()
+
+    def _on_host(self, buffer: Buffer, inputs: Arrays, name: str) -> torch.Tensor:
+        """An input where the device can copy it from; it is there already if it was staged."""
+        array = inputs[name]
+        view = buffer.view(torch.from_numpy(np.empty(0, array.dtype)).dtype, array.shape)
+        if self._staged is None or self._staged[name] is not array:
+            np.copyto(view.numpy(), array)
+        return view
+
+    def _next_slot(self) -> _Slot:
+        if not self._free:
+            raise ReplicaError("bug: a third batch is launched while two are on their way")
+        return self._free[-1]
+
+    def _graph_of(self, batch: Arrays, rows: int) -> Graph | None:
+        inputs = [
+            self.streams.device_bytes(batch[spec.name].nbytes)
+            .view(_dtype(spec))
+            .view(batch[spec.name].shape)
+            for spec in self.manifest.inputs
+        ]
+        try:
+            with torch.inference_mode():
+                outputs, replay = self.streams.capture(lambda: self.forward(inputs))
+        except CaptureFailed as failure:
+            self._captures = False
+            LOG.info("graph_not_captured", rows=rows, reason=str(failure))
+            return None
+        if any(tensor.ndim == 0 or len(tensor) != rows for tensor in outputs):
+            return None
+        return Graph(rows, inputs, outputs, replay)
+
+
+def _agree(got: Arrays, wanted: Arrays, tolerance: Tolerance) -> bool:
+    return all(
+        tolerance.excess(row, other) is None
+        for name, rows in wanted.items()
+        for row, other in zip(rows, got[name], strict=True)
+    )
+
+
+def _rows(batch: Arrays) -> int:
+    return len(next(iter(batch.values())))
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    made: torch.dtype = getattr(torch, spec.dtype)
+    return made

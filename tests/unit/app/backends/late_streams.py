@@ -1,0 +1,167 @@
+"""Streams that do what they are told as late as they may, in any order that they may.
+
+What waits too little, or uses memory again too early, gives wrong answers on them, every time; on
+a real device it would do so now and then.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+
+from app.backends.streams import CaptureFailed, Span, Work
+
+
+class Order(enum.Enum):
+    """In which order what is due is done."""
+
+    NO_MORE_THAN_NEEDED = "no more than needed"
+    OTHERS_FIRST = "all that does not wait for it goes first"
+    ANY = "any order"
+
+
+class LateSpan:
+    """Something that is yet to be done; see `Span`."""
+
+    def __init__(self, streams: LateStreams, queue: str, work: Work, after: Span | None) -> None:
+        self.queue = queue
+        self.work = work
+        self.after = after
+        self.error: Exception | None = None
+        self.is_done = False
+        self._streams = streams
+
+    def wait(self) -> None:
+        """See `Span`."""
+        self._streams.until(self)
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def seconds(self) -> float:
+        """See `Span`."""
+        assert self.is_done
+        return 0.001
+
+
+class LateStreams:
+    """See `Streams`; in host memory.
+
+    Args:
+        order: in which order it does things.
+        seed: of `Order.ANY`.
+        captures: whether it can capture forwards.
+
+    Attributes:
+        replays: graphs that were launched.
+        made_bytes: memory that was asked for.
+    """
+
+    def __init__(self, order: Order = Order.ANY, seed: int = 0, *, captures: bool = True) -> None:
+        self.replays = 0
+        self.made_bytes: list[int] = []
+        self._order = order
+        self._random = random.Random(seed)
+        self._captures = captures
+        self._queues: dict[str, deque[LateSpan]] = {
+            queue: deque() for queue in ("copy in", "compute", "copy out")
+        }
+
+    def host_bytes(self, count: int) -> torch.Tensor:
+        """See `Streams`."""
+        self.made_bytes.append(count)
+        return torch.zeros(count, dtype=torch.uint8)
+
+    def device_bytes(self, count: int) -> torch.Tensor:
+        """See `Streams`."""
+        return self.host_bytes(count)
+
+    def copy_in(self, work: Work) -> LateSpan:
+        """See `Streams`."""
+        return self._put("copy in", work)
+
+    def compute(self, work: Work, after: Span) -> LateSpan:
+        """See `Streams`."""
+        return self._put("compute", work, after)
+
+    def copy_out(self, work: Work, after: Span) -> LateSpan:
+        """See `Streams`."""
+        return self._put("copy out", work, after)
+
+    def capture(
+        self, forward: Callable[[], Sequence[torch.Tensor]]
+    ) -> tuple[Sequence[torch.Tensor], Work]:
+        """See `Streams`."""
+        if not self._captures:
+            raise CaptureFailed("not on this device")
+        outputs = [tensor.clone() for tensor in forward()]
+
+        def replay() -> None:
+            self.replays += 1
+            for output, tensor in zip(outputs, forward(), strict=True):
+                output.copy_(tensor)
+
+        return outputs, replay
+
+    def finish(self) -> None:
+        """See `Streams`."""
+        for queue in self._queues.values():
+            while queue:
+                self._do(queue[0])
+
+    @property
+    def waiting(self) -> int:
+        """What is yet to be done."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    def until(self, span: LateSpan) -> None:
+        """Do it, and what must or may be done before it."""
+        if span.is_done:
+            return
+        if self._order is not Order.NO_MORE_THAN_NEEDED:
+            others = [each for queue in self._queues.values() for each in queue]
+            self._random.shuffle(others)
+            for each in others:
+                goes_first = self._order is Order.OTHERS_FIRST or self._random.random() < 0.5
+                if goes_first and not each.is_done and not self._waits_for(each, span):
+                    self._do(each)
+        self._do(span)
+
+    def _do(self, span: LateSpan) -> None:
+        """After what is before it in its queue, and what it waits for."""
+        if span.is_done:
+            return
+        while self._queues[span.queue][0] is not span:
+            self._do(self._queues[span.queue][0])
+        if isinstance(span.after, LateSpan):
+            self._do(span.after)
+        self._queues[span.queue].popleft()
+        span.is_done = True
+        try:
+            span.work()
+        except Exception as error:  # raised by whoever waits for it
+            span.error = error
+        if isinstance(span.after, LateSpan) and span.after.error is not None:
+            span.error = span.after.error
+
+    def _waits_for(self, span: LateSpan, other: LateSpan) -> bool:
+        queue = self._queues[span.queue]
+        before = list(queue)[: list(queue).index(span) + 1]
+        return any(
+            each is other
+            or (
+                isinstance(each.after, LateSpan)
+                and not each.after.is_done
+                and self._waits_for(each.after, other)
+            )
+            for each in before
+        )
+
+    def _put(self, queue: str, work: Work, after: Span | None = None) -> LateSpan:
+        span = LateSpan(self, queue, work, after)
+        self._queues[queue].append(span)
+        return span

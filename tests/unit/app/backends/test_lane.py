@@ -1,0 +1,305 @@
+"""A lane: whatever the device puts off, every batch gets its own answers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from app.backends.base import Backend, Launched, LaunchingBackend
+from app.backends.golden import Golden
+from app.backends.graphs import Graph, Graphs
+from app.backends.lane import Lane
+from app.backends.streams import Buffer
+from app.backends.torchscript import TorchScriptBackend
+from app.errors import ModelError, OutOfMemory, ReplicaError
+from app.repository.store import Artifact, Repository
+from app.types import Array, Arrays, Device, ModelId
+from models.plan import Form
+from models.tensors import Tolerance
+from tests.artifacts import small_batch, write_artifact, write_small
+from tests.unit.app.backends.late_streams import LateStreams, Order
+from tests.unit.app.backends.suite import BackendSuite
+
+CPU = torch.device("cpu")
+EXACT = Tolerance(absolute=0, relative=0)
+ORDERS = [
+    (Order.NO_MORE_THAN_NEEDED, 0),
+    (Order.OTHERS_FIRST, 0),
+    *((Order.ANY, seed) for seed in range(6)),
+]
+
+
+class LateBackend(TorchScriptBackend):
+    """A TorchScript backend on late streams."""
+
+    def __init__(self, artifact: Artifact, streams: LateStreams) -> None:
+        form = Form(variant="script")
+        super().__init__(artifact.folder, artifact.manifest, form, Device("cpu"))
+        self.late = streams
+
+    def streams(self) -> LateStreams:
+        """See `FormBackend`."""
+        return self.late
+
+
+@pytest.fixture(params=ORDERS, ids=lambda each: f"{each[0].name.lower()}-{each[1]}")
+def streams(request: pytest.FixtureRequest) -> LateStreams:
+    order, seed = request.param
+    return LateStreams(order, seed)
+
+
+@pytest.fixture
+def double(tmp_path: Path) -> Artifact:
+    write_artifact(tmp_path, "double")
+    return Repository(tmp_path).open(ModelId("double", 1))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Artifact:
+    write_small(tmp_path, ["script"])
+    return Repository(tmp_path).open(ModelId("small", 1))
+
+
+def numbered(first: int, rows: int) -> Arrays:
+    """A batch that no other one equals, whose right answer is `doubled` of it."""
+    numbers = np.arange(2 * first, 2 * (first + rows), dtype=np.float32)
+    return {"x": (numbers % 791 / 8).reshape(rows, 2)}  # the model takes up to 100
+
+
+def doubled(first: int, rows: int) -> Array:
+    return np.asarray(2 * numbered(first, rows)["x"])
+
+
+class TestLateBackend(BackendSuite):
+    """What every backend must do holds on such a device."""
+
+    @pytest.fixture(autouse=True)
+    def _artifact(self, double: Artifact, streams: LateStreams) -> None:
+        self.artifact, self.streams = double, streams
+
+    def make(self) -> Backend:
+        return LateBackend(self.artifact, self.streams)
+
+    def batch(self, size: int) -> Arrays:
+        return numbered(0, size)
+
+    def bad_batch(self) -> Arrays:
+        return {"x": np.full((2, 2), 1000, np.float32)}
+
+
+def loaded(artifact: Artifact, streams: LateStreams, warm: Sequence[int] = ()) -> LateBackend:
+    backend = LateBackend(artifact, streams)
+    backend.load()
+    backend.warm_up([numbered(7, rows) for rows in warm])
+    return backend
+
+
+@pytest.fixture
+def quick_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph that there is is used."""
+    measured = Graphs.measured
+
+    def quick(graphs: Graphs, rows: int, plain_s: float, graph: Graph | None, _: float) -> None:
+        measured(graphs, rows, 1.0, graph, 0.0 if graph is not None else math.inf)
+
+    monkeypatch.setattr(Graphs, "measured", quick)
+
+
+@pytest.mark.usefixtures("quick_graphs")
+@pytest.mark.parametrize("warm", [(), (1, 2, 4, 8)], ids=["plain", "graphs"])
+def test_two_batches_on_their_way_get_their_own_answers(
+    double: Artifact, streams: LateStreams, warm: Sequence[int]
+) -> None:
+    backend = loaded(double, streams, warm)
+    replays = streams.replays
+    sizes = [1 + 5 * (n // 2) % 9 for n in range(40)]  # neighbours share graphs
+    firsts = [0, *itertools.accumulate(sizes)]
+    before: tuple[int, int, Launched] | None = None
+    for first, rows in zip(firsts, sizes, strict=False):
+        staged = backend.stage({"x": (rows, 2)})
+        staged["x"][:] = numbered(first, rows)["x"]
+        launched = backend.launch(staged)
+        if before is not None:
+            _check(before)
+        before = (first, rows, launched)
+    assert before is not None
+    _check(before)
+    assert streams.waiting == 0
+    assert streams.replays - replays == sum(rows <= max(warm, default=0) for rows in sizes)
+
+
+def _check(batch: tuple[int, int, Launched]) -> None:
+    first, rows, launched = batch
+    np.testing.assert_array_equal(launched.outputs()["y"], doubled(first, rows))
+
+
+def test_what_was_not_staged_is_copied_before_launch_returns(
+    double: Artifact, streams: LateStreams
+) -> None:
+    backend = loaded(double, streams)
+    batch = numbered(3, 4)
+    launched = backend.launch(batch)
+    batch["x"][:] = -1  # whoever gave it may use it again
+    np.testing.assert_array_equal(launched.outputs()["y"], doubled(3, 4))
+
+
+def test_a_batch_that_fails_harms_neither_its_neighbour_nor_the_next(
+    double: Artifact, streams: LateStreams
+) -> None:
+    backend = loaded(double, streams)
+    for _ in range(3):
+        good = backend.launch(numbered(1, 3))
+        bad = backend.launch({"x": np.full((2, 2), 1000, np.float32)})
+        np.testing.assert_array_equal(good.outputs()["y"], doubled(1, 3))
+        with pytest.raises(ModelError):
+            bad.outputs()
+    assert streams.waiting == 0
+
+
+def test_a_third_batch_is_a_bug_that_is_said_and_hurts_nobody(
+    double: Artifact, streams: LateStreams
+) -> None:
+    backend = loaded(double, streams)
+    first, second = backend.launch(numbered(1, 3)), backend.launch(numbered(4, 3))
+    with pytest.raises(ReplicaError, match="a third batch"):
+        backend.launch(numbered(7, 3))
+    np.testing.assert_array_equal(first.outputs()["y"], doubled(1, 3))
+    np.testing.assert_array_equal(second.outputs()["y"], doubled(4, 3))
+    with pytest.raises(ReplicaError, match="twice"):
+        first.outputs()
+
+
+def test_memory_is_made_once(double: Artifact) -> None:
+    streams = LateStreams()
+    backend = loaded(double, streams, (1, 2, 4, 8))
+    before = len(streams.made_bytes)
+    for first in range(50):
+        launched = backend.launch(numbered(first, 1 + first % 8))
+        backend.run(numbered(first, 8))
+        launched.outputs()
+    assert len(streams.made_bytes) <= before + 3  # of the slot that warming did not use
+
+
+def test_memory_for_larger_shapes_grows_in_steps() -> None:
+    made: list[int] = []
+
+    def make(count: int) -> torch.Tensor:
+        made.append(count)
+        return torch.zeros(count, dtype=torch.uint8)
+
+    buffer = Buffer(make)
+    for length in range(1, 1000):
+        view = buffer.view(torch.int64, (2, length))
+        assert view.shape == (2, length)
+        assert view.dtype == torch.int64
+    assert len(made) < 20
+    assert made[-1] < 2 * 16 * 1000
+
+
+def test_several_inputs_and_outputs_keep_their_names(small: Artifact, streams: LateStreams) -> None:
+    late = LateBackend(small, streams)
+    plain = TorchScriptBackend(small.folder, small.manifest, Form(variant="script"), Device("cpu"))
+    late.load()
+    plain.load()
+    for rows in (1, 3, 8):
+        wanted = plain.run(small_batch(rows))
+        for name, array in late.run(small_batch(rows)).items():
+            np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-6)
+    tolerance = small.manifest.variants["script"].tolerance
+    Golden(small.manifest, tolerance).replay(late, (1, 2, 8, 33))
+
+
+def test_what_the_device_took_is_told(double: Artifact) -> None:
+    backend = loaded(double, LateStreams())
+    launched = backend.launch(numbered(1, 3))
+    launched.outputs()
+    assert launched.times() == pytest.approx((0.001, 0.001, 0.001))
+
+
+def test_a_device_that_works_by_itself_is_said_to(double: Artifact) -> None:
+    backend = loaded(double, LateStreams(), (1,))
+    assert backend.serving().prefetches
+    assert isinstance(backend, LaunchingBackend)
+    plain = TorchScriptBackend(
+        double.folder, double.manifest, Form(variant="script"), Device("cpu")
+    )
+    plain.load()
+    assert not plain.serving().prefetches
+    staged = plain.stage({"x": (3, 2)})
+    staged["x"][:] = numbered(1, 3)["x"]
+    np.testing.assert_array_equal(plain.launch(staged).outputs()["y"], doubled(1, 3))
+
+
+def test_closing_waits_for_what_is_on_its_way(double: Artifact) -> None:
+    streams = LateStreams()
+    backend = loaded(double, streams)
+    backend.launch(numbered(1, 3))
+    assert streams.waiting
+    backend.close()
+    assert not streams.waiting
+
+
+class TestGraphs:
+    """Which batches run as graphs is measured; that they do changes no answer."""
+
+    def lane(self, artifact: Artifact, streams: LateStreams) -> Lane:
+        backend = LateBackend(artifact, streams)
+        backend.load()
+        forward = backend.opened(artifact.manifest.variants["script"].files[0], CPU)
+        return Lane(forward, artifact.manifest, streams, CPU)
+
+    def test_one_that_gives_other_answers_is_not_used(
+        self, double: Artifact, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        streams = LateStreams()
+        capture = streams.capture
+
+        def wrong(forward: object) -> object:
+            outputs, replay = capture(forward)  # type: ignore[arg-type]
+
+            def replay_wrongly() -> None:
+                replay()
+                outputs[0].add_(1)
+
+            return outputs, replay_wrongly
+
+        monkeypatch.setattr(streams, "capture", wrong)
+        lane = self.lane(double, streams)
+        with capture_logs() as logs:
+            lane.capture(numbered(1, 4), EXACT)
+        assert [each["event"] for each in logs] == ["graph_not_used"]
+        replays = streams.replays
+        for rows in (3, 4):
+            outputs = lane.launch(numbered(1, rows)).outputs()
+            np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
+        assert streams.replays == replays
+
+    def test_where_none_can_be_captured_it_is_said_once_and_serves(self, double: Artifact) -> None:
+        lane = self.lane(double, LateStreams(captures=False))
+        with capture_logs() as logs:
+            for rows in (1, 2, 4):
+                lane.capture(numbered(1, rows), EXACT)
+        assert [each["event"] for each in logs] == ["graph_not_captured"]
+        outputs = lane.launch(numbered(1, 4)).outputs()
+        np.testing.assert_array_equal(outputs["y"], doubled(1, 4))
+
+    def test_out_of_memory_is_told_from_a_model_that_fails(
+        self, double: Artifact, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lane = self.lane(double, LateStreams())
+
+        def fails(_: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr(lane, "forward", fails)
+        for _ in range(3):
+            launched = lane.launch(numbered(1, 4))
+            with pytest.raises(OutOfMemory):
+                launched.outputs()
