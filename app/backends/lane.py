@@ -5,7 +5,7 @@ together in host memory and copied, and the answers of the one before come back.
 says what is to be done after what, and waits for the moment at which a batch is back.
 
 All of it is proved without such a device, on streams that put everything off for as long as they
-may (tests/unit/app/backends/late_streams.py).
+may (tests.late_streams.py).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from app.errors import ShuttingDown
 from app.lifecycle import Lifecycle
 from tests.artifacts import scripted, write_artifact
 from tests.integration.harness import Api, serving
+from tests.late_streams import put_everything_off
 
 LOOK_S = 0.05
 
@@ -105,7 +106,11 @@ async def test_a_new_version_is_noticed_and_takes_over(publisher: Publisher) -> 
         assert await api.metric("torchlane_model_loads_total", version="1", result="retired") == 1
 
 
-async def test_no_request_fails_while_versions_change_under_load(publisher: Publisher) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["cpu", "late device"])
+async def test_no_request_fails_while_versions_change_under_load(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    late_streams = put_everything_off(monkeypatch) if late else []
     publisher.publish(1)
     seen: list[list[int]] = [[], [], []]
     async with serving(publisher.repository, reload_s=LOOK_S, devices="cpu*2") as api:
@@ -131,6 +136,8 @@ async def test_no_request_fails_while_versions_change_under_load(publisher: Publ
         assert await api.metric("torchlane_requests_total", status="503") == 0
     for mine in seen:
         assert mine == sorted(mine)  # never back
+    assert len(late_streams) == 2 * late
+    assert not any(each.waiting for each in late_streams)
 
 
 async def states_ready(api: Api) -> list[int]:

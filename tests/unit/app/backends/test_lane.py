@@ -24,7 +24,7 @@ from app.types import Array, Arrays, Device, ModelId
 from models.plan import Form
 from models.tensors import Tolerance
 from tests.artifacts import small_batch, write_artifact, write_small
-from tests.unit.app.backends.late_streams import LateStreams, Order
+from tests.late_streams import LateStreams, Order
 from tests.unit.app.backends.suite import BackendSuite
 
 CPU = torch.device("cpu")

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import enum
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 
+from app.backends.forward import FormBackend
 from app.backends.streams import CaptureFailed, Span, Work
 
 
@@ -165,3 +168,22 @@ class LateStreams:
         span = LateSpan(self, queue, work, after)
         self._queues[queue].append(span)
         return span
+
+
+def put_everything_off(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
+    """Every backend that is made from now on is on such a device; returns its streams, by thread.
+
+    A thread's own, as on a real device: they are used by no other.
+    """
+    of_thread = threading.local()
+    made: list[LateStreams] = []
+
+    def streams(_: FormBackend) -> LateStreams:
+        if not hasattr(of_thread, "streams"):
+            of_thread.streams = LateStreams(seed=len(made))
+            made.append(of_thread.streams)
+        found: LateStreams = of_thread.streams
+        return found
+
+    monkeypatch.setattr(FormBackend, "streams", streams)
+    return made
