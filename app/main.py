@@ -34,6 +34,7 @@ from app.api.service import RequestLimits, Service
 from app.backends.base import Backend
 from app.backends.devices import share_one_core
 from app.backends.factory import TorchBackends
+from app.backends.nvml import readings_of
 from app.backends.selection import Preference, Selection
 from app.engine import engine
 from app.engine.clock import LoopClock
@@ -222,6 +223,8 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     """What the metrics ask at each scrape, and what runs."""
     for replica in replicas:
         metrics.replica(replica.name, str(replica.device), partial(_is_ready, replica))
+    for device in {replica.device for replica in replicas}:
+        metrics.device(str(device), readings_of(device))
 
     def served() -> Iterator[ServedModel]:
         for model in lifecycle.loaded.models():

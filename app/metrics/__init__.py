@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -92,6 +92,11 @@ class Metrics(Counted, Asked):
     def replica(self, name: str, device: str, is_ready: Callable[[], bool]) -> None:
         """Show whether a replica takes work; asked when it is scraped."""
         self.replica_ready.labels(name, device).set_function(lambda: float(is_ready()))
+
+    def device(self, device: str, readings: Mapping[str, Callable[[], float]]) -> None:
+        """Show what its driver says of a device, such as `temperature_celsius`, at each scrape."""
+        for name, read in readings.items():
+            self.of_devices[name].labels(device).set_function(read)
 
     def watch(
         self, is_ready: Callable[[], bool], models: Callable[[], Iterable[ServedModel]]

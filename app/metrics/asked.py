@@ -159,6 +159,22 @@ class Asked:
             registry=registry,
             multiprocess_mode="livemax",
         )
+        of_device = {
+            "memory_used_bytes": "Bytes of the device's memory that are in use, by whomever.",
+            "memory_bytes": "Bytes of memory that the device has.",
+            "temperature_celsius": "Temperature of the device.",
+            "utilization_ratio": "Share of the last moments in which the device computed.",
+        }
+        self.of_devices = {
+            name: Gauge(
+                f"torchlane_device_{name}",
+                text,
+                ("device",),
+                registry=registry,
+                multiprocess_mode="livemax",
+            )
+            for name, text in of_device.items()
+        }
         self.of_models = (
             self.queue_depth,
             self.queue_limit,

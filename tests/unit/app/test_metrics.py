@@ -83,8 +83,10 @@ def test_before_anything_is_watched_nothing_is_ready() -> None:
 
 
 def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None:
-    gauges = [each for each in vars(Metrics()).values() if isinstance(each, Gauge)]
-    assert len(gauges) == 16
+    metrics = Metrics()
+    gauges = [each for each in vars(metrics).values() if isinstance(each, Gauge)]
+    gauges += metrics.of_devices.values()
+    assert len(gauges) == 20
     for gauge in gauges:
         mode = gauge._multiprocess_mode  # there is no public way to ask
         assert mode in {"livesum", "livemin", "livemax"}, gauge
@@ -100,3 +102,16 @@ def test_what_a_replica_ran_adds_up() -> None:
     assert sample(metrics, "torchlane_replica_items_total", **labels) == 8
     assert sample(metrics, "torchlane_replica_busy_seconds_total", **labels) == 0.75
     assert sample(metrics, "torchlane_replica_compute_seconds_total", **labels) == 0.375
+
+
+def test_what_a_driver_says_of_a_device_is_asked_at_each_scrape() -> None:
+    metrics, degrees = Metrics(), [60.0]
+    metrics.device("cuda:0", {"temperature_celsius": lambda: degrees[0]})
+    name = "torchlane_device_temperature_celsius"
+    assert sample(metrics, name, device="cuda:0") == 60
+    degrees[0] = 61.0
+    assert sample(metrics, name, device="cuda:0") == 61
+    used = metrics.registry.get_sample_value(
+        "torchlane_device_memory_used_bytes", {"device": "cuda:0"}
+    )
+    assert used is None  # what nobody answers is not there

@@ -1,0 +1,69 @@
+"""What a GPU's driver says of it: memory, temperature, utilisation. By NVML, where that answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pynvml
+import structlog
+import torch
+
+from app.types import Device
+
+LOG = structlog.get_logger(__name__)
+
+# Asked at each scrape.
+Reading = Callable[[], float]
+
+
+def readings_of(device: Device, library: ModuleType = pynvml) -> dict[str, Reading]:
+    """What can be asked of a device; empty where there is no NVML, or it does not know the device.
+
+    A part of a GPU (MIG) has its own memory, but mostly no utilisation.
+
+    Args:
+        device: one of CUDA; others have nothing.
+        library: NVML.
+
+    Returns:
+        some of `memory_used_bytes`, `memory_bytes`, `temperature_celsius` and `utilization_ratio`
+        (of the last moments, 0 to 1). One that does not answer any more is NaN.
+    """
+    if device.kind != "cuda":
+        return {}
+    try:
+        library.nvmlInit()
+        handle = _handle(device, library)
+    except library.NVMLError as error:
+        LOG.info("device_not_watched", device=str(device), reason=str(error))
+        return {}
+    asked: Mapping[str, Reading] = {
+        "memory_used_bytes": lambda: library.nvmlDeviceGetMemoryInfo(handle).used,
+        "memory_bytes": lambda: library.nvmlDeviceGetMemoryInfo(handle).total,
+        "temperature_celsius": lambda: library.nvmlDeviceGetTemperature(
+            handle, library.NVML_TEMPERATURE_GPU
+        ),
+        "utilization_ratio": lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+    }
+    readings = {name: partial(_ask, ask, library) for name, ask in asked.items()}
+    return {name: reading for name, reading in readings.items() if not math.isnan(reading())}
+
+
+def _ask(ask: Reading, library: ModuleType) -> float:
+    try:
+        return float(ask())
+    except library.NVMLError:  # not on this device, or not any more: a scrape must not fail of it
+        return math.nan
+
+
+def _handle(device: Device, library: ModuleType) -> Any:
+    """By its UUID: NVML numbers all devices of the machine, CUDA those that are visible."""
+    uuid = str(torch.cuda.get_device_properties(device.index).uuid)
+    try:
+        return library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except library.NVMLError_NotFound:
+        return library.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
