@@ -95,9 +95,10 @@ class CudaStreams:
 
     def _do(self, stream: torch.cuda.Stream, work: Work, after: Span | None = None) -> Span:
         with torch.cuda.stream(stream):
-            if after is not None:
-                assert isinstance(after, CudaSpan)
+            if isinstance(after, CudaSpan):
                 stream.wait_event(after.ended)
+            elif after is not None:
+                raise TypeError("bug: CUDA is to wait for what no CUDA device does")
             began = _event(stream)
             work()
             return CudaSpan(began, _event(stream))

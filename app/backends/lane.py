@@ -35,7 +35,7 @@ TIMED_ROUNDS = 9
 TIMING_BUDGET_S = 0.25  # for each batch size
 
 
-class _Slot:
+class Slot:
     """The memory of one batch on its way."""
 
     def __init__(self, inputs: int, outputs: int, streams: Streams) -> None:
@@ -52,17 +52,16 @@ class LaneBatch:
         slot: its memory until it is back.
     """
 
-    def __init__(self, lane: Lane, slot: _Slot) -> None:
+    def __init__(self, lane: Lane, slot: Slot) -> None:
         self._lane = lane
-        self._slot: _Slot | None = slot
+        self._slot: Slot | None = slot
         self._spans: list[Span] = []
         self._made: Sequence[torch.Tensor] = ()
         self._out: list[torch.Tensor] = []
 
-    def begin(self, host_in: Sequence[torch.Tensor], graph: Graph | None) -> None:
+    def begin(self, slot: Slot, host_in: Sequence[torch.Tensor], graph: Graph | None) -> None:
         """Say what is to be done after what."""
-        lane, slot = self._lane, self._slot
-        assert slot is not None
+        lane = self._lane
         given = [
             buffer.view(each.dtype, each.shape)
             for buffer, each in zip(slot.device_in, host_in, strict=True)
@@ -135,7 +134,7 @@ class Lane:
         self.device = device
         self._loaded = loaded
         sides = len(manifest.inputs), len(manifest.outputs)
-        self._free = [_Slot(*sides, streams) for _ in range(SLOTS)]
+        self._free = [Slot(*sides, streams) for _ in range(SLOTS)]
         self._staged: Arrays | None = None
         self._captures = all(spec.is_fixed for spec in manifest.inputs)
         self._graphs = Graphs()
@@ -181,7 +180,7 @@ class Lane:
         median_s = {captured: statistics.median(times) for captured, times in taken.items()}
         self._graphs.measured(rows, median_s[False], graph, median_s.get(True, np.inf))
 
-    def let_go(self, slot: _Slot) -> None:
+    def let_go(self, slot: Slot) -> None:
         """The batch that had it is back, or lost."""
         self._free.append(slot)
 
@@ -202,7 +201,7 @@ class Lane:
                     for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
                 ]
                 self._staged = None
-                batch.begin(host_in, graph)
+                batch.begin(slot, host_in, graph)
         except BaseException:
             batch.end()
             raise
@@ -219,7 +218,7 @@ class Lane:
             np.copyto(view.numpy(), array)
         return view
 
-    def _next_slot(self) -> _Slot:
+    def _next_slot(self) -> Slot:
         if not self._free:
             raise ReplicaError("bug: a third batch is launched while two are on their way")
         return self._free[-1]
