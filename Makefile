@@ -133,6 +133,10 @@ overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside ot
 bench-devices: $(READY) ## two CPU devices beside one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
 	$(BIN)/python -m tests.devices $(BENCH_ARGS)
 
+.PHONY: bench-gpu
+bench-gpu: $(READY) ## a GPU beside bare forwards on it: throughput, copies that are hidden (traces under reports/), graphs
+	$(BIN)/python -m tests.devices.gpu $(BENCH_ARGS)
+
 .PHONY: bench-peers
 bench-peers: $(READY) ## install mosec, LitServe and MLServer for `make bench`, each in an environment of its own
 	$(BIN)/python -m loadtests.bench setup

@@ -39,7 +39,7 @@ class CudaStreams:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream  # untyped in torch
         self._copy_in, self._compute, self._copy_out = (stream(device) for _ in range(3))
 
@@ -49,7 +49,7 @@ class CudaStreams:
 
     def device_bytes(self, count: int) -> torch.Tensor:
         """See `Streams`."""
-        return torch.empty(count, dtype=torch.uint8, device=self._device)
+        return torch.empty(count, dtype=torch.uint8, device=self.device)
 
     def copy_in(self, work: Work) -> Span:
         """See `Streams`."""

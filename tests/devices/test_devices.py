@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from models.resources import usable_cores
 
@@ -18,3 +20,25 @@ def test_it_says_what_each_setting_does() -> None:
     for kind in ("engine", "raw", "pipeline"):
         line = rf"^{kind}: one [1-9][\d,]*/s, two [1-9][\d,]*/s; ratio \d+\.\d\d"
         assert re.search(line, done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_benchmark_of_a_gpu_measures_whatever_it_is_told_to(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.devices.gpu", "--device", "cpu", "--models", "pairwise"]
+    command += ["--sizes", "1,4", "--rounds", "1", "--seconds", "0.2", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    for line in (
+        r"^pairwise: bare forwards by batch size, items/s: 1: [1-9][\d,]*, 4: [1-9][\d,]*$",
+        r"^pairwise: batches of \d: bare [1-9][\d,]*/s, engine [1-9][\d,]*/s; ratio \d+\.\d\d",
+        r"^pairwise: copy in: 0 copies",
+        r"^pairwise: one item, p50: \d+ us step by step, \d+ us",
+    ):
+        assert re.search(line, done.stdout, re.MULTILINE), done.stdout
+    assert (tmp_path / "gpu-pairwise.json").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here it measures")
+def test_without_a_gpu_it_says_so() -> None:
+    command = [sys.executable, "-m", "tests.devices.gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "gpu: there is no CUDA device here; nothing was measured\n"

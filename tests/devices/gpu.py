@@ -1,0 +1,282 @@
+"""`python -m tests.devices.gpu`: what the server makes of a GPU, beside bare forwards on it.
+
+For each model and batch size forwards whose inputs are on the device already; then the engine with
+batches of the best size, in this process, without HTTP; a trace of that, and how much of the copies
+it hides; and single items with a captured graph and without. All of them in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from app.backends.cuda import streams_of
+from app.backends.factory import TorchBackends
+from app.backends.forward import FormBackend
+from app.backends.lane import Lane
+from app.backends.selection import Preference, select
+from app.backends.torchscript import TorchScriptBackend
+from app.engine.clock import LoopClock
+from app.engine.engine import Engine, EngineConfig
+from app.engine.isolation import Contract
+from app.engine.policy import BatchLimits
+from app.engine.replicas import Replica
+from app.metrics import Metrics
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, Item, ModelId
+from export.cli import main as export
+from models.catalog import CATALOG
+from models.packages import Packages
+from models.plan import WARM_RUNS, Form
+from models.quiet import DEPRECATIONS, ignore_warnings
+from tests.devices import trace
+
+SIZES = (1, 8, 16, 32, 64)
+AHEAD = 4  # batches for each replica that are in the engine at once
+FORM = Form(variant="script")
+SINGLES = 300  # single items that are timed in a round
+
+
+@dataclass(frozen=True)
+class Model:
+    """An artifact, where it runs, and items of it."""
+
+    artifact: Artifact
+    device: Device
+    batch: Arrays  # of all items that are asked for
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device, as torch has it."""
+        return torch.device(str(self.device))
+
+    def backend(self) -> FormBackend:
+        """One that is loaded and knows no plan."""
+        manifest = self.artifact.manifest
+        made = TorchScriptBackend(self.artifact.folder, manifest, FORM, self.device)
+        made.load()
+        return made
+
+    def rows(self, count: int) -> Arrays:
+        """A batch of so many items."""
+        return {name: array[:count] for name, array in self.batch.items()}
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for all of it: what is timed here has no other user."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def raw(model: Model, size: int, seconds: float) -> float:
+    """Items/s of bare forwards, one behind the other, whose inputs are on the device."""
+    device = model.torch_device
+    forward = model.backend().opened(model.artifact.manifest.variants["script"].file, device)
+    tensors = [torch.from_numpy(array).to(device) for array in model.rows(size).values()]
+    with torch.inference_mode():
+        for _ in range(WARM_RUNS + 2):
+            forward(*tensors)
+        synchronize(device)
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            for _ in range(4):  # no more than a few are queued
+                forward(*tensors)
+            synchronize(device)
+            count += 4 * size
+        return count / (time.perf_counter() - began)
+
+
+class Served:
+    """An engine with one replica, that always has more to do."""
+
+    def __init__(self, model: Model, size: int) -> None:
+        self._model = model
+        self._size = size
+        self._replica = Replica(f"{model.device}#0", model.device)
+        config = EngineConfig(BatchLimits(size, 0.0), 10_000, 0, None)
+        self._engine = Engine([self._replica], LoopClock(), Metrics(), config)
+        count = len(next(iter(model.batch.values())))
+        self._items = itertools.cycle(
+            [Item({n: a[row] for n, a in model.batch.items()}) for row in range(count)]
+        )
+        self.done = 0
+        self._ends = False
+
+    async def open(self) -> None:
+        """Load it, warm it, and ask for the first items."""
+        artifact, device = self._model.artifact, self._model.device
+        selection = select(artifact.manifest, Preference("script"), {device.kind})
+        factory = TorchBackends((device,), self._size, torch.get_num_threads(), Packages())
+        backend = factory.make(
+            artifact.folder, artifact.manifest, artifact.digest, selection, device
+        )
+
+        def load() -> object:
+            backend.load()
+            return backend
+
+        def prove(loaded: object, between: Callable[[], None]) -> None:
+            backend.warm_up([self._model.rows(self._size)], between)
+
+        self._replica.open()
+        await self._replica.install(artifact.id, load, prove)  # type: ignore[arg-type]
+        outputs = tuple(spec.name for spec in artifact.manifest.outputs)
+        contract = Contract(outputs, lambda _: None, finish=lambda made: made)
+        self._engine.publish(artifact.id, "bench", contract)
+        for _ in range(AHEAD * self._size):
+            self._ask()
+
+    async def measure(self, seconds: float) -> float:
+        """Items/s."""
+        await asyncio.sleep(0.3)
+        before, began = self.done, time.perf_counter()
+        await asyncio.sleep(seconds)
+        return (self.done - before) / (time.perf_counter() - began)
+
+    async def close(self) -> None:
+        """Ask for no more, and give the memory back."""
+        self._ends = True
+        await self._engine.drain(60.0)
+        await self._replica.close(60.0)
+
+    def _ask(self) -> None:
+        if self._ends:
+            return
+        item = next(self._items)
+        submission = self._engine.submit(self._model.artifact.id, [item], self._engine.now() + 1e6)
+
+        def settled() -> None:
+            submission.result()
+            self.done += 1
+            self._ask()
+
+        submission.when_settled(settled)
+
+
+async def served(model: Model, size: int, seconds: float, file: Path | None = None) -> float:
+    """Items/s of the engine; with a file a trace is written of it, which takes time."""
+    engine = Served(model, size)
+    await engine.open()
+    try:
+        if file is None:
+            return await engine.measure(seconds)
+        kinds = [ProfilerActivity.CPU]
+        if model.device.kind == "cuda":
+            kinds = [ProfilerActivity.CUDA]
+        await engine.measure(0.2)
+        with profile(activities=kinds) as recorded:
+            rate = await engine.measure(seconds)
+        recorded.export_chrome_trace(str(file))
+        return rate
+    finally:
+        await engine.close()
+
+
+def singles(model: Model, *, captured: bool) -> float:
+    """Median seconds of one item, from host memory to host memory, with a graph or without."""
+    backend = model.backend()
+    one = model.rows(1)
+    run = backend.run
+    if captured:
+        backend.warm_up([one])
+    elif model.device.kind == "cuda":
+        streams = streams_of(model.torch_device)
+        forward = backend.opened(model.artifact.manifest.variants["script"].file, streams.device)
+        lane = Lane(forward, model.artifact.manifest, streams, streams.device)
+        run = lambda inputs: lane.launch(inputs).outputs()  # noqa: E731
+    taken = []
+    for number in range(SINGLES + 20):
+        began = time.perf_counter()
+        run(one)
+        if number >= 20:
+            taken.append(time.perf_counter() - began)
+    backend.close()
+    return statistics.median(taken)
+
+
+def exported(name: str, folder: Path, device: Device, size: int) -> Model:
+    """The script of a catalogued model; exported into the folder if it is not there."""
+    if not (folder / name / "1").exists():
+        with redirect_stdout(StringIO()):
+            code = export([name, "--variants", "script", "--out", str(folder)], CATALOG)
+        if code:
+            raise SystemExit(f"{name} could not be exported")
+    artifact = Repository(folder).open(ModelId(name, 1))
+    batch = CATALOG[name].random_inputs(np.random.default_rng(1), 2 * AHEAD * size)
+    return Model(artifact, device, batch)
+
+
+def report(model: Model, sizes: Sequence[int], rounds: int, seconds: float, out: Path) -> None:
+    """Measure a model, in turns, and print."""
+    write, name = sys.stdout.write, model.artifact.id.name
+    rates = {size: raw(model, size, seconds / 2) for size in sizes}
+    best = max(rates, key=rates.__getitem__)
+    found = ", ".join(f"{size}: {rate:,.0f}" for size, rate in rates.items())
+    write(f"\n{name}: bare forwards by batch size, items/s: {found}\n")
+    pairs = []
+    for _ in range(rounds):
+        bare = raw(model, best, seconds)
+        pairs.append((bare, asyncio.run(served(model, best, seconds))))
+    ratios = [engine / bare for bare, engine in pairs]
+    bare, engine = (statistics.median(each) for each in zip(*pairs, strict=True))
+    write(
+        f"{name}: batches of {best}: bare {bare:,.0f}/s, engine {engine:,.0f}/s; "
+        f"ratio {statistics.median(ratios):.2f} ({' '.join(f'{each:.2f}' for each in ratios)})\n"
+    )
+    file = out / f"gpu-{name}.json"
+    asyncio.run(served(model, best, min(seconds, 0.5), file))
+    for title, copies in trace.read(file).items():
+        write(
+            f"{name}: {title}: {copies.count} copies, {copies.us / 1000:,.1f} ms, "
+            f"{copies.hidden:.0%} of that beside a computation ({file})\n"
+        )
+    alone = [(singles(model, captured=False), singles(model, captured=True)) for _ in range(rounds)]
+    plain_s, graph_s = (statistics.median(each) for each in zip(*alone, strict=True))
+    write(
+        f"{name}: one item, p50: {plain_s * 1e6:,.0f} us step by step, {graph_s * 1e6:,.0f} us "
+        f"with what was measured to be best; ratio {graph_s / plain_s:.2f}\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.devices.gpu", description=__doc__)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--models", default="residual,digits")
+    parser.add_argument("--sizes", default=",".join(str(size) for size in SIZES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each setting in a round")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="artifacts and traces")
+    given = parser.parse_args(arguments)
+    kind, _, index = given.device.partition(":")
+    if kind == "cuda" and not torch.cuda.is_available():
+        sys.stderr.write("gpu: there is no CUDA device here; nothing was measured\n")
+        return 1
+    for message in DEPRECATIONS:
+        ignore_warnings(message=message)
+    device = Device(kind, int(index or 0))
+    named = torch.cuda.get_device_name(device.index) if kind == "cuda" else "the CPU"
+    sys.stdout.write(f"{named}, torch {torch.__version__}\n")
+    given.out.mkdir(parents=True, exist_ok=True)
+    sizes = [int(size) for size in given.sizes.split(",")]
+    for name in given.models.split(","):
+        model = exported(name, given.out / "gpu", device, max(sizes))
+        report(model, sizes, given.rounds, given.seconds, given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

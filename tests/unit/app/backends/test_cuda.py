@@ -1,0 +1,277 @@
+"""A real GPU: streams, graphs, several replicas, memory. Skipped where there is none."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+from torch import nn
+
+from app.backends.base import Backend
+from app.backends.cuda import CudaStreams, streams_of
+from app.backends.factory import TorchBackends
+from app.backends.golden import Golden
+from app.backends.lane import Lane
+from app.backends.nvml import readings_of
+from app.backends.selection import Preference, select
+from app.backends.torchscript import TorchScriptBackend
+from app.errors import ModelError, OutOfMemory
+from app.repository.store import Artifact, Repository
+from app.types import Arrays, Device, ModelId
+from models.packages import Packages
+from models.plan import Form
+from tests.artifacts import small_batch, write_artifact, write_small
+from tests.integration.harness import serving
+from tests.unit.app.backends.suite import BackendSuite
+
+pytestmark = pytest.mark.gpu
+GPU = Device("cuda", 0)
+CUDA = torch.device("cuda:0")
+SIZES = (1, 2, 3, 5, 8, 9, 33, 64)
+
+
+def backend_of(artifact: Artifact, device: Device = GPU, name: str = "script") -> Backend:
+    form = Form(variant=name)
+    return TorchScriptBackend(artifact.folder, artifact.manifest, form, device)
+
+
+class TestCudaBackend(BackendSuite):
+    """The shared suite; this model cannot be captured: it asks what its input holds."""
+
+    @pytest.fixture(autouse=True)
+    def _artifact(self, tmp_path: Path) -> None:
+        write_artifact(tmp_path, "double")
+        self.artifact = Repository(tmp_path).open(ModelId("double", 1))
+
+    def make(self) -> Backend:
+        return backend_of(self.artifact)
+
+    def batch(self, size: int) -> Arrays:
+        return {"x": np.arange(2 * size, dtype=np.float32).reshape(size, 2)}
+
+    def bad_batch(self) -> Arrays:
+        return {"x": np.full((2, 2), 1000, np.float32)}
+
+    def test_it_is_launched_step_by_step(self) -> None:
+        backend = self.make()
+        backend.load()
+        with capture_logs() as logs:
+            backend.warm_up([self.batch(4)])
+        assert [each["event"] for each in logs] == ["graph_not_captured"]
+        outputs = backend.run(self.batch(4))
+        np.testing.assert_array_equal(outputs["y"], 2 * self.batch(4)["x"])
+
+
+class TestSmallVariants(BackendSuite):
+    """Every TorchScript variant of one model that runs on a GPU."""
+
+    @pytest.fixture(autouse=True, params=["script", "bf16", "fp16"])
+    def _variant(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.variant = request.param
+        write_small(tmp_path, [self.variant])
+        self.artifact = Repository(tmp_path).open(ModelId("small", 1))
+
+    def make(self) -> Backend:
+        return backend_of(self.artifact, name=self.variant)
+
+    def batch(self, size: int) -> Arrays:
+        return small_batch(size)
+
+    def bad_batch(self) -> Arrays:
+        return {**small_batch(2), "picture": np.zeros((2, 1, 2, 2), np.float32)}
+
+    def test_golden_examples_hold(self, backend: Backend) -> None:
+        tolerance = self.artifact.manifest.variants[self.variant].tolerance
+        Golden(self.artifact.manifest, tolerance).replay(backend, (1, 2, 8, 33, 64, 100))
+
+
+@pytest.fixture
+def digits(repository: Path) -> Artifact:
+    return Repository(repository).open(ModelId("digits", 1))
+
+
+def images(count: int, seed: int = 0) -> Arrays:
+    drawn = np.random.default_rng(seed).standard_normal((count, 1, 32, 32), dtype=np.float32)
+    return {"image": drawn}
+
+
+def forward_of(artifact: Artifact) -> nn.Module:
+    load = torch.jit.load
+    module: nn.Module = load(artifact.folder / "script.pt", map_location=CUDA)  # type: ignore[no-untyped-call]
+    return module
+
+
+def test_streams_and_graphs_against_a_plain_forward(digits: Artifact) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    plain = forward_of(digits)
+    lane = Lane(forward_of(digits), digits.manifest, streams_of(CUDA), CUDA)
+    tolerance = digits.manifest.variants["script"].tolerance
+    for captured in (False, True):
+        for size in SIZES:
+            batch = images(size, seed=size)
+            with torch.inference_mode():
+                wanted = plain(torch.from_numpy(batch["image"]).to(CUDA)).cpu().numpy()
+            got = lane.launch(batch).outputs()["logits"]
+            for row in range(size):
+                assert tolerance.excess(wanted[row], got[row]) is None
+        if not captured:
+            for size in (1, 2, 4, 8, 16, 32, 64):
+                lane.capture(images(size), tolerance)
+    lane.close()
+
+
+def test_two_batches_on_their_way_get_their_own_answers(digits: Artifact) -> None:
+    backend = backend_of(digits)
+    backend.load()
+    assert isinstance(backend, TorchScriptBackend)
+    backend.warm_up([images(size) for size in (1, 2, 4, 8, 16)])
+    alone = {n: backend.run(images(1 + n % 16, n))["logits"].copy() for n in range(40)}
+    before = backend.launch(images(1, 0))
+    for n in range(1, 200):
+        batch = images(1 + n % 40 % 16, n % 40)
+        staged = backend.stage({"image": batch["image"].shape})
+        staged["image"][:] = batch["image"]
+        launched = backend.launch(staged)
+        np.testing.assert_allclose(
+            before.outputs()["logits"], alone[(n - 1) % 40], rtol=1e-4, atol=1e-4
+        )
+        times = before.times()
+        assert min(times) > 0
+        before = launched
+    before.outputs()
+    backend.close()
+
+
+def test_replicas_on_one_gpu_capture_and_run_beside_each_other(digits: Artifact) -> None:
+    wanted = backend_of(digits)
+    wanted.load()
+    expected = wanted.run(images(8))["logits"].copy()
+    failures: list[BaseException] = []
+
+    def replica() -> None:
+        try:
+            backend = backend_of(digits)
+            backend.load()
+            backend.warm_up([images(size) for size in (1, 2, 4, 8)])
+            for _ in range(100):
+                got = backend.run(images(8))["logits"]
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+            backend.close()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=replica) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_each_thread_has_streams_of_its_own() -> None:
+    found: list[CudaStreams] = [streams_of(CUDA)]
+    assert streams_of(CUDA) is found[0]
+    thread = threading.Thread(target=lambda: found.append(streams_of(CUDA)))
+    thread.start()
+    thread.join()
+    assert found[0] is not found[1]
+
+
+class Outer(nn.Module):
+    """x [n, 2] -> y [n, 2], by way of as many numbers as n is large, cubed and more."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = torch.zeros(x.shape[0] ** 3 * 1_000_000, device=x.device)
+        return x + large[0]
+
+
+def test_what_does_not_fit_is_told_and_less_fits_after_it(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "outer", module=Outer())
+    backend = backend_of(Repository(tmp_path).open(ModelId("outer", 1)))
+    backend.load()
+    for _ in range(3):
+        with pytest.raises(OutOfMemory):
+            backend.run({"x": np.ones((200, 2), np.float32)})  # 32 TB
+        np.testing.assert_array_equal(backend.run({"x": np.ones((2, 2), np.float32)})["y"], 1)
+    backend.close()
+
+
+def test_no_memory_is_kept_over_reloads(digits: Artifact) -> None:
+    used = []
+    for _ in range(12):
+        backend = backend_of(digits)
+        backend.load()
+        backend.warm_up([images(size) for size in (1, 8, 64)])
+        backend.run(images(64))
+        backend.close()
+        del backend
+        gc.collect()
+        torch.cuda.synchronize()
+        used.append(torch.cuda.memory_allocated())
+    assert used[-1] <= used[2]
+
+
+async def test_the_application_answers_rightly_on_it(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    async with serving(tmp_path, devices="cuda:0", cache_bytes=0) as api:
+        items = [[number / 10, -number / 10] for number in range(300)]
+        response = await api.client.post("/batch-predict", json={"inputs": items})
+        got = [each["outputs"]["y"] for each in response.json()["predictions"]]
+        np.testing.assert_allclose(got, 2 * np.array(items), rtol=1e-6)
+        for stage in ("copy_in", "compute", "copy_out"):
+            assert await api.metric("torchlane_replica_device_seconds_total", stage=stage) > 0
+
+
+def test_the_plan_of_every_form_serves(repository: Path, digits: Artifact) -> None:
+    selection = select(digits.manifest, Preference(), {"cuda"})
+    factory = TorchBackends((GPU,), 64, 1, Packages())
+    backend = factory.make(digits.folder, digits.manifest, digits.digest, selection, GPU)
+    backend.load()
+    golden = Golden(digits.manifest, selection.tolerance)
+    backend.warm_up(golden.batches((1, 2, 4, 8, 16, 32, 64)))
+    golden.replay(backend, (1, 3, 64))
+    assert backend.serving().prefetches
+    backend.close()
+
+
+def test_the_driver_is_asked() -> None:
+    readings = {name: read() for name, read in readings_of(GPU).items()}
+    assert readings["memory_bytes"] > readings["memory_used_bytes"] > 0
+
+
+LOST = """
+import numpy as np, torch
+from torch import nn
+from app.backends.faults import faults_of
+from app.errors import DeviceLost
+
+table = torch.zeros(4, device="cuda")
+for attempt in range(2):
+    try:
+        with faults_of(torch.device("cuda:0")):
+            table[torch.full((8,), 1000, device="cuda")].sum().item()
+    except DeviceLost:
+        print("lost")
+"""
+
+
+def test_an_error_that_sticks_is_a_lost_device() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOST], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.split() == ["lost", "lost"]
+
+
+def test_a_model_that_fails_on_the_gpu_is_a_model_error(digits: Artifact) -> None:
+    backend = backend_of(digits)
+    backend.load()
+    with pytest.raises(ModelError):
+        backend.run({"image": np.zeros((1, 1, 5, 5), np.float32)})
+    assert len(backend.run(images(2))["logits"]) == 2
