@@ -14,9 +14,9 @@ from app.backends.golden import Golden
 from app.backends.selection import NotAsAskedFor, Preference, Selection, select, stages
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
+from app.engine.handover import in_thread
 from app.engine.isolation import Contract
 from app.engine.replicas import Replica
-from app.engine.threads import in_thread
 from app.errors import (
     ArtifactInvalid,
     OutOfMemory,

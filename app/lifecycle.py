@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from app.engine.engine import Engine
+from app.engine.handover import in_thread
 from app.engine.replicas import Replica, ReplicaState
-from app.engine.threads import in_thread
 from app.errors import DeviceLost, ModelNotFound, ShuttingDown
 from app.installing import Attempt, Installer
 from app.loaded import (

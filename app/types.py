@@ -88,7 +88,8 @@ class Serving:
         measured_on: the processor; None where there was nothing to choose.
         measured_by: `export`, or `server` where the artifact's plan does not hold here.
         median_us: form -> batch size -> microseconds of one forward, as far as the server measured.
-        prefetches: its device works by itself, so that it may be given a batch while one runs.
+        prefetches: it may be given a batch while it runs one, for its device works by itself, or
+            it would have to wait for the event loop between the two.
     """
 
     steps: tuple[ServedStep, ...]

@@ -46,11 +46,14 @@ class Part:
         backend: runs it.
         golden: the examples, against the tolerance of its variant.
         holds_gil: whether a forward stops the whole process, so that only short ones may be used.
+        prefetches: whether it is better given its next batch before it asks for one, though its
+            device does not work by itself.
     """
 
     backend: Backend
     golden: Golden
     holds_gil: bool = False
+    prefetches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +194,9 @@ class PlannedBackend:
 
     def serving(self) -> Serving:
         """See `Backend`."""
-        parts = [part.backend.serving() for part in self._loaded.values()]
-        prefetches = bool(parts) and all(each.prefetches for each in parts)
-        return dataclasses.replace(self._served(), prefetches=prefetches)
+        parts = self._loaded.values()
+        prefetch = [part.prefetches or part.backend.serving().prefetches for part in parts]
+        return dataclasses.replace(self._served(), prefetches=bool(prefetch) and all(prefetch))
 
     def _served(self) -> Serving:
         steps = tuple(ServedStep(step.up_to, str(step.form)) for step in self._steps)

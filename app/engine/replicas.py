@@ -10,16 +10,8 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from app.backends.base import Backend, Between, close_safely
-from app.engine.threads import (
-    Begun,
-    Handover,
-    Job,
-    Later,
-    ReplicaThread,
-    in_thread,
-    tell,
-    unless_done,
-)
+from app.engine.handover import Handover, in_thread, tell, unless_done
+from app.engine.threads import Begun, Job, Later, ReplicaThread
 from app.errors import DeviceLost, ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
 

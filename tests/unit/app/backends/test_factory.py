@@ -119,6 +119,17 @@ class TestStoredPlan:
         assert logs == []
         assert warm(backend, artifact).serving().measured_on == str(share)
 
+    @pytest.mark.parametrize("replicas", [1, 2])
+    def test_several_cpu_replicas_are_given_their_next_batch_beforehand(
+        self, tmp_path: Path, replicas: int
+    ) -> None:
+        artifact = written(tmp_path, plan())
+        devices = (CPU,) * replicas
+        backends = TorchBackends(devices, 8, cpu_threads(devices), Packages())
+        backend, _ = made(artifact, backends=backends)
+        assert not backend.serving().prefetches  # nothing is loaded
+        assert warm(backend, artifact).serving().prefetches is (replicas > 1)
+
     def test_a_pinned_variant_is_timed_in_both_its_forms_without_a_warning(
         self, tmp_path: Path
     ) -> None:
