@@ -88,14 +88,16 @@ class Serving:
         measured_on: the processor; None where there was nothing to choose.
         measured_by: `export`, or `server` where the artifact's plan does not hold here.
         median_us: form -> batch size -> microseconds of one forward, as far as the server measured.
-        prefetches: it may be given a batch while it runs one, for its device works by itself, or
-            it would have to wait for the event loop between the two.
+        launches: its device works by itself: see `LaunchingBackend`.
+        prefetches: it is better given its next batch before it asks for one: it launches, or would
+            have to wait for the event loop between the two.
     """
 
     steps: tuple[ServedStep, ...]
     measured_on: str | None = None
     measured_by: Literal["export", "server"] | None = None
     median_us: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    launches: bool = False
     prefetches: bool = False
 
 

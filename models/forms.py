@@ -175,8 +175,7 @@ def load_form(
         ArchiveError: if the file must not be unpacked.
         RuntimeError: if torch cannot read it.
     """
-    if device.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = False  # what is called float32 shall be float32
+    compute_in_float32()
     if not isinstance(data, bytes):
         if len(data) > 1:
             return Stages([load_torchscript(each, device) for each in data])
@@ -185,6 +184,14 @@ def load_form(
         return load_torchscript(data, device, optimized=optimized)
     loader = packages.load(data, device) if packages else load_package(data, device)
     return Compiled(loader, inputs)
+
+
+def compute_in_float32() -> None:
+    """What is called float32 shall be float32, in convolutions on CUDA devices too.
+
+    There torch's own default is TF32, which has 10 bits for the fraction and not 23.
+    """
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def processor_of(device: torch.device, threads: int) -> Processor:

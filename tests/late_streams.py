@@ -58,18 +58,29 @@ class LateStreams:
         order: in which order it does things.
         seed: of `Order.ANY`.
         captures: whether it can capture forwards.
+        tells_at_once: what fails fails when it is told, as a wrong shape does; what of it was
+            begun by then still scribbles over the memory of the device, later.
 
     Attributes:
         replays: graphs that were launched.
         made_bytes: memory that was asked for.
     """
 
-    def __init__(self, order: Order = Order.ANY, seed: int = 0, *, captures: bool = True) -> None:
+    def __init__(
+        self,
+        order: Order = Order.ANY,
+        seed: int = 0,
+        *,
+        captures: bool = True,
+        tells_at_once: bool = False,
+    ) -> None:
         self.replays = 0
         self.made_bytes: list[int] = []
         self._order = order
         self._random = random.Random(seed)
         self._captures = captures
+        self._tells_at_once = tells_at_once
+        self._device: list[torch.Tensor] = []
         self._queues: dict[str, deque[LateSpan]] = {
             queue: deque() for queue in ("copy in", "compute", "copy out")
         }
@@ -81,7 +92,8 @@ class LateStreams:
 
     def device_bytes(self, count: int) -> torch.Tensor:
         """See `Streams`."""
-        return self.host_bytes(count)
+        self._device.append(self.host_bytes(count))
+        return self._device[-1]
 
     def copy_in(self, work: Work) -> LateSpan:
         """See `Streams`."""
@@ -89,7 +101,13 @@ class LateStreams:
 
     def compute(self, work: Work, after: Span) -> LateSpan:
         """See `Streams`."""
-        return self._put("compute", work, after)
+        span = self._put("compute", work, after)
+        if self._tells_at_once:
+            self._do(span)
+            if span.error is not None:
+                self._put("compute", self._scribble)
+                raise span.error
+        return span
 
     def copy_out(self, work: Work, after: Span) -> LateSpan:
         """See `Streams`."""
@@ -150,6 +168,10 @@ class LateStreams:
             span.error = error
         if isinstance(span.after, LateSpan) and span.after.error is not None:
             span.error = span.after.error
+
+    def _scribble(self) -> None:
+        for memory in self._device:
+            memory.fill_(0x42)
 
     def _waits_for(self, span: LateSpan, other: LateSpan) -> bool:
         queue = self._queues[span.queue]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 import structlog
 
@@ -72,16 +72,19 @@ class Launched(Protocol):
             ModelError, ReplicaError: as `Backend.run` does.
         """
 
+    @property
+    def expected_s(self) -> float:
+        """What the device alone is expected to take, from its launch on; 0: nobody knows yet."""
+
     def times(self) -> DeviceTimes:
         """What it took; asked after `outputs`."""
 
 
-@runtime_checkable
 class LaunchingBackend(Backend, Protocol):
     """A backend whose device works by itself: another batch may be launched while one runs.
 
-    One more, not two; and as its thread waits for them in their order. A backend that has these
-    methods but not always such a device says in `Serving.prefetches` whether it has.
+    One more, not two; and its thread waits for them in their order. Asked for these methods is only
+    who says `Serving.launches`.
     """
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:

@@ -40,8 +40,13 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        # Else each change of stream would go by way of device 0, and make a context there.
+        torch.cuda.set_device(device)
         stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream  # untyped in torch
         self._copy_in, self._compute, self._copy_out = (stream(device) for _ in range(3))
+        # One for all graphs, which run one after the other and whose outputs are copied: they share
+        # its memory, and a capture that fails leaves it to the next.
+        self._pool = torch.cuda.graph_pool_handle()
 
     def host_bytes(self, count: int) -> torch.Tensor:
         """See `Streams`: pinned, so that copies need no thread of this process."""
@@ -75,7 +80,7 @@ class CudaStreams:
         self.finish()
         try:
             with torch.cuda.stream(self._compute):
-                graph.capture_begin(capture_error_mode="thread_local")
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     made = forward()
                 except BaseException:
@@ -83,6 +88,9 @@ class CudaStreams:
                         graph.capture_end()
                     raise
                 graph.capture_end()
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()  # what is cached, a graph cannot have: the next one may fit
+            raise
         except (RuntimeError, ValueError, TypeError) as error:  # also `torch.AcceleratorError`
             # A capture that fails leaves the device as it was: were it lost, the next forward says.
             raise CaptureFailed(str(error)) from error
@@ -101,7 +109,7 @@ class CudaStreams:
                 raise TypeError("bug: CUDA is to wait for what no CUDA device does")
             began = _event(stream)
             work()
-            return CudaSpan(began, _event(stream))
+            return CudaSpan(began, _event(stream))  # whoever raises waits for all of the stream
 
 
 def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:

@@ -90,9 +90,12 @@ class TorchBackends:
         steps, why_not = stored_steps(
             plan, selection, here, torch.__version__, self._max_batch_size
         )
+        if device.kind == "cuda" and steps is not None and len(forms) > 1:
+            steps, why_not = None, "export times forms without the graphs that they run in here"
         if steps is None and len(forms) > 1:
             # A pin is what somebody wanted; a plan that does not hold here should be tuned again.
-            log = LOG.info if selection.variant or self._trial else LOG.warning
+            expected = selection.variant or self._trial or device.kind == "cuda"
+            log = LOG.info if expected else LOG.warning
             log(
                 "plan_not_used",
                 model=f"{manifest.model}/{manifest.version}",

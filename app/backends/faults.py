@@ -9,10 +9,18 @@ import torch
 
 from app.errors import DeviceLost, ModelError, OutOfMemory
 
-# What torch's allocators say: that of the CPU raises a RuntimeError as for anything else, and so
-# does TorchScript's interpreter of whatever it hears from below.
+# What torch's allocators and libraries say: that of the CPU raises a RuntimeError as for anything
+# else, pinned memory what is raised of a lost device, and TorchScript's interpreter makes a
+# RuntimeError of whatever it hears from below.
 NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-NO_MEMORY = (NO_HOST_MEMORY, "CUDA out of memory")
+NO_MEMORY = (
+    NO_HOST_MEMORY,
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+LOST = "CUDA error:"  # whichever it is, what was asked of the device before may be what it tells of
 
 
 @contextlib.contextmanager
@@ -29,12 +37,18 @@ def faults_of(device: torch.device) -> Iterator[None]:
     """
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError):
-        # Without its cause, whose frames would keep the tensors while smaller parts are tried.
-        raise OutOfMemory(f"out of memory on {device}") from None
-    except torch.AcceleratorError as error:
-        raise DeviceLost(str(error)) from error
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _out_of_memory(device, error) from None
     except (torch.jit.Error, RuntimeError, ValueError, TypeError) as error:
-        if any(words in str(error) for words in NO_MEMORY):
-            raise OutOfMemory(f"out of memory on {device}") from None
-        raise ModelError(str(error)) from error
+        said = str(error)
+        if any(words in said for words in NO_MEMORY):
+            raise _out_of_memory(device, error) from None
+        if isinstance(error, torch.AcceleratorError) or LOST in said:
+            raise DeviceLost(said) from error
+        raise ModelError(said) from error
+
+
+def _out_of_memory(device: torch.device, error: BaseException) -> OutOfMemory:
+    """Without the frames of what was raised: they keep tensors while smaller parts are tried."""
+    error.__traceback__ = None
+    return OutOfMemory(f"out of memory on {device}")

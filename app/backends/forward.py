@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import structlog
 import torch
 
@@ -17,9 +16,9 @@ from app.backends.lane import Lane
 from app.backends.memory import room_for
 from app.backends.streams import Streams
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
-from app.types import NO_DEVICE_TIMES, Array, Arrays, Device, DeviceTimes, ServedStep, Serving
+from app.types import Array, Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
-from models.forms import Forward, Stages, named_outputs
+from models.forms import Forward, Stages, compute_in_float32, named_outputs
 from models.integrity import IntegrityError, read_verified
 from models.manifest import Manifest
 from models.plan import WARM_RUNS, Form, nothing
@@ -75,6 +74,7 @@ class FormBackend(ABC):
             ArtifactInvalid, ReplicaError: see `Backend.load`.
         """
         try:
+            compute_in_float32()
             with room_for(name, self.manifest.files[name].bytes, device):
                 data = verified_bytes(self.folder / name, self.manifest)
                 return self.open(data, device)
@@ -108,20 +108,17 @@ class FormBackend(ABC):
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
         """See `LaunchingBackend`."""
-        lane = self._on_lane()
-        if lane is not None:
-            return lane.stage(shapes)
-        inputs = self.manifest.inputs
-        return {spec.name: np.empty(tuple(shapes[spec.name]), spec.dtype) for spec in inputs}
+        return self._launching().stage(shapes)
 
     def launch(self, inputs: Arrays) -> Launched:
-        """See `LaunchingBackend`; where the device does not work by itself it is run."""
-        lane = self._on_lane()
-        return Done(self.run(inputs)) if lane is None else lane.launch(inputs)
+        """See `LaunchingBackend`."""
+        return self._launching().launch(inputs)
 
     def serving(self) -> Serving:
         """See `Backend`."""
-        return Serving((ServedStep(None, str(self.form)),), prefetches=self._lane is not None)
+        launches = self._lane is not None
+        steps = (ServedStep(None, str(self.form)),)
+        return Serving(steps, launches=launches, prefetches=launches)
 
     def streams(self) -> Streams | None:
         """Those of the device, for the thread that asks; None: it does not work by itself."""
@@ -140,26 +137,20 @@ class FormBackend(ABC):
             raise ReplicaError("bug: the backend runs although it is not loaded")
         return self._forward
 
+    def _launching(self) -> Lane:
+        lane = self._on_lane()
+        if lane is None:
+            raise ReplicaError(f"bug: a batch is launched, and {self.device} only runs them")
+        return lane
+
     def _on_lane(self) -> Lane | None:
         """Made in the thread that uses it."""
         if self._lane is None and (streams := self.streams()) is not None:
-            self._lane = Lane(self._loaded(), self.manifest, streams, self.device)
+            captures = self.variant.format == "torchscript"  # packages ask events of their own
+            self._lane = Lane(
+                self._loaded(), self.manifest, streams, self.device, captures=captures
+            )
         return self._lane
-
-
-class Done:
-    """A batch that was run when it was launched: see `Launched`."""
-
-    def __init__(self, outputs: Arrays) -> None:
-        self._outputs = outputs
-
-    def outputs(self) -> Arrays:
-        """See `Launched`."""
-        return self._outputs
-
-    def times(self) -> DeviceTimes:
-        """See `Launched`."""
-        return NO_DEVICE_TIMES
 
 
 def verified_bytes(file: Path, manifest: Manifest) -> bytes:

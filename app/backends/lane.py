@@ -11,6 +11,7 @@ may (tests.late_streams.py).
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -22,8 +23,8 @@ from app.backends.base import Between
 from app.backends.faults import faults_of
 from app.backends.graphs import Graph, Graphs
 from app.backends.streams import Buffer, CaptureFailed, Span, Streams
-from app.errors import ReplicaError
-from app.types import Arrays, DeviceTimes
+from app.errors import OutOfMemory, ReplicaError
+from app.types import NO_DEVICE_TIMES, Arrays, DeviceTimes
 from models.forms import Forward, declared_outputs
 from models.manifest import Manifest
 from models.plan import nothing, time_interleaved
@@ -31,6 +32,9 @@ from models.tensors import TensorSpec, Tolerance
 
 LOG = structlog.get_logger(__name__)
 SLOTS = 2  # batches that are on their way at once
+WEIGHT = 0.2  # of the newest batch
+SLEEPS = 0.8  # of what a batch is expected to take
+SLEEPS_FROM_S = 0.001  # for less it is not worth it
 TIMED_ROUNDS = 9
 TIMING_BUDGET_S = 0.25  # for each batch size
 
@@ -50,11 +54,16 @@ class LaneBatch:
     Args:
         lane: which one it is on.
         slot: its memory until it is back.
+        rows: how many it has.
     """
 
-    def __init__(self, lane: Lane, slot: Slot) -> None:
+    def __init__(self, lane: Lane, slot: Slot, rows: int) -> None:
         self._lane = lane
         self._slot: Slot | None = slot
+        self._rows = rows
+        self._launched_at = time.perf_counter()
+        self._expected_s = lane.expected_s(rows)
+        self._times = NO_DEVICE_TIMES
         self._spans: list[Span] = []
         self._made: Sequence[torch.Tensor] = ()
         self._out: list[torch.Tensor] = []
@@ -87,6 +96,11 @@ class LaneBatch:
         self._spans.append(streams.compute(compute, self._spans[-1]))
         self._spans.append(streams.copy_out(copy_out, self._spans[-1]))
 
+    @property
+    def expected_s(self) -> float:
+        """See `Launched`."""
+        return self._expected_s
+
     def outputs(self) -> Arrays:
         """See `Launched`."""
         if self._slot is None:
@@ -97,23 +111,37 @@ class LaneBatch:
 
     def times(self) -> DeviceTimes:
         """See `Launched`."""
-        return DeviceTimes(*(span.seconds for span in self._spans))
+        return self._times
 
     def end(self) -> None:
-        """Wait for what of it was begun; then others may have its memory.
+        """Wait for it; then others may have its memory.
 
         Raises:
             ModelError, ReplicaError: what came of it.
         """
-        slot, self._slot = self._slot, None
+        lane = self._lane
         try:
-            if self._spans:
-                with faults_of(self._lane.device):
-                    self._spans[-1].wait()
+            with faults_of(lane.device):
+                lane.sleep(self._launched_at, self._expected_s)
+                self._spans[-1].wait()
+                self._times = DeviceTimes(*(span.seconds for span in self._spans))
+                lane.took(self._rows, sum(self._times))
         finally:
-            self._made = ()  # on the device
-            if slot is not None:
-                self._lane.let_go(slot)
+            self._let_go()
+
+    def abort(self) -> None:
+        """It was begun in part: that must end before others may have its memory."""
+        try:
+            with faults_of(self._lane.device):
+                self._lane.streams.finish()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._made = ()  # on the device
+        if self._slot is not None:
+            self._lane.let_go(self._slot)
+        self._slot = None
 
 
 class Lane:
@@ -124,10 +152,17 @@ class Lane:
         manifest: what it takes and gives.
         streams: of the device, for this thread.
         device: for messages.
+        captures: whether to try to make graphs of it.
     """
 
     def __init__(
-        self, loaded: Forward, manifest: Manifest, streams: Streams, device: torch.device
+        self,
+        loaded: Forward,
+        manifest: Manifest,
+        streams: Streams,
+        device: torch.device,
+        *,
+        captures: bool = True,
     ) -> None:
         self.manifest = manifest
         self.streams = streams
@@ -136,8 +171,10 @@ class Lane:
         sides = len(manifest.inputs), len(manifest.outputs)
         self._free = [Slot(*sides, streams) for _ in range(SLOTS)]
         self._staged: Arrays | None = None
-        self._captures = all(spec.is_fixed for spec in manifest.inputs)
+        self._captures = captures and all(spec.is_fixed for spec in manifest.inputs)
         self._graphs = Graphs()
+        self._device_s: dict[int, float] = {}  # by bucket
+        self._ended_at = 0.0
 
     def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the form gives for tensors on the device: as many and such as the manifest says."""
@@ -146,11 +183,12 @@ class Lane:
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
         """See `LaunchingBackend`."""
         slot = self._next_slot()
-        self._staged = {
-            spec.name: buffer.view(_dtype(spec), shapes[spec.name]).numpy()
-            for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
-        }
-        return self._staged
+        with faults_of(self.device):
+            self._staged = {
+                spec.name: buffer.view(_dtype(spec), shapes[spec.name]).numpy()
+                for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
+            }
+            return self._staged
 
     def launch(self, inputs: Arrays) -> LaneBatch:
         """See `LaunchingBackend`."""
@@ -170,15 +208,39 @@ class Lane:
         plain = partial(self._run, batch, None)
         wanted = {name: array.copy() for name, array in plain().items()}
         graph = self._graph_of(batch, rows)
-        if graph is not None and not _agree(self._run(batch, graph), wanted, tolerance):
-            LOG.warning("graph_not_used", rows=rows, reason="it gives other answers")
-            graph = None
         runs: dict[bool, Callable[[], object]] = {False: plain}
         if graph is not None:
-            runs[True] = partial(self._run, batch, graph)
+            try:
+                if _agree(self._run(batch, graph), wanted, tolerance):
+                    runs[True] = partial(self._run, batch, graph)
+                else:
+                    LOG.warning("graph_not_used", rows=rows, reason="it gives other answers")
+            except OutOfMemory as error:
+                LOG.warning("graph_not_used", rows=rows, reason=str(error))
         taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
         median_s = {captured: statistics.median(times) for captured, times in taken.items()}
-        self._graphs.measured(rows, median_s[False], graph, median_s.get(True, np.inf))
+        if True in median_s:
+            self._graphs.measured(rows, median_s[False], graph, median_s[True])
+        else:
+            self._graphs.measured(rows, median_s[False])
+
+    def expected_s(self, rows: int) -> float:
+        """What the device takes for so many, all in all; 0: nobody knows yet."""
+        return self._device_s.get(_bucket(rows), 0.0)
+
+    def took(self, rows: int, seconds: float) -> None:
+        """The device has taken so long for so many."""
+        bucket = _bucket(rows)
+        known_s = self._device_s.get(bucket, seconds)
+        self._device_s[bucket] = known_s + WEIGHT * (seconds - known_s)
+        self._ended_at = time.perf_counter()
+
+    def sleep(self, launched_at: float, expected_s: float) -> None:
+        """Through most of what a batch takes, for who waits for a device may spin."""
+        began = max(launched_at, self._ended_at)
+        left_s = began + SLEEPS * expected_s - time.perf_counter()
+        if left_s > SLEEPS_FROM_S:
+            time.sleep(left_s)
 
     def let_go(self, slot: Slot) -> None:
         """The batch that had it is back, or lost."""
@@ -193,7 +255,7 @@ class Lane:
     def _launch(self, inputs: Arrays, graph: Graph | None) -> LaneBatch:
         slot = self._next_slot()
         del self._free[-1]
-        batch = LaneBatch(self, slot)
+        batch = LaneBatch(self, slot, _rows(inputs))
         try:
             with faults_of(self.device):
                 host_in = [
@@ -203,7 +265,7 @@ class Lane:
                 self._staged = None
                 batch.begin(slot, host_in, graph)
         except BaseException:
-            batch.end()
+            batch.abort()
             raise
         return batch
 
@@ -224,15 +286,19 @@ class Lane:
         return self._free[-1]
 
     def _graph_of(self, batch: Arrays, rows: int) -> Graph | None:
-        inputs = [
-            self.streams.device_bytes(batch[spec.name].nbytes)
-            .view(_dtype(spec))
-            .view(batch[spec.name].shape)
-            for spec in self.manifest.inputs
-        ]
         try:
-            with torch.inference_mode():
-                outputs, replay = self.streams.capture(lambda: self.forward(inputs))
+            with faults_of(self.device):
+                inputs = [
+                    self.streams.device_bytes(batch[spec.name].nbytes)
+                    .view(_dtype(spec))
+                    .view(batch[spec.name].shape)
+                    for spec in self.manifest.inputs
+                ]
+                with torch.inference_mode():
+                    outputs, replay = self.streams.capture(lambda: self.forward(inputs))
+        except OutOfMemory as error:  # of this size
+            LOG.info("graph_not_captured", rows=rows, reason=str(error))
+            return None
         except CaptureFailed as failure:
             self._captures = False
             LOG.info("graph_not_captured", rows=rows, reason=str(failure))
@@ -248,6 +314,10 @@ def _agree(got: Arrays, wanted: Arrays, tolerance: Tolerance) -> bool:
         for name, rows in wanted.items()
         for row, other in zip(rows, got[name], strict=True)
     )
+
+
+def _bucket(rows: int) -> int:
+    return (rows - 1).bit_length()
 
 
 def _rows(batch: Arrays) -> int:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import structlog
 
@@ -195,8 +196,9 @@ class PlannedBackend:
     def serving(self) -> Serving:
         """See `Backend`."""
         parts = self._loaded.values()
-        prefetch = [part.prefetches or part.backend.serving().prefetches for part in parts]
-        return dataclasses.replace(self._served(), prefetches=bool(prefetch) and all(prefetch))
+        launches = bool(parts) and all(part.backend.serving().launches for part in parts)
+        prefetches = launches or (bool(parts) and all(part.prefetches for part in parts))
+        return dataclasses.replace(self._served(), launches=launches, prefetches=prefetches)
 
     def _served(self) -> Serving:
         steps = tuple(ServedStep(step.up_to, str(step.form)) for step in self._steps)
@@ -220,10 +222,7 @@ class PlannedBackend:
         return part.backend
 
     def _launching(self, size: int) -> LaunchingBackend:
-        backend = self._at(size)
-        if not isinstance(backend, LaunchingBackend):
-            raise ReplicaError("bug: a batch is launched on a backend that only runs them")
-        return backend
+        return cast(LaunchingBackend, self._at(size))  # as all say of themselves
 
     def _load(self, forms: Sequence[Form]) -> list[str]:
         """Load what can be used here; what refuses is dropped, and its reasons are returned."""

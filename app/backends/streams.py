@@ -68,6 +68,7 @@ class Streams(Protocol):
 
         Raises:
             CaptureFailed: if this forward is none that can be captured.
+            torch.OutOfMemoryError: if there is no memory for it.
         """
 
     def finish(self) -> None:

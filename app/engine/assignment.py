@@ -9,6 +9,7 @@ from typing import NamedTuple
 from app.engine.batching import LaneView
 from app.engine.pace import Pace
 from app.engine.replicas import Replica
+from app.types import ModelId
 
 # An idle replica stays idle where one that is busy would have all that waits done in this share of
 # the time that it takes for one item.
@@ -77,6 +78,31 @@ def assign(
         return None, again_at
     share = best_speed / speeds if known else 1 / worth
     return (best if worth == 1 else best._replace(share=share)), None
+
+
+def prefetching(
+    lane: LaneView, busy: Sequence[Option], model: ModelId, now: float
+) -> Option | None:
+    """The busy replica that would be done first with a batch of what waits, if it takes one now.
+
+    None: it does not, and who does would be done later.
+
+    Args:
+        lane: whose batch it is.
+        busy: replicas that serve the model and run a batch that will end.
+        model: of the batch.
+        now: the moment.
+    """
+    best: Option | None = None
+    best_s = math.inf
+    takes = False
+    for option in busy:
+        replica, pace = option
+        items = min(pace.batch_size(lane.allowed_s), lane.waiting)
+        done_s = replica.running_s(now) + pace.times.expected_s(items)
+        if done_s < best_s or (done_s == best_s and not takes):
+            best, best_s, takes = option, done_s, replica.can_prefetch(model)
+    return best if takes else None
 
 
 def _overdue_at(option: Option) -> float:

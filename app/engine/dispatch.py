@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, cast
 
 import structlog
 
 from app.backends.base import Backend, LaunchingBackend
-from app.engine.assignment import Option, assign
+from app.engine.assignment import Option, assign, prefetching
 from app.engine.batching import LaneView, Ticket
 from app.engine.clock import Clock, Timer
 from app.engine.isolation import Report, launch_batch, run_batch
@@ -26,6 +28,33 @@ LOG = structlog.get_logger(__name__)
 # Takes what became of a ticket: its outcome (None: nobody wants one any more), and the seconds that
 # it waited and computed.
 Settle: TypeAlias = Callable[[Line, Ticket, Outcome | None, float, float], None]
+
+
+@dataclass(eq=False, slots=True)
+class _Batch:
+    """One that was handed to a replica.
+
+    Attributes:
+        line: whose it is.
+        replica: who runs it.
+        tickets: what it is made of.
+        started: when it was handed over.
+        expected_s: what it was expected to take.
+        left_at: when its replica had been left idle last.
+        prefetched: whether its replica had another one to end first.
+        undisturbed: nothing was loaded in its replica's thread.
+        pressed: more waited.
+    """
+
+    line: Line
+    replica: Replica
+    tickets: list[Ticket]
+    started: float
+    expected_s: float
+    left_at: float
+    prefetched: bool
+    undisturbed: bool
+    pressed: bool
 
 
 class Dispatcher:
@@ -59,6 +88,7 @@ class Dispatcher:
         }
         self._block_s = block_s
         self._blocked = False  # has the event loop stood still in this turn?
+        self._kept: set[str] = set()  # replicas that who is first in turn waits for
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
         self.lines: dict[ModelId, Line] = {}
         self._fair_s = 0.0  # the most that a model had had when it was served
@@ -122,6 +152,7 @@ class Dispatcher:
             if self._blocked:  # the sockets first
                 self.poke()
                 return
+            self._kept.clear()
             for line in self._in_turn():
                 decision = self._serve(line, now)
                 if decision.size > 0:
@@ -140,21 +171,26 @@ class Dispatcher:
 
     def _serve(self, line: Line, now: float) -> Decision:
         """Start one batch of a line if the policy says so."""
+        if line.batcher.waiting == 0:
+            line.gathering_since = None
+            return Decision(0)
         free = [replica for replica in self._replicas if replica.is_free(line.model)]
         # Where one proves a new version, a batch would wait for a forward of that, or for ever.
         free = [replica for replica in free if not replica.is_called] or free
-        again: float | None = None
-        if not free or line.batcher.waiting == 0:
+        busy = self._busy(line, now) if len(self._replicas) > 1 or not free else ()
+        if not free:
             line.gathering_since = None
-            return self._serve_ahead(line, now) if line.batcher.waiting else Decision(0)
+            return self._serve_ahead(line, busy, now)
+        again: float | None = None
+        left = True
         options = [Option(replica, line.paces[replica.name]) for replica in free]
-        busy = self._busy(line, now) if len(self._replicas) > 1 else ()
         for lane in sorted(line.batcher.lanes(), key=_due):
             waited_s = now - lane.oldest_at
             assigned, again_at = assign(lane, options, busy, now)
             if assigned is None:
                 again = _sooner(again, None if again_at is None else max(0.0, again_at - now))
                 continue
+            left = False
             limits = line.limits_for(assigned.most)
             decision = decide(lane.waiting, waited_s, assigned.share, limits, line.arrivals)
             if decision.size > 0:
@@ -164,31 +200,40 @@ class Dispatcher:
             again = _sooner(again, decision.again_in_s)
         if line.gathering_since is None:
             line.gathering_since = now
-        return Decision(0, again)
+        return self._serve_ahead(line, busy, now, again) if left else Decision(0, again)
 
-    def _serve_ahead(self, line: Line, now: float) -> Decision:
-        """No replica is idle: prepare a batch for one whose device is, soon."""
-        soonest: Option | None = None
-        for replica in self._replicas:
-            if replica.can_prefetch(line.model):
-                pace = line.paces[replica.name]
-                sooner = soonest is None or replica.busy_until < soonest.replica.busy_until
-                if sooner and not replica.is_overdue(now, pace.full_s):
-                    soonest = Option(replica, pace)
-        again: float | None = None
-        if soonest is None:
-            return Decision(0)
+    def _serve_ahead(
+        self, line: Line, busy: Sequence[Option], now: float, again: float | None = None
+    ) -> Decision:
+        """No replica is idle, or none that is worth it: prepare a batch for a busy one.
+
+        Of what waits only what is due first, and no other model after that: else a flood would have
+        the next batch whenever what is rare or new waited for the device to be idle.
+        """
+        lanes = line.batcher.lanes()
+        lane = lanes[0] if len(lanes) == 1 else min(lanes, key=_due)
+        soonest = prefetching(lane, busy, line.model, now)
+        if soonest is None or soonest.replica.name in self._kept:
+            return Decision(0, again)
         replica, pace = soonest
-        for lane in sorted(line.batcher.lanes(), key=_due):
-            size = pace.batch_size(lane.allowed_s)
-            free_in_s, waited_s = replica.running_s(now), now - lane.oldest_at
-            limits, ahead = line.limits_for(size), pace.ahead(size)
-            decision = decide_ahead(lane.waiting, waited_s, free_in_s, ahead, limits)
-            if decision.size > 0:
-                self._start(line, lane, decision.size, replica)
-                return decision
-            again = _sooner(again, decision.again_in_s)
-        return Decision(0, again)
+        size = pace.batch_size(lane.allowed_s)
+        ahead = pace.ahead(size)
+        if len(lanes) > 1 or self._others_wait(line, replica):
+            ahead = ahead._replace(least=1)
+        free_in_s, waited_s = replica.running_s(now), now - lane.oldest_at
+        decision = decide_ahead(lane.waiting, waited_s, free_in_s, ahead, line.limits_for(size))
+        if decision.size > 0:
+            self._start(line, lane, decision.size, replica)
+            return decision
+        self._kept.add(replica.name)
+        return Decision(0, _sooner(again, decision.again_in_s))
+
+    def _others_wait(self, line: Line, replica: Replica) -> bool:
+        """Whether items of another model wait that the replica serves."""
+        for other in self.lines.values():
+            if other is not line and other.batcher.waiting and replica.serves(other.model):
+                return True
+        return False
 
     def _busy(self, line: Line, now: float) -> list[Option]:
         """The replicas that serve the model and run a batch that will end."""
@@ -207,49 +252,29 @@ class Dispatcher:
             self._settle(line, ticket, None, now - ticket.enqueued_at, 0.0)
         if not tickets:
             return
-        left_waiting = line.batcher.waiting > 0
         line.metrics.batch_size.observe(len(tickets))
         items = [ticket.item for ticket in tickets]
         pace = line.paces[replica.name]
-        pace.ran_at, left_at, times = now, pace.left_at, pace.times
-        expected_s = times.expected_s(len(items))
-        compute_s = times.compute_s(len(items))
-
-        prefetched = replica.busy
+        compute_s = pace.times.compute_s(len(items))
+        undisturbed = not replica.is_called  # by what is loaded in its thread
+        batch = _Batch(
+            line=line,
+            replica=replica,
+            tickets=tickets,
+            started=now,
+            expected_s=pace.times.expected_s(len(items)),
+            left_at=pace.left_at,
+            prefetched=replica.busy,
+            undisturbed=undisturbed,
+            pressed=line.batcher.waiting > 0,
+        )
+        launches = undisturbed and replica.models[line.model].launches
 
         def work(backend: Backend) -> Report | Later[Report]:
-            if overlaps and isinstance(backend, LaunchingBackend):
-                return launch_batch(backend, items, line.contract, replica.beat, compute_s)
+            if launches:
+                launching = cast(LaunchingBackend, backend)  # as it says of itself
+                return launch_batch(launching, items, line.contract, replica.beat)
             return run_batch(backend, items, line.contract, replica.beat)
-
-        def done(report: Report) -> None:
-            ended = self._clock.now()
-            line.running -= 1
-            line.running_s -= expected_s
-            took_s = report.compute_s
-            overhead_s: float | None = None
-            began = max(now, replica.free_since) if prefetched else now
-            if prefetched:  # the one before it has been done meanwhile
-                took_s = max(took_s, ended - began)
-                overhead_s = took_s - report.compute_s
-            elif undisturbed:
-                # From where it could have begun: what keeps a batch from its device counts too.
-                ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
-                could_at = max(replica.free_since, left_at, ready_at)
-                owed_since = now if tickets[0].moved else min(now, could_at)
-                took_s = max(took_s, ended - owed_since)
-                overhead_s = took_s - report.compute_s
-            replica.free_since = ended
-            busy_s = max(0.0, ended - began)
-            self._ran[replica.name].ran(len(items), busy_s, report.compute_s, report.device)
-            if report.prepared_s:
-                pace.prepared(report.prepared_s)
-            # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
-            line.used_s += took_s if report.fault is None else min(took_s, expected_s)
-            self._record(line, replica, tickets, report, began)
-            if report.fault is None:
-                times.took(len(tickets), report.compute_s, overhead_s, pressed=left_waiting)
-            self.worked_at = self._clock.now()
 
         def failed(error: BaseException) -> Report:
             fault = error if isinstance(error, ReplicaError) else _bug(error)
@@ -257,13 +282,48 @@ class Dispatcher:
 
         self._fair_s = max(self._fair_s, line.used_s)
         line.running += 1
-        line.running_s += expected_s  # so that other replicas go to others meanwhile
-        undisturbed = not replica.is_called  # by what is loaded in its thread
-        overlaps = undisturbed and replica.models[line.model].prefetches
-        replica.busy_until = (max(now, replica.busy_until) if prefetched else now) + expected_s
+        line.running_s += batch.expected_s  # so that other replicas go to others meanwhile
+        pace.ran_at = now
+        free_at = max(now, replica.busy_until) if batch.prefetched else now
+        replica.busy_until = free_at + batch.expected_s
+        replica.newest_s = batch.expected_s
         # Never for what was not measured.
-        self._blocked = undisturbed and not prefetched and 0.0 < compute_s < self._block_s
-        replica.start(line.model, work, done, failed, self._block_s if self._blocked else 0.0)
+        self._blocked = undisturbed and not batch.prefetched and 0.0 < compute_s < self._block_s
+        block_s = self._block_s if self._blocked else 0.0
+        replica.start(line.model, work, partial(self._ended, batch), failed, block_s)
+
+    def _ended(self, batch: _Batch, report: Report) -> None:
+        """A batch has come to an end, well or badly."""
+        line, replica, tickets = batch.line, batch.replica, batch.tickets
+        pace = line.paces[replica.name]
+        ended = self._clock.now()
+        line.running -= 1
+        line.running_s -= batch.expected_s
+        took_s = report.compute_s
+        overhead_s: float | None = None
+        began = owed_since = batch.started
+        if batch.prefetched:  # the one before it has ended meanwhile
+            began = owed_since = max(batch.started, replica.free_since)
+        elif batch.undisturbed and not tickets[0].moved:
+            # From where it could have begun: what keeps a batch from its device counts too.
+            ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
+            owed_since = min(began, max(replica.free_since, batch.left_at, ready_at))
+        if batch.prefetched or batch.undisturbed:
+            took_s = max(took_s, ended - owed_since)
+            overhead_s = took_s - report.compute_s
+        replica.free_since = ended
+        if replica.busy:  # another one was prepared, and begins now
+            replica.busy_until = ended + replica.newest_s
+        busy_s = max(0.0, ended - began)
+        self._ran[replica.name].ran(len(tickets), busy_s, report.compute_s, report.device)
+        if report.prepared_s:
+            pace.prepared(report.prepared_s)
+        # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
+        line.used_s += took_s if report.fault is None else min(took_s, batch.expected_s)
+        self._record(line, replica, tickets, report, began)
+        if report.fault is None:
+            pace.times.took(len(tickets), report.compute_s, overhead_s, pressed=batch.pressed)
+        self.worked_at = self._clock.now()
 
     def _record(
         self, line: Line, replica: Replica, tickets: list[Ticket], report: Report, started: float

@@ -99,11 +99,12 @@ class Forecast:
         """
         bound_s = 0.0
         for line in self._lines.values():
-            fastest_s, most = math.inf, 1
+            fastest_s, most, running = math.inf, 1, 1
             for replica in self._replicas:
                 pace = line.paces[replica.name]
                 if replica.serves(line.model) and not replica.is_overdue(now, pace.full_s):
                     batch_s = pace.full_s * (1 + MARGIN * pace.times.deviation)
+                    running = max(running, replica.running)
                     if batch_s * most <= fastest_s * pace.most:
                         fastest_s, most = batch_s, pace.most
             if fastest_s == math.inf:
@@ -112,7 +113,7 @@ class Forecast:
                 continue  # it waits for a replica, and takes none from others
             queue = line.batcher
             partial = max(1, queue.shapes) + shapes - 1
-            batches = (queue.waiting + fresh) // most + partial + 1  # one that runs
+            batches = (queue.waiting + fresh) // most + partial + running
             bound_s += batches * fastest_s
             bound_s += line.limits.batch_wait_s
         return bound_s

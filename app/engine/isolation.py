@@ -96,7 +96,6 @@ def launch_batch(
     items: Sequence[Item],
     contract: Contract,
     beat: Callable[[], None],
-    expected_s: float,
 ) -> Later[Report]:
     """Like `run_batch`, but the thread may go on while the device computes.
 
@@ -105,11 +104,9 @@ def launch_batch(
         items: at least one.
         contract: of the model.
         beat: called before each run.
-        expected_s: what the device is expected to take.
     """
     run = _Run(backend, items, contract, beat)
-    run.launch(backend)
-    return Later(run.report, expected_s)
+    return Later(run.report, *run.launch(backend))
 
 
 class _Run:
@@ -136,18 +133,27 @@ class _Run:
         self._prepared_s = 0.0
         self._device = NO_DEVICE_TIMES
 
-    def launch(self, backend: LaunchingBackend) -> None:
-        """Have the device begin with the whole batch; the report says what came of it."""
+    def launch(self, backend: LaunchingBackend) -> tuple[float, float]:
+        """Have the device begin with the whole batch; the report says what came of it.
+
+        Returns:
+            when the device could begin, on `time.perf_counter`, and what it is expected to take.
+        """
+        begins_at, expected_s = self._started, 0.0
         try:
             self._beat()
             shapes = {
                 name: (len(self._items), *array.shape)
                 for name, array in self._items[0].arrays.items()
             }
-            self._launched = backend.launch(stack(self._items, backend.stage(shapes)))
+            inputs = stack(self._items, backend.stage(shapes))
+            begins_at = time.perf_counter()
+            self._launched = backend.launch(inputs)
+            expected_s = self._launched.expected_s
         except Exception as error:  # the report will deal with it, after the batch before it
             self._refused = error.with_traceback(None)  # whose frames would keep tensors
         self._prepared_s = time.perf_counter() - self._started
+        return begins_at, expected_s
 
     def report(self, free_since: float = 0.0) -> Report:
         """Get the outcomes; `free_since`: when the device was done with the batch before it."""

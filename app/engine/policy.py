@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 ROUNDING = 1e-6  # of an item: thirds and the like are not exact
 
@@ -50,12 +51,12 @@ class Arrivals:
 NO_ARRIVALS = Arrivals()
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(NamedTuple):
     """When a batch is prepared while the device works at another one.
 
     Attributes:
-        least: items that make a batch nearly as efficient as any.
+        least: items that make a batch nearly as efficient as any; 1 where others wait for the
+            device, too, who would have it while this one waits for company.
         lead_s: what preparing one takes.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -54,6 +53,7 @@ class Replica:
         busy: whether it runs a batch, or two.
         busy_until: when all of that is expected to be done; whoever starts one says so.
         free_since: when the last one was done; likewise.
+        newest_s: what the batch that was started last is expected to take; likewise.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Replica:
         self.device = device
         self.state = ReplicaState.READY
         self.busy = False
-        self.busy_until = self.free_since = 0.0
+        self.busy_until = self.free_since = self.newest_s = 0.0
         self.models: dict[ModelId, Serving] = {}
         self._begin = begin
         self._thread = ReplicaThread(f"replica-{name}", begin)
@@ -108,6 +108,11 @@ class Replica:
     def is_overdue(self, now: float, full_s: float) -> bool:
         """Whether that moment has passed."""
         return self.busy and self.overdue_at(full_s) < now
+
+    @property
+    def running(self) -> int:
+        """How many batches it has."""
+        return len(self._running)
 
     @property
     def is_called(self) -> bool:
@@ -156,7 +161,7 @@ class Replica:
             except BaseException as error:  # becomes a result: a dead thread would hang its callers
                 result = failed(error)
             if isinstance(result, Later):
-                return Begun(partial(end, result), result.expected_s, time.perf_counter())
+                return Begun(partial(end, result), result.begins_at, result.expected_s)
             handover.give(result)
             return None
 

@@ -28,22 +28,24 @@ class Later(Generic[T]):
     Args:
         get: waits for it. Told since when the device could have worked at it alone, on
             `time.perf_counter`.
-        expected_s: what the device takes for it.
+        begins_at: when the device could begin, on that clock.
+        expected_s: what the device takes for it, without whatever its thread does.
     """
 
-    __slots__ = ("expected_s", "get")
+    __slots__ = ("begins_at", "expected_s", "get")
 
-    def __init__(self, get: Callable[[float], T], expected_s: float) -> None:
+    def __init__(self, get: Callable[[float], T], begins_at: float, expected_s: float) -> None:
         self.get = get
+        self.begins_at = begins_at
         self.expected_s = expected_s
 
 
 class Begun(NamedTuple):
-    """A batch that the device has begun; `end` waits for it, and never raises."""
+    """A batch that the device has begun, as `Later` says; `end` waits for it, and never raises."""
 
     end: Callable[[float], None]
+    begins_at: float
     expected_s: float
-    at: float
 
 
 class Job(NamedTuple):
@@ -171,7 +173,7 @@ class ReplicaThread:
     def _comes_soon(self) -> bool:
         """Whether another job is there before the device is expected to need one."""
         begun = self._begun[0]
-        since = max(begun.at, self._ended_at)
+        since = max(begun.begins_at, self._ended_at)
         until = since + LOOKS_FOR_MORE * begun.expected_s
         while self._jobs.empty():
             left_s = until - time.perf_counter()

@@ -128,7 +128,9 @@ class TestStoredPlan:
         backends = TorchBackends(devices, 8, cpu_threads(devices), Packages())
         backend, _ = made(artifact, backends=backends)
         assert not backend.serving().prefetches  # nothing is loaded
-        assert warm(backend, artifact).serving().prefetches is (replicas > 1)
+        serving = warm(backend, artifact).serving()
+        assert serving.prefetches is (replicas > 1)
+        assert not serving.launches  # what it has begun it ends before it looks for more
 
     def test_a_pinned_variant_is_timed_in_both_its_forms_without_a_warning(
         self, tmp_path: Path
@@ -255,7 +257,9 @@ class TestForms:
             stored.model_copy(update={"devices": (device,)}),
             trace=small_variant("trace"),
         )
-        assert made(artifact, device=Device("cuda", 1))[1] == []
+        same = made(artifact, device=Device("cuda", 1))[1]
+        assert same[0]["log_level"] == "info"
+        assert same[0]["reason"] == "export times forms without the graphs that they run in here"
         other = made(artifact, device=Device("cuda", 0))[1]
         assert other[0]["reason"] == "it was measured on GPU 1; here is GPU 0"
         on_cpu = made(artifact)[1]

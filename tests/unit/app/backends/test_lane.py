@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from app.backends.base import Backend, Launched, LaunchingBackend
+from app.backends.base import Backend, Launched
 from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
@@ -224,17 +224,37 @@ def test_what_the_device_took_is_told(double: Artifact) -> None:
 
 
 def test_a_device_that_works_by_itself_is_said_to(double: Artifact) -> None:
-    backend = loaded(double, LateStreams(), (1,))
-    assert backend.serving().prefetches
-    assert isinstance(backend, LaunchingBackend)
-    plain = TorchScriptBackend(
-        double.folder, double.manifest, Form(variant="script"), Device("cpu")
-    )
+    serving = loaded(double, LateStreams(), (1,)).serving()
+    assert serving.launches
+    assert serving.prefetches
+    form = Form(variant="script")
+    plain = TorchScriptBackend(double.folder, double.manifest, form, Device("cpu"))
     plain.load()
-    assert not plain.serving().prefetches
-    staged = plain.stage({"x": (3, 2)})
-    staged["x"][:] = numbered(1, 3)["x"]
-    np.testing.assert_array_equal(plain.launch(staged).outputs()["y"], doubled(1, 3))
+    plain.warm_up([numbered(1, 1)])
+    assert not plain.serving().launches
+    with pytest.raises(ReplicaError, match="cpu only runs them"):
+        plain.launch(numbered(1, 1))
+
+
+def test_what_the_device_is_expected_to_take_is_what_it_took(double: Artifact) -> None:
+    backend = loaded(double, LateStreams())
+    assert backend.launch(numbered(1, 4)).expected_s == 0.0
+    backend.run(numbered(1, 4))
+    launched = backend.launch(numbered(1, 3))  # of the same bucket
+    assert launched.expected_s == pytest.approx(0.003)
+    launched.outputs()
+
+
+def test_what_fails_at_its_launch_ends_before_its_memory_is_used_again(double: Artifact) -> None:
+    streams = LateStreams(tells_at_once=True)
+    backend = loaded(double, streams)
+    for _ in range(3):
+        good = backend.launch(numbered(1, 2))
+        with pytest.raises(ModelError):
+            backend.launch({"x": np.full((2, 2), 1000, np.float32)})
+        again = backend.launch(numbered(4, 2))
+        np.testing.assert_array_equal(good.outputs()["y"], doubled(1, 2))
+        np.testing.assert_array_equal(again.outputs()["y"], doubled(4, 2))
 
 
 def test_closing_waits_for_what_is_on_its_way(double: Artifact) -> None:
@@ -289,6 +309,33 @@ class TestGraphs:
         assert [each["event"] for each in logs] == ["graph_not_captured"]
         outputs = lane.launch(numbered(1, 4)).outputs()
         np.testing.assert_array_equal(outputs["y"], doubled(1, 4))
+
+    @pytest.mark.parametrize("at", ["capture", "replay"])
+    def test_where_one_does_not_fit_that_size_runs_without(
+        self, double: Artifact, monkeypatch: pytest.MonkeyPatch, at: str
+    ) -> None:
+        streams = LateStreams()
+        lane = self.lane(double, streams)
+        capture = streams.capture
+
+        def full(forward: Callable[[], Sequence[torch.Tensor]]) -> object:
+            if at == "capture":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            outputs, _ = capture(forward)
+
+            def replay() -> None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+            return outputs, replay
+
+        monkeypatch.setattr(streams, "capture", full)
+        lane.capture(numbered(1, 4), EXACT)
+        monkeypatch.setattr(streams, "capture", capture)
+        lane.capture(numbered(1, 2), EXACT)  # others may fit
+        assert streams.replays > 0
+        for rows in (1, 2, 3, 4):
+            outputs = lane.launch(numbered(1, rows)).outputs()
+            np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
 
     def test_out_of_memory_is_told_from_a_model_that_fails(
         self, double: Artifact, monkeypatch: pytest.MonkeyPatch

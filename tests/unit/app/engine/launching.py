@@ -37,6 +37,10 @@ class _OnItsWay:
         finally:
             self._backend.free.append(self._slot)
 
+    @property
+    def expected_s(self) -> float:
+        return self._backend.device_s
+
     def times(self) -> DeviceTimes:
         return DeviceTimes(0.001, 0.002, 0.003)
 
@@ -52,12 +56,14 @@ class LaunchingFake(FakeBackend):
 
     Attributes:
         most_launched: batches that it had at once.
+        device_s: what it says that a batch takes.
     """
 
     def __init__(self, script: Step | None = None) -> None:
         super().__init__(script)
         self.free = [_Slot() for _ in range(SLOTS)]
         self.most_launched = 0
+        self.device_s = 0.0
         self._works: queue.SimpleQueue[tuple[Arrays, Future[Arrays]]] = queue.SimpleQueue()
         threading.Thread(target=self._compute, daemon=True).start()
 
@@ -87,7 +93,7 @@ class LaunchingFake(FakeBackend):
 
     def serving(self) -> Serving:
         """See `Backend`."""
-        return Serving((ServedStep(None, "fake"),), prefetches=True)
+        return Serving((ServedStep(None, "fake"),), launches=True, prefetches=True)
 
     def _compute(self) -> None:
         while True:

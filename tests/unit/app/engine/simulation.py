@@ -28,9 +28,19 @@ PATIENT = 1e6
 NEVER = float("inf")
 
 
+@dataclass
+class Defaults:
+    """Of `simulation`, for a test module that wants all its tests otherwise."""
+
+    prepare_s: float = 0.0
+
+
+DEFAULT = Defaults()
+
+
 @dataclass(frozen=True)
 class Batch:
-    """One that a replica has begun."""
+    """One that a replica has begun, or is to begin once it has ended another."""
 
     model: str
     numbers: tuple[float, ...]  # what was asked
@@ -88,12 +98,13 @@ class SimulatedReplica(Replica):
         if isinstance(result, Report):
             result = replace(result, compute_s=seconds, prepared_s=self.prepare_s)
         ready = began + self.prepare_s + self.around_s
-        ends = max([ready, *self._ends]) + seconds
+        computes = max([ready, *self._ends])
+        ends = computes + seconds
         self._overlaps = self.prepare_s > 0
         self._running.append(lambda fault: done(failed(fault)))
         self._ends.append(ends)
         self.busy = True
-        self.ran.append(Batch(model.name, numbers, began, ends))
+        self.ran.append(Batch(model.name, numbers, computes if self.prepare_s else began, ends))
 
         def finish() -> None:
             self._ends.popleft()
@@ -189,7 +200,7 @@ def simulation(
     max_batch_size: int = 8,
     expected: Mapping[str, Seconds] | None = None,
     speeds: Sequence[float] | None = None,
-    prepare_s: float = 0.0,
+    prepare_s: float | None = None,
 ) -> Simulation:
     """A simulation; the engine knows beforehand what batches may be expected to take.
 
@@ -202,6 +213,7 @@ def simulation(
         prepare_s: see `SimulatedReplica`.
     """
     clock = ManualClock()
+    prepare_s = DEFAULT.prepare_s if prepare_s is None else prepare_s
     replicas = [
         SimulatedReplica(f"fake#{at}", clock, seconds, speed)
         for at, speed in enumerate(speeds or [1.0] * len(serves))

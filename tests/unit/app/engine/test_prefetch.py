@@ -120,7 +120,6 @@ async def test_a_batch_that_is_not_full_is_prepared_just_in_time() -> None:
         await s.run(0.005)
     last = s.replicas[0].ran[-1]
     assert last.items == 4
-    assert last.began < began.ends
     assert last.ends == pytest.approx(began.ends + 4 * ITEM_S)  # no gap between them
 
 
@@ -188,6 +187,93 @@ async def test_admission_counts_what_is_prepared() -> None:
     assert soon.done_at <= soon.at + 0.4
 
 
+@pytest.mark.parametrize("rare_s", [linear, lambda _: 0.001], ids=["per item", "per batch"])
+async def test_a_flood_holds_another_model_up_for_two_batches_at_most(
+    rare_s: Callable[[int], float],
+) -> None:
+    batch_s = 0.5
+    models = {"flooded": lambda _: batch_s, "rare": rare_s}
+    s = simulation(models, [("flooded", "rare")] * 2, prepare_s=PREPARE_S)
+    start = s.clock.now()
+    for _ in range(1000):
+        s.ask("flooded")
+    for number in range(20):
+        s.ask_at(start + 1.1 + 0.7 * number, "rare")
+    for _ in range(320):
+        await s.run(0.05)
+    rare = [each for each in s.asked if each.model == "rare"]
+    waits = [each.done_at - each.at for each in rare if each.done_at is not None]
+    assert len(waits) == 20
+    assert max(waits) < 2 * batch_s + PREPARE_S + 0.1  # one that runs, one that is prepared
+    assert s.used_s("flooded") > 31.0
+
+
+async def test_two_flooded_models_share_a_device_by_time() -> None:
+    models = {"long": lambda _: 0.4, "short": lambda _: 0.1}
+    s = simulation(models, [("long", "short")], prepare_s=PREPARE_S)
+    for _ in range(3000):
+        s.ask("long")
+        s.ask("short")
+    await s.run(20)
+    assert s.used_s("long") + s.used_s("short") > 19.5
+    assert s.used_s("long") == pytest.approx(s.used_s("short"), abs=1.0)
+
+
+SPEEDS = (1.0, 1.0, 2.0, 4.0)
+
+
+async def test_devices_of_different_speeds_all_keep_busy() -> None:
+    s = simulation({"m": linear}, [("m",)] * len(SPEEDS), speeds=SPEEDS, prepare_s=0.1 * ITEM_S)
+    for _ in range(8000):
+        s.ask("m")
+    await s.run(5.0)
+    done = sum(each.done_at is not None for each in s.asked)
+    assert done >= 0.95 * 5.0 * sum(SPEEDS) / ITEM_S
+
+
+async def test_a_slow_device_that_is_left_idle_keeps_no_second_batch_from_a_fast_one() -> None:
+    s = simulation({"m": linear}, [("m",)] * 2, speeds=(100.0, 1.0), prepare_s=0.001)
+    fast, slow = s.replicas
+    for _ in range(8):
+        s.ask("m")
+    await s.run(0.0001)
+    assert len(fast.ran) == 1
+    for _ in range(8):
+        s.ask("m")
+    await s.run(0.0001)
+    assert [len(fast.ran), len(slow.ran)] == [2, 0]
+
+
+async def test_a_slow_device_that_is_tried_is_not_given_more_beforehand() -> None:
+    s = simulation({"m": linear}, [("m",)] * 2, speeds=(100.0, 1.0), prepare_s=0.001)
+    for _ in range(3000):
+        s.ask("m")
+        await s.run(0.0005)
+    slow = s.replicas[1]
+    assert len(slow.ran) >= 1  # it is tried now and then, with an item
+    assert all(each.items == 1 for each in slow.ran)
+    await s.run(1.0)
+    waits = sorted(each.done_at - each.at for each in s.asked if each.done_at is not None)
+    assert len(waits) == 3000
+    assert waits[-2 * len(slow.ran) - 1] < 0.02  # whoever was not tried with
+
+
+async def test_what_the_second_batch_is_expected_to_take_counts_from_the_end_of_the_first() -> None:
+    s = one(PREPARE_S)
+    s.replicas[0].around_s = 1.0  # the first takes longer than anybody foresaw
+    for _ in range(8):
+        s.ask("m")
+    await s.run(0.001)
+    s.replicas[0].around_s = 0.0
+    for _ in range(8):
+        s.ask("m")
+    await s.run(1.11)
+    replica = s.replicas[0]
+    assert replica.running == 1
+    ends = replica.ran[-1].ends
+    assert replica.busy_until == pytest.approx(ends, abs=0.03)
+
+
 async def test_busy_seconds_are_those_of_the_clock_although_batches_overlap() -> None:
     s = one(PREPARE_S)
     for _ in range(400):
@@ -219,16 +305,16 @@ class TestInItsThread:
             assert r.backend.batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
     async def test_a_batch_that_comes_while_the_device_works_is_launched_at_once(self) -> None:
-        async with rig(max_batch_size=2, batch_s={1: 60.0, 2: 60.0}) as r:
+        async with rig(max_batch_size=2) as r:
+            device(r).device_s = 2.0
             r.backend.gate.clear()
             first = r.start(1, 2)
             await until(lambda: len(r.backend.batches) == 1)
             second = r.start(3, 4)
             await until(lambda: device(r).most_launched == 2)
             r.backend.gate.set()
-            # Its thread looks for a third one now, and would for most of a minute.
-            assert values(await second) == [6, 8]
             assert values(await first) == [2, 4]
+            assert values(await second) == [6, 8]
 
     async def test_a_bad_item_in_a_launched_batch_fails_alone(self) -> None:
         async with rig(scripts=(fail_on_poison,), max_batch_size=4) as r:
