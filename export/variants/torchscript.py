@@ -13,6 +13,7 @@ from torch import nn
 from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
+from models.forms import compute_in_float32
 from models.plan import Precision
 from models.tensors import stack
 
@@ -52,6 +53,7 @@ def to_torchscript(
     if method == "script":
         scripted: torch.jit.ScriptModule = torch.jit.script(module)
         return scripted
+    compute_in_float32()  # a trace keeps for ever what its convolutions were told
     trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
     with torch.no_grad():
         traced: torch.jit.ScriptModule = trace(module, example, check_trace=False)

@@ -179,6 +179,15 @@ def _loaded(artifact: Artifact, manifest: Manifest) -> TorchScriptBackend:
     return backend
 
 
+def test_what_is_called_float32_is_computed_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's own default
+    write_artifact(tmp_path, "double")
+    backend_of(Repository(tmp_path).open(ModelId("double", 1))).load()
+    assert not torch.backends.cudnn.allow_tf32
+
+
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_golden_examples(repository: Path) -> None:
     for name in ("digits", "pairwise"):

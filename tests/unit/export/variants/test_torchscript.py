@@ -11,7 +11,7 @@ from torch import nn
 
 from export.errors import ExportError
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import Method, TorchScript, example_of
+from export.variants.torchscript import Method, TorchScript, example_of, to_torchscript
 from models.definitions import digits, pairwise
 from models.definitions.definition import Definition
 from models.manifest import Manifest
@@ -176,3 +176,11 @@ def test_digits_golden_pictures_through_the_exported_repository(repository: Path
         picture = torch.from_numpy(each.inputs["image"].array().copy())[None]
         wanted = each.outputs["logits"].array()
         np.testing.assert_allclose(module(picture)[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_trace_is_told_to_compute_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's own default
+    network = nn.Conv2d(1, 2, 3).eval()
+    traced = to_torchscript(network, (torch.zeros(1, 1, 4, 4),), "trace")
+    (convolution,) = traced.inlined_graph.findAllNodes("aten::_convolution")
+    assert list(convolution.inputs())[-1].toIValue() is False  # allow_tf32
