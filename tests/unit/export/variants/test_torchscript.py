@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,5 +183,6 @@ def test_a_trace_is_told_to_compute_in_float32(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's own default
     network = nn.Conv2d(1, 2, 3).eval()
     traced = to_torchscript(network, (torch.zeros(1, 1, 4, 4),), "trace")
-    (convolution,) = traced.inlined_graph.findAllNodes("aten::_convolution")
+    graph: Any = traced.inlined_graph  # which its nodes do not keep alive
+    (convolution,) = graph.findAllNodes("aten::_convolution")
     assert list(convolution.inputs())[-1].toIValue() is False  # allow_tf32
