@@ -35,7 +35,8 @@ class LateSpan:
         self.work = work
         self.after = after
         self.error: Exception | None = None
-        self.is_done = False
+        self.has_ended = False
+        self._asked = 0
         self._streams = streams
 
     def wait(self) -> None:
@@ -45,9 +46,19 @@ class LateSpan:
             raise self.error
 
     @property
+    def is_done(self) -> bool:
+        """See `Span`; it is when it has been asked a few times."""
+        self._asked += 1
+        if self._asked > 3:
+            self._streams.until(self)
+        if self.error is not None:
+            raise self.error
+        return self.has_ended
+
+    @property
     def seconds(self) -> float:
         """See `Span`."""
-        assert self.is_done
+        assert self.has_ended
         return 0.001
 
 
@@ -141,27 +152,27 @@ class LateStreams:
 
     def until(self, span: LateSpan) -> None:
         """Do it, and what must or may be done before it."""
-        if span.is_done:
+        if span.has_ended:
             return
         if self._order is not Order.NO_MORE_THAN_NEEDED:
             others = [each for queue in self._queues.values() for each in queue]
             self._random.shuffle(others)
             for each in others:
                 goes_first = self._order is Order.OTHERS_FIRST or self._random.random() < 0.5
-                if goes_first and not each.is_done and not self._waits_for(each, span):
+                if goes_first and not each.has_ended and not self._waits_for(each, span):
                     self._do(each)
         self._do(span)
 
     def _do(self, span: LateSpan) -> None:
         """After what is before it in its queue, and what it waits for."""
-        if span.is_done:
+        if span.has_ended:
             return
         while self._queues[span.queue][0] is not span:
             self._do(self._queues[span.queue][0])
         if isinstance(span.after, LateSpan):
             self._do(span.after)
         self._queues[span.queue].popleft()
-        span.is_done = True
+        span.has_ended = True
         try:
             span.work()
         except Exception as error:  # raised by whoever waits for it
@@ -180,7 +191,7 @@ class LateStreams:
             each is other
             or (
                 isinstance(each.after, LateSpan)
-                and not each.after.is_done
+                and not each.after.has_ended
                 and self._waits_for(each.after, other)
             )
             for each in before

@@ -76,6 +76,10 @@ class Launched(Protocol):
     def expected_s(self) -> float:
         """What the device alone is expected to take, from its launch on; 0: nobody knows yet."""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `outputs` would not have to wait; also where it would raise."""
+
     def times(self) -> DeviceTimes:
         """What it took; asked after `outputs`."""
 

@@ -25,6 +25,12 @@ class CudaSpan:
         self.ended.synchronize()
 
     @property
+    def is_done(self) -> bool:
+        """See `Span`."""
+        query: Callable[[], bool] = self.ended.query  # untyped in torch
+        return query()
+
+    @property
     def seconds(self) -> float:
         """See `Span`."""
         milliseconds: float = self._began.elapsed_time(self.ended)

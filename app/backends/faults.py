@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import torch
@@ -18,9 +19,14 @@ NO_MEMORY = (
     "CUDA out of memory",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # what it says where there is no room for its own
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-LOST = "CUDA error:"  # whichever it is, what was asked of the device before may be what it tells of
+# Whichever it is, what was asked of the device before may be what it tells of. But cuBLAS, which
+# torch lets say so too, also refuses what it does not support, and goes on.
+LOST = re.compile(
+    r"CUDA error:(?! CUBLAS_STATUS_)|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
+)
 
 
 @contextlib.contextmanager
@@ -43,7 +49,7 @@ def faults_of(device: torch.device) -> Iterator[None]:
         said = str(error)
         if any(words in said for words in NO_MEMORY):
             raise _out_of_memory(device, error) from None
-        if isinstance(error, torch.AcceleratorError) or LOST in said:
+        if isinstance(error, torch.AcceleratorError) or LOST.search(said):
             raise DeviceLost(said) from error
         raise ModelError(said) from error
 

@@ -33,8 +33,8 @@ from models.tensors import TensorSpec, Tolerance
 LOG = structlog.get_logger(__name__)
 SLOTS = 2  # batches that are on their way at once
 WEIGHT = 0.2  # of the newest batch
-SLEEPS = 0.8  # of what a batch is expected to take
-SLEEPS_FROM_S = 0.001  # for less it is not worth it
+LONG_S = 0.001  # of the device: a batch that is waited for without spinning
+LOOKS = 50  # at such a batch, whether it is done: it is late by a fiftieth at most
 TIMED_ROUNDS = 9
 TIMING_BUDGET_S = 0.25  # for each batch size
 
@@ -61,8 +61,10 @@ class LaneBatch:
         self._lane = lane
         self._slot: Slot | None = slot
         self._rows = rows
-        self._launched_at = time.perf_counter()
         self._expected_s = lane.expected_s(rows)
+        # Who waits for a device spins: for a short batch only.
+        long = self._expected_s >= LONG_S
+        self._pause_s = min(LONG_S, self._expected_s / LOOKS) if long else 0.0
         self._times = NO_DEVICE_TIMES
         self._spans: list[Span] = []
         self._made: Sequence[torch.Tensor] = ()
@@ -101,6 +103,14 @@ class LaneBatch:
         """See `Launched`."""
         return self._expected_s
 
+    @property
+    def is_done(self) -> bool:
+        """See `Launched`."""
+        try:
+            return self._spans[-1].is_done
+        except RuntimeError:  # which `outputs` will tell of
+            return True
+
     def outputs(self) -> Arrays:
         """See `Launched`."""
         if self._slot is None:
@@ -122,7 +132,8 @@ class LaneBatch:
         lane = self._lane
         try:
             with faults_of(lane.device):
-                lane.sleep(self._launched_at, self._expected_s)
+                while self._pause_s and not self._spans[-1].is_done:
+                    time.sleep(self._pause_s)
                 self._spans[-1].wait()
                 self._times = DeviceTimes(*(span.seconds for span in self._spans))
                 lane.took(self._rows, sum(self._times))
@@ -174,7 +185,6 @@ class Lane:
         self._captures = captures and all(spec.is_fixed for spec in manifest.inputs)
         self._graphs = Graphs()
         self._device_s: dict[int, float] = {}  # by bucket
-        self._ended_at = 0.0
 
     def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the form gives for tensors on the device: as many and such as the manifest says."""
@@ -229,18 +239,10 @@ class Lane:
         return self._device_s.get(_bucket(rows), 0.0)
 
     def took(self, rows: int, seconds: float) -> None:
-        """The device has taken so long for so many."""
+        """The device has taken so long for so many: less is believed at once, the first is long."""
         bucket = _bucket(rows)
         known_s = self._device_s.get(bucket, seconds)
-        self._device_s[bucket] = known_s + WEIGHT * (seconds - known_s)
-        self._ended_at = time.perf_counter()
-
-    def sleep(self, launched_at: float, expected_s: float) -> None:
-        """Through most of what a batch takes, for who waits for a device may spin."""
-        began = max(launched_at, self._ended_at)
-        left_s = began + SLEEPS * expected_s - time.perf_counter()
-        if left_s > SLEEPS_FROM_S:
-            time.sleep(left_s)
+        self._device_s[bucket] = min(seconds, known_s + WEIGHT * (seconds - known_s))
 
     def let_go(self, slot: Slot) -> None:
         """The batch that had it is back, or lost."""

@@ -32,6 +32,14 @@ class Span(Protocol):
         """
 
     @property
+    def is_done(self) -> bool:
+        """Whether it is; asked now and then by who does not want to wait.
+
+        Raises:
+            RuntimeError: what went wrong on the device.
+        """
+
+    @property
     def seconds(self) -> float:
         """What it took by the device's clock; it is done."""
 

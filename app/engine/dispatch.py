@@ -210,6 +210,14 @@ class Dispatcher:
         Of what waits only what is due first, and no other model after that: else a flood would have
         the next batch whenever what is rare or new waited for the device to be idle.
         """
+        takes = False
+        for option in busy:
+            if option.replica.can_prefetch(line.model):
+                takes = True
+            else:  # it waits for that one to be idle
+                self._kept.add(option.replica.name)
+        if not takes:
+            return Decision(0, again)
         lanes = line.batcher.lanes()
         lane = lanes[0] if len(lanes) == 1 else min(lanes, key=_due)
         soonest = prefetching(lane, busy, line.model, now)

@@ -106,7 +106,8 @@ def launch_batch(
         beat: called before each run.
     """
     run = _Run(backend, items, contract, beat)
-    return Later(run.report, *run.launch(backend))
+    run.launch(backend)
+    return Later(run.report, run.is_done, run.expected_s)
 
 
 class _Run:
@@ -133,27 +134,27 @@ class _Run:
         self._prepared_s = 0.0
         self._device = NO_DEVICE_TIMES
 
-    def launch(self, backend: LaunchingBackend) -> tuple[float, float]:
-        """Have the device begin with the whole batch; the report says what came of it.
-
-        Returns:
-            when the device could begin, on `time.perf_counter`, and what it is expected to take.
-        """
-        begins_at, expected_s = self._started, 0.0
+    def launch(self, backend: LaunchingBackend) -> None:
+        """Have the device begin with the whole batch; the report says what came of it."""
         try:
             self._beat()
             shapes = {
                 name: (len(self._items), *array.shape)
                 for name, array in self._items[0].arrays.items()
             }
-            inputs = stack(self._items, backend.stage(shapes))
-            begins_at = time.perf_counter()
-            self._launched = backend.launch(inputs)
-            expected_s = self._launched.expected_s
+            self._launched = backend.launch(stack(self._items, backend.stage(shapes)))
         except Exception as error:  # the report will deal with it, after the batch before it
             self._refused = error.with_traceback(None)  # whose frames would keep tensors
         self._prepared_s = time.perf_counter() - self._started
-        return begins_at, expected_s
+
+    @property
+    def expected_s(self) -> float:
+        """What the device is expected to take for what was launched; 0: nobody knows."""
+        return self._launched.expected_s if self._launched is not None else 0.0
+
+    def is_done(self) -> bool:
+        """Whether the report would not have to wait for the device."""
+        return self._launched is None or self._launched.is_done
 
     def report(self, free_since: float = 0.0) -> Report:
         """Get the outcomes; `free_since`: when the device was done with the batch before it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 ROUNDING = 1e-6  # of an item: thirds and the like are not exact
+EARLY_S = 1e-6  # by less nobody is early
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +121,4 @@ def decide_ahead(
     if waiting < ahead.least:
         return Decision(0)
     early_s = max(free_in_s - ahead.lead_s, limits.batch_wait_s - oldest_wait_s)
-    return Decision(waiting) if early_s <= 0 else Decision(0, again_in_s=early_s)
+    return Decision(waiting) if early_s <= EARLY_S else Decision(0, again_in_s=early_s)

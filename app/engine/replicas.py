@@ -161,7 +161,7 @@ class Replica:
             except BaseException as error:  # becomes a result: a dead thread would hang its callers
                 result = failed(error)
             if isinstance(result, Later):
-                return Begun(partial(end, result), result.begins_at, result.expected_s)
+                return Begun(partial(end, result), result.is_done, result.expected_s)
             handover.give(result)
             return None
 

@@ -16,9 +16,10 @@ from app.errors import ReplicaHangs
 from app.types import ModelId
 
 T = TypeVar("T")
-# While a device works at a batch its thread looks for another one, for so much of the time that the
-# first is expected to take; then it waits for the first.
-LOOKS_FOR_MORE = 0.8
+# While a device works at a batch its thread waits for another one, and looks so many times, in what
+# the first is expected to take, whether that is done.
+LOOKS = 50
+SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.00005, 0.001
 STEPS = itertools.count(1)  # of all threads
 
 
@@ -28,15 +29,17 @@ class Later(Generic[T]):
     Args:
         get: waits for it. Told since when the device could have worked at it alone, on
             `time.perf_counter`.
-        begins_at: when the device could begin, on that clock.
-        expected_s: what the device takes for it, without whatever its thread does.
+        is_done: whether `get` would not have to wait.
+        expected_s: what the device takes for it, without whatever its thread does; 0: not known.
     """
 
-    __slots__ = ("begins_at", "expected_s", "get")
+    __slots__ = ("expected_s", "get", "is_done")
 
-    def __init__(self, get: Callable[[float], T], begins_at: float, expected_s: float) -> None:
+    def __init__(
+        self, get: Callable[[float], T], is_done: Callable[[], bool], expected_s: float
+    ) -> None:
         self.get = get
-        self.begins_at = begins_at
+        self.is_done = is_done
         self.expected_s = expected_s
 
 
@@ -44,7 +47,7 @@ class Begun(NamedTuple):
     """A batch that the device has begun, as `Later` says; `end` waits for it, and never raises."""
 
     end: Callable[[float], None]
-    begins_at: float
+    is_done: Callable[[], bool]
     expected_s: float
 
 
@@ -171,15 +174,13 @@ class ReplicaThread:
         return self._later.popleft() if self._later else self._jobs.get()
 
     def _comes_soon(self) -> bool:
-        """Whether another job is there before the device is expected to need one."""
+        """Whether another job comes while the device works at one."""
         begun = self._begun[0]
-        since = max(begun.begins_at, self._ended_at)
-        until = since + LOOKS_FOR_MORE * begun.expected_s
+        look_s = max(SHORTEST_LOOK_S, min(LONGEST_LOOK_S, begun.expected_s / LOOKS))
         while self._jobs.empty():
-            left_s = until - time.perf_counter()
-            # Not at the queue: see `Handover`.
-            if left_s <= 0 or not self._arrived.acquire(timeout=left_s):
-                return not self._jobs.empty()
+            if begun.expected_s <= 0 or begun.is_done():
+                return False
+            self._arrived.acquire(timeout=look_s)  # not at the queue: see `Handover`
         return True
 
     def _wake(self) -> None:

@@ -42,6 +42,9 @@ def artifact(tmp_path: Path) -> Artifact:
     return Repository(tmp_path).open(ModelId("double", 1))
 
 
+CUBLAS = "CUDA error: CUBLAS_STATUS"  # as torch begins what it says of cuBLAS
+
+
 class Scripted(FormBackend):
     """Opens its file as the test says."""
 
@@ -204,6 +207,19 @@ class TestRunForward:
             (torch.OutOfMemoryError("2 GiB"), OutOfMemory, "out of memory on cpu"),
             (RuntimeError(f"[x] {NO_HOST_MEMORY}: you"), OutOfMemory, "out of memory on cpu"),
             (torch.AcceleratorError("sticky"), DeviceLost, "sticky"),
+            (
+                torch.AcceleratorError("CUDA error: out of memory"),
+                OutOfMemory,
+                "out of memory on cpu",
+            ),
+            (
+                RuntimeError("x: CUDA error: illegal access"),
+                DeviceLost,
+                "x: CUDA error: illegal access",
+            ),
+            (RuntimeError(f"{CUBLAS}_INTERNAL_ERROR"), DeviceLost, f"{CUBLAS}_INTERNAL_ERROR"),
+            (RuntimeError(f"{CUBLAS}_NOT_SUPPORTED"), ModelError, f"{CUBLAS}_NOT_SUPPORTED"),
+            (RuntimeError(f"{CUBLAS}_NOT_INITIALIZED when"), OutOfMemory, "out of memory on cpu"),
             (RuntimeError("mat1 and mat2"), ModelError, "mat1 and mat2"),
             (ValueError("no such shape"), ModelError, "no such shape"),
             (TypeError("no tensor"), ModelError, "no tensor"),

@@ -41,6 +41,10 @@ class _OnItsWay:
     def expected_s(self) -> float:
         return self._backend.device_s
 
+    @property
+    def is_done(self) -> bool:
+        return self._slot.future is None or self._slot.future.done()
+
     def times(self) -> DeviceTimes:
         return DeviceTimes(0.001, 0.002, 0.003)
 

@@ -100,7 +100,7 @@ class SimulatedReplica(Replica):
         ready = began + self.prepare_s + self.around_s
         computes = max([ready, *self._ends])
         ends = computes + seconds
-        self._overlaps = self.prepare_s > 0
+        self._overlaps = self.models[model].prefetches
         self._running.append(lambda fault: done(failed(fault)))
         self._ends.append(ends)
         self.busy = True

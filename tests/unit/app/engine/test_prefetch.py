@@ -10,7 +10,7 @@ import pytest
 
 from app.engine.policy import Ahead, BatchLimits, Decision, decide_ahead
 from app.errors import DeviceLost, ReplicaError
-from app.types import Arrays
+from app.types import Arrays, ModelId, Serving
 from tests.unit.app.engine.harness import (
     DEFAULT,
     POISON,
@@ -208,6 +208,21 @@ async def test_a_flood_holds_another_model_up_for_two_batches_at_most(
     assert s.used_s("flooded") > 31.0
 
 
+async def test_a_model_that_is_not_prefetched_is_held_up_no_longer() -> None:
+    models = {"flooded": lambda _: 0.5, "plain": lambda _: 0.1}
+    s = simulation(models, [("flooded", "plain")], prepare_s=PREPARE_S)
+    s.replicas[0].models[ModelId("plain", 1)] = Serving(())
+    for _ in range(1000):
+        s.ask("flooded")
+    start = s.clock.now()
+    for number in range(5):
+        s.ask_at(start + 1.1 + 3.0 * number, "plain")
+    await s.run(20.0)
+    waits = [each.done_at - each.at for each in s.asked if each.model == "plain" and each.done_at]
+    assert len(waits) == 5
+    assert max(waits) < 2 * 0.5 + 0.1 + 3 * PREPARE_S
+
+
 async def test_two_flooded_models_share_a_device_by_time() -> None:
     models = {"long": lambda _: 0.4, "short": lambda _: 0.1}
     s = simulation(models, [("long", "short")], prepare_s=PREPARE_S)
@@ -306,10 +321,11 @@ class TestInItsThread:
 
     async def test_a_batch_that_comes_while_the_device_works_is_launched_at_once(self) -> None:
         async with rig(max_batch_size=2) as r:
-            device(r).device_s = 2.0
+            device(r).device_s = 0.001
             r.backend.gate.clear()
             first = r.start(1, 2)
             await until(lambda: len(r.backend.batches) == 1)
+            await asyncio.sleep(0.05)  # longer than was expected
             second = r.start(3, 4)
             await until(lambda: device(r).most_launched == 2)
             r.backend.gate.set()
