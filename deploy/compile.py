@@ -52,6 +52,7 @@ COMPILED = (
     "app/engine/policy.py",
     "app/engine/reading.py",
     "app/engine/refusal.py",
+    "app/engine/running.py",
     "app/engine/singleflight.py",
     "app/engine/submission.py",
     "app/engine/waiting.py",

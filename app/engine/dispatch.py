@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -18,6 +18,7 @@ from app.engine.isolation import Report, launch_batch, run_batch
 from app.engine.line import Line
 from app.engine.policy import Decision, decide, decide_ahead
 from app.engine.replicas import Replica, ReplicaState
+from app.engine.running import Batch
 from app.engine.threads import Later
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import Metrics
@@ -28,33 +29,6 @@ LOG = structlog.get_logger(__name__)
 # Takes what became of a ticket: its outcome (None: nobody wants one any more), and the seconds that
 # it waited and computed.
 Settle: TypeAlias = Callable[[Line, Ticket, Outcome | None, float, float], None]
-
-
-@dataclass(eq=False, slots=True)
-class _Batch:
-    """One that was handed to a replica.
-
-    Attributes:
-        line: whose it is.
-        replica: who runs it.
-        tickets: what it is made of.
-        started: when it was handed over.
-        expected_s: what it was expected to take.
-        left_at: when its replica had been left idle last.
-        prefetched: whether its replica had another one to end first.
-        undisturbed: nothing was loaded in its replica's thread.
-        pressed: more waited.
-    """
-
-    line: Line
-    replica: Replica
-    tickets: list[Ticket]
-    started: float
-    expected_s: float
-    left_at: float
-    prefetched: bool
-    undisturbed: bool
-    pressed: bool
 
 
 class Dispatcher:
@@ -265,7 +239,7 @@ class Dispatcher:
         pace = line.paces[replica.name]
         compute_s = pace.times.compute_s(len(items))
         undisturbed = not replica.is_called  # by what is loaded in its thread
-        batch = _Batch(
+        batch = Batch(
             line=line,
             replica=replica,
             tickets=tickets,
@@ -300,37 +274,27 @@ class Dispatcher:
         block_s = self._block_s if self._blocked else 0.0
         replica.start(line.model, work, partial(self._ended, batch), failed, block_s)
 
-    def _ended(self, batch: _Batch, report: Report) -> None:
+    def _ended(self, batch: Batch, report: Report) -> None:
         """A batch has come to an end, well or badly."""
         line, replica, tickets = batch.line, batch.replica, batch.tickets
         pace = line.paces[replica.name]
         ended = self._clock.now()
         line.running -= 1
         line.running_s -= batch.expected_s
-        took_s = report.compute_s
-        overhead_s: float | None = None
-        began = owed_since = batch.started
-        if batch.prefetched:  # the one before it has ended meanwhile
-            began = owed_since = max(batch.started, replica.free_since)
-        elif batch.undisturbed and not tickets[0].moved:
-            # From where it could have begun: what keeps a batch from its device counts too.
-            ready_at = tickets[0].enqueued_at + line.limits.batch_wait_s
-            owed_since = min(began, max(replica.free_since, batch.left_at, ready_at))
-        if batch.prefetched or batch.undisturbed:
-            took_s = max(took_s, ended - owed_since)
-            overhead_s = took_s - report.compute_s
+        took = batch.took(ended, report.compute_s)
         replica.free_since = ended
         if replica.busy:  # another one was prepared, and begins now
             replica.busy_until = ended + replica.newest_s
-        busy_s = max(0.0, ended - began)
+        busy_s = max(0.0, ended - took.began)
         self._ran[replica.name].ran(len(tickets), busy_s, report.compute_s, report.device)
         if report.prepared_s:
             pace.prepared(report.prepared_s)
         # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
-        line.used_s += took_s if report.fault is None else min(took_s, batch.expected_s)
-        self._record(line, replica, tickets, report, began)
+        asked_s = math.inf if report.fault is None else batch.expected_s
+        line.used_s += min(took.seconds, asked_s)
+        self._record(line, replica, tickets, report, took.began)
         if report.fault is None:
-            pace.times.took(len(tickets), report.compute_s, overhead_s, pressed=batch.pressed)
+            pace.times.took(len(tickets), report.compute_s, took.overhead_s, pressed=batch.pressed)
         self.worked_at = self._clock.now()
 
     def _record(

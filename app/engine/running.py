@@ -1,0 +1,72 @@
+"""A batch that a replica has: when it began to compute, and what it took beside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.engine.batching import Ticket
+from app.engine.line import Line
+from app.engine.replicas import Replica
+
+
+class Took(NamedTuple):
+    """What a batch took.
+
+    Attributes:
+        began: when its replica could compute it.
+        seconds: of the device, as fair sharing counts them.
+        overhead_s: of these what was not in the model; None: it is not known.
+    """
+
+    began: float
+    seconds: float
+    overhead_s: float | None
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """One that was handed to a replica.
+
+    Attributes:
+        line: whose it is.
+        replica: who runs it.
+        tickets: what it is made of.
+        started: when it was handed over.
+        expected_s: what it was expected to take.
+        left_at: when its replica had been left idle last.
+        prefetched: whether its replica had another one to end first.
+        undisturbed: nothing was loaded in its replica's thread.
+        pressed: more waited.
+    """
+
+    line: Line
+    replica: Replica
+    tickets: list[Ticket]
+    started: float
+    expected_s: float
+    left_at: float
+    prefetched: bool
+    undisturbed: bool
+    pressed: bool
+
+    def took(self, ended: float, compute_s: float) -> Took:
+        """What it took; asked before its replica is said to be free since then.
+
+        Args:
+            ended: when the event loop heard of its end.
+            compute_s: in the model.
+        """
+        free_since = self.replica.free_since
+        if self.prefetched:  # the one before it has ended meanwhile
+            began = owed_since = max(self.started, free_since)
+        elif not self.undisturbed:
+            return Took(self.started, compute_s, None)
+        else:
+            began = owed_since = self.started
+            if not self.tickets[0].moved:
+                # From where it could have begun: what keeps a batch from its device counts too.
+                ready_at = self.tickets[0].enqueued_at + self.line.limits.batch_wait_s
+                owed_since = min(began, max(free_since, self.left_at, ready_at))
+        seconds = max(compute_s, ended - owed_since)
+        return Took(began, seconds, seconds - compute_s)
