@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -68,7 +69,8 @@ class Replica:
         self._begin = begin
         self._thread = ReplicaThread(f"replica-{name}", begin)
         self._lost: list[ReplicaThread] = []
-        self._running: list[Callable[[BaseException], None]] = []  # what makes each of them fail
+        # What makes each batch that it has fail, in the order in which they end.
+        self._running: deque[Callable[[BaseException], None]] = deque()
         self._overlaps = False  # would what runs go on beside another batch?
         self._calls: set[asyncio.Future[Any]] = set()
 
@@ -144,7 +146,7 @@ class Replica:
         self._overlaps = model in self.models and self.models[model].prefetches
 
         def finish(result: T) -> None:
-            self._running.remove(give_up)
+            self._running.popleft()  # not by name: this and `give_up` would keep each other alive
             self.busy = bool(self._running)
             done(result)
 

@@ -108,7 +108,7 @@ class SimulatedReplica(Replica):
 
         def finish() -> None:
             self._ends.popleft()
-            self._running.pop(0)
+            self._running.popleft()
             self.busy = bool(self._ends)
             done(failed(ReplicaError("the device is broken")) if self.broken else result)
 

@@ -382,3 +382,27 @@ async def test_what_waited_to_be_installed_is_not_kept_by_a_thread_that_never_co
     await until(lambda: gc.collect() >= 0 and loaded[0]() is None)
     gate.set()
     await replica.close(1.0)
+
+
+async def test_what_a_batch_held_is_free_when_it_has_ended() -> None:
+    """At once: thousands of batches would else wait for the garbage collector, with their items."""
+    replica = Replica("r", Device("cpu"))
+    replica.open()
+    await replica.install(MODEL, FakeBackend)
+
+    def run() -> weakref.ref[Callable[[int], None]]:
+        def done(_: int) -> None:
+            """Holds its items, as what the engine gives does."""
+
+        replica.start(MODEL, lambda _: 42, done, _unexpected)
+        return weakref.ref(done)
+
+    gc.collect()
+    gc.disable()
+    try:
+        ended = [run() for _ in range(3)]
+        await until(lambda: not replica.busy)
+        await until(lambda: all(each() is None for each in ended), limit_s=2.0)
+    finally:
+        gc.enable()
+    assert await replica.close(1.0)
