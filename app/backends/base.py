@@ -105,6 +105,11 @@ class LaunchingBackend(Backend, Protocol):
         """
 
 
+def size_of(batch: Arrays) -> int:
+    """How many items a batch has."""
+    return len(next(iter(batch.values())))
+
+
 def close_safely(backend: Backend) -> None:
     """Close a backend that is given up; what goes wrong is logged and hides nothing else."""
     try:

@@ -19,7 +19,7 @@ import numpy as np
 import structlog
 import torch
 
-from app.backends.base import Between
+from app.backends.base import Between, size_of
 from app.backends.faults import faults_of
 from app.backends.graphs import Graph, Graphs
 from app.backends.streams import Buffer, CaptureFailed, Span, Streams
@@ -202,7 +202,7 @@ class Lane:
 
     def launch(self, inputs: Arrays) -> LaneBatch:
         """See `LaunchingBackend`."""
-        return self._launch(inputs, self._graphs.best(_rows(inputs)))
+        return self._launch(inputs, self._graphs.best(size_of(inputs)))
 
     def capture(self, batch: Arrays, tolerance: Tolerance, between: Between = nothing) -> None:
         """Make a graph of the forward of such a batch, and find out whether it is quicker.
@@ -212,7 +212,7 @@ class Lane:
             tolerance: of its answers; a graph that gives others is not used.
             between: called between forwards.
         """
-        rows = _rows(batch)
+        rows = size_of(batch)
         if not self._captures or self._graphs.knows(rows):
             return
         plain = partial(self._run, batch, None)
@@ -257,7 +257,7 @@ class Lane:
     def _launch(self, inputs: Arrays, graph: Graph | None) -> LaneBatch:
         slot = self._next_slot()
         del self._free[-1]
-        batch = LaneBatch(self, slot, _rows(inputs))
+        batch = LaneBatch(self, slot, size_of(inputs))
         try:
             with faults_of(self.device):
                 host_in = [
@@ -320,10 +320,6 @@ def _agree(got: Arrays, wanted: Arrays, tolerance: Tolerance) -> bool:
 
 def _bucket(rows: int) -> int:
     return (rows - 1).bit_length()
-
-
-def _rows(batch: Arrays) -> int:
-    return len(next(iter(batch.values())))
 
 
 def _dtype(spec: TensorSpec) -> torch.dtype:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from app.backends.base import Between
+from app.backends.base import Between, size_of
 from app.backends.forward import run_forward
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ReplicaError
@@ -199,7 +199,7 @@ class PipelineBackend(TorchScriptBackend):
         """See `Backend`; finds out into how many parts a batch of each size is best cut."""
         pipeline = self._loaded()
         for batch in batches:
-            rows = len(next(iter(batch.values())))
+            rows = size_of(batch)
             runs: dict[int, Callable[[], object]] = {}
             for parts in (1 << power for power in range(MOST_PARTS.bit_length())):
                 if parts <= rows:

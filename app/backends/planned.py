@@ -12,7 +12,7 @@ from typing import cast
 
 import structlog
 
-from app.backends.base import Backend, Between, Launched, LaunchingBackend, close_safely
+from app.backends.base import Backend, Between, Launched, LaunchingBackend, close_safely, size_of
 from app.backends.golden import Golden
 from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
@@ -159,7 +159,7 @@ class PlannedBackend:
         """
         by_size: dict[int, list[Arrays]] = {}
         for batch in batches:
-            by_size.setdefault(_size(batch), []).append(batch)
+            by_size.setdefault(size_of(batch), []).append(batch)
         if self._stored is not None or self._measured is not None:
             for form, part in self._loaded.items():
                 served = [size for size in by_size if form_at(self._steps, size) == form]
@@ -183,7 +183,7 @@ class PlannedBackend:
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""
-        return self._at(_size(inputs)).run(inputs)
+        return self._at(size_of(inputs)).run(inputs)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
         """See `LaunchingBackend`."""
@@ -191,7 +191,7 @@ class PlannedBackend:
 
     def launch(self, inputs: Arrays) -> Launched:
         """See `LaunchingBackend`."""
-        return self._launching(_size(inputs)).launch(inputs)
+        return self._launching(size_of(inputs)).launch(inputs)
 
     def serving(self) -> Serving:
         """See `Backend`."""
@@ -340,7 +340,3 @@ def _medians_us(rounds: Rounds) -> dict[str, dict[int, float]]:
         for form, times in taken.items():
             found.setdefault(str(form), {})[size] = round(statistics.median(times) * 1e6, 1)
     return found
-
-
-def _size(batch: Arrays) -> int:
-    return int(next(iter(batch.values())).shape[0])

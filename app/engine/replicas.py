@@ -96,7 +96,7 @@ class Replica:
             and self._overlaps
             and self.serves(model)
             and self.models[model].prefetches
-            and not self._calls
+            and not self.is_called
         )
 
     def running_s(self, now: float) -> float:
