@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 WEIGHT = 0.2  # of the newest batch
+# The same where sizes are compared, and for the scatter. One forward that was held up makes its
+# size look bad beside those that were not run just then, and everything look uncertain.
+STEADY_WEIGHT = 0.02
+SCATTER_WEIGHT = 0.05
+# What makes the sizes that are run a little slower, such as an event loop that is busy refusing,
+# would make all others slower as well, and they know nothing of it: nobody changes to them for it.
+COMMON = 1.25
 MOST = 5.0  # times what was expected: more of one batch is an accident, and counts as so much
 # Such batches in a row, all longer or all shorter: what was expected was wrong, by what the mildest
 # of them says. The last of three accidents may have been a hundred times too long. It was wrong at
@@ -13,7 +20,7 @@ MOST = 5.0  # times what was expected: more of one batch is an accident, and cou
 NO_ACCIDENT = 3
 NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
 LEAST_S = 1e-9  # no batch takes no time at all
-EFFICIENT = 0.9  # of the best throughput: a smaller batch that reaches it is preferred
+EFFICIENT = 0.9  # of the best throughput: a batch that reaches it is worth preparing
 # Where not even a batch of one leaves half of the time: larger ones that take hardly longer.
 HARDLY_LONGER = 1.25
 # Who is thought to be slow is not run, and would never be found out to be quick again. After so
@@ -28,8 +35,9 @@ class _Size:
     """What is known of batches of one size.
 
     Attributes:
-        mean_s: of the model.
-        base_s: that at first, to compare sizes by.
+        mean_s: of the model, lately.
+        steady_s: the same over a longer time, to compare sizes by.
+        base_s: that at first.
         ran: the number of batches when one of it was the last.
         last_s: of the model, the last time.
         idle_s: seconds of smaller sizes, while more waited, since it was run or forgiven.
@@ -37,10 +45,10 @@ class _Size:
         forgiven: it was, and has not been run since.
     """
 
-    __slots__ = ("base_s", "forgiven", "idle_s", "last_s", "mean_s", "patience", "ran")
+    __slots__ = ("base_s", "forgiven", "idle_s", "last_s", "mean_s", "patience", "ran", "steady_s")
 
     def __init__(self, mean_s: float, base_s: float, ran: int = 0) -> None:
-        self.mean_s = mean_s
+        self.mean_s = self.steady_s = mean_s
         self.base_s = base_s
         self.ran = ran
         self.last_s = self.idle_s = 0.0
@@ -52,9 +60,24 @@ class _Size:
         """Times what it took at first."""
         return self.mean_s / self.base_s
 
+    @property
+    def steadily_slower(self) -> float:
+        """The same over a longer time."""
+        return self.steady_s / self.base_s
+
     def scale(self, factor: float) -> None:
-        """Believe it to take so many times as long."""
+        """Believe it to take so many times as long, from now on."""
         self.mean_s = max(LEAST_S, self.mean_s * factor)
+        self.steady_s = max(LEAST_S, self.steady_s * factor)
+
+    def follow(self, off: float) -> None:
+        """A batch took that share more, or less, than was expected."""
+        took_s = self.mean_s * (1 + off)
+        self.mean_s = max(LEAST_S, self.mean_s * (1 + WEIGHT * off))
+        if self.forgiven:  # one trial decides
+            self.steady_s = max(LEAST_S, took_s)
+        else:
+            self.steady_s += STEADY_WEIGHT * (self.mean_s - self.steady_s)
 
     def was_run(self, batches: int, seconds: float, ratio: float) -> None:
         """The newest batch was of it, and took so long, and so many times what was expected."""
@@ -71,7 +94,7 @@ class _Size:
         costs_s = max(self.mean_s, self.last_s)
         slow = self.mean_s > MUCH_LONGER * least_s  # less is no more than scatter
         if slow and self.idle_s >= self.patience * costs_s:
-            self.mean_s = max(LEAST_S, least_s, self.mean_s / 2)
+            self.mean_s = self.steady_s = max(LEAST_S, least_s, self.mean_s / 2)
             self.idle_s = 0.0
             self.forgiven = True
 
@@ -100,9 +123,11 @@ class BatchTimes:
         means = [max(LEAST_S, measured[items]) for items in self._items]
         self._sizes = [_Size(mean_s, mean_s) for mean_s in means]
         self._batches = 0
+        self._lately_slower = 0.0  # steadily, the size that was run last
+        self._compared: list[float] = []  # made when it is asked for; empty after every batch
         self._all_at = -1  # the number of batches when every size was found to be wrong
         self._surprises: list[tuple[float, int]] = []  # times what was expected, and the size
-        self._overhead_s = 0.0
+        self._overhead_s = self._steady_overhead_s = 0.0
         self._overheads: list[float] = []  # in a row, each longer than one is believed
         self._deviation = 0.0  # of what batches took from what was expected, as a share of that
         self.full_s = self.expected_s(most)
@@ -119,18 +144,7 @@ class BatchTimes:
 
     def compute_s(self, items: int) -> float:
         """Of that in the model; 0 as long as nothing is known."""
-        known = self._items
-        if not known:
-            return 0.0
-        at = bisect_left(known, items)
-        if at == len(known):
-            return self._sizes[-1].mean_s * items / known[-1]
-        above_s = self._sizes[at].mean_s
-        if at == 0 or known[at] == items:
-            return above_s
-        below_s = self._sizes[at - 1].mean_s
-        share = (items - known[at - 1]) / (known[at] - known[at - 1])
-        return below_s + (above_s - below_s) * share
+        return self._seconds(items, [size.mean_s for size in self._sizes])
 
     def took(
         self,
@@ -150,6 +164,7 @@ class BatchTimes:
             pressed: more waited, so that a larger batch could have been run.
         """
         self._batches += 1
+        self._compared = []
         size = min(1 << (items - 1).bit_length(), max(self.most, items))
         expected_s = self.compute_s(items)
         if expected_s <= 0 or not self._items[0] <= size <= self._items[-1]:
@@ -162,13 +177,16 @@ class BatchTimes:
         ratio = compute_s / expected_s
         off = self._believed(ratio, size, known) - 1
         for each in known:
-            self._sizes[each].scale(1 + WEIGHT * off)
+            self._sizes[each].follow(off)
         off_s = off * expected_s
         if overhead_s is not None:
             off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s)
-        self._deviation += WEIGHT * (abs(off_s) / whole_s - self._deviation)
+            lately_s = self._overhead_s
+            self._steady_overhead_s += STEADY_WEIGHT * (lately_s - self._steady_overhead_s)
+        self._deviation += SCATTER_WEIGHT * (abs(off_s) / whole_s - self._deviation)
         for each in known:
             self._sizes[each].was_run(self._batches, compute_s, ratio)
+        self._lately_slower = self._sizes[at].steadily_slower
         if pressed:
             took_s, slower = compute_s + (overhead_s or 0.0), self._sizes[at].slower
             for larger in self._sizes[at + 1 :]:
@@ -180,28 +198,56 @@ class BatchTimes:
 
         As many as it may, unless a full batch takes an eighth of that and more. Then only sizes
         that take no more than half of it are considered, for a request may find another batch
-        running; and of these the smallest that is nearly as efficient as the best. Where none does,
-        because so much is around every batch, those are that take hardly longer than one item.
+        running; of these the one with the best throughput, times the share of the time allowed
+        that is left after half of a batch, which is what is mostly left of the running one: where
+        larger batches gain a few hundredths, nobody shall wait for them. Where none takes so
+        little, because so much is around every batch, the best throughput of the sizes that take
+        hardly longer than one item.
         """
         if self.full_s * NO_PRESSURE <= max(0.0, allowed_s):
             return self.most
         sizes = [1 << power for power in range((self.most - 1).bit_length())] + [self.most]
-        fitting = [size for size in sizes if self.expected_s(size) <= allowed_s / 2]
-        if not fitting:
-            hardly_s = HARDLY_LONGER * self.expected_s(1)
-            fitting = [1] + [size for size in sizes[1:] if self.expected_s(size) <= hardly_s]
-        best = max(size / self.expected_s(size) for size in fitting)
-        return next(size for size in fitting if size / self.expected_s(size) >= EFFICIENT * best)
+        seconds = {size: self._steady_s(size) for size in sizes}
+        fitting = [size for size in sizes if seconds[size] <= allowed_s / 2]
+        if fitting:
+            return max(fitting, key=lambda size: size / seconds[size] - size / 2 / allowed_s)
+        hardly_s = HARDLY_LONGER * seconds[1]
+        fitting = [size for size in sizes if seconds[size] <= hardly_s]
+        return max(fitting, key=lambda size: size / seconds[size])
 
     def worthwhile(self, most: int) -> int:
         """The smallest batch that is nearly as efficient as the best of at most so many items."""
         sizes = [1 << power for power in range((most - 1).bit_length())] + [most]
-        seconds = [self.expected_s(size) for size in sizes]
+        seconds = [self._steady_s(size) for size in sizes]
         if seconds[0] <= 0:
             return most
         best = max(size / each for size, each in zip(sizes, seconds, strict=True))
         pairs = zip(sizes, seconds, strict=True)
         return next(size for size, each in pairs if size / each >= EFFICIENT * best)
+
+    def _steady_s(self, items: int) -> float:
+        """As `expected_s`, to compare sizes by: over a longer time, and as if all were run now."""
+        if not self._compared:
+            lately = self._lately_slower
+            self._compared = [
+                size.steady_s * min(COMMON, max(1.0, lately / size.steadily_slower))
+                for size in self._sizes
+            ]
+        compute_s = self._seconds(items, self._compared)
+        return compute_s + self._steady_overhead_s if compute_s > 0 else 0.0
+
+    def _seconds(self, items: int, seconds: Sequence[float]) -> float:
+        """By the seconds of the sizes that are known; 0 without any."""
+        known = self._items
+        if not known:
+            return 0.0
+        at = bisect_left(known, items)
+        if at == len(known):
+            return seconds[-1] * items / known[-1]
+        if at == 0 or known[at] == items:
+            return seconds[at]
+        share = (items - known[at - 1]) / (known[at] - known[at - 1])
+        return seconds[at - 1] + (seconds[at] - seconds[at - 1]) * share
 
     def _believed(self, ratio: float, size: int, known: range) -> float:
         """What to make of a batch that took so many times what was expected.
@@ -245,7 +291,7 @@ class BatchTimes:
         else:
             self._overheads.append(seconds)
             if len(self._overheads) == NO_ACCIDENT:
-                self._overhead_s = min(self._overheads)
+                self._overhead_s = self._steady_overhead_s = min(self._overheads)
                 self._overheads.clear()
                 return 0.0
             off_s = most_s
