@@ -54,6 +54,7 @@ COMPILED = (
     "app/engine/refusal.py",
     "app/engine/running.py",
     "app/engine/singleflight.py",
+    "app/engine/size_times.py",
     "app/engine/submission.py",
     "app/engine/waiting.py",
     "app/loaded.py",

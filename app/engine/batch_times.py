@@ -5,98 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-WEIGHT = 0.2  # of the newest batch
-# The same where sizes are compared, and for the scatter. One forward that was held up makes its
-# size look bad beside those that were not run just then, and everything look uncertain.
-STEADY_WEIGHT = 0.02
-SCATTER_WEIGHT = 0.05
-# What makes the sizes that are run a little slower, such as an event loop that is busy refusing,
-# would make all others slower as well, and they know nothing of it: nobody changes to them for it.
-COMMON = 1.25
+from app.engine.size_times import LEAST_S, MUCH_LONGER, STEADY_WEIGHT, WEIGHT, SizeTimes
+
+SCATTER_WEIGHT = 0.05  # of the newest batch in the deviation: less than one accident tells of it
 MOST = 5.0  # times what was expected: more of one batch is an accident, and counts as so much
 # Such batches in a row, all longer or all shorter: what was expected was wrong, by what the mildest
 # of them says. The last of three accidents may have been a hundred times too long. It was wrong at
 # every size if they were of two sizes: one size alone may have been measured badly, or be special.
 NO_ACCIDENT = 3
 NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
-LEAST_S = 1e-9  # no batch takes no time at all
 EFFICIENT = 0.9  # of the best throughput: a batch that reaches it is worth preparing
+HASTE = 0.25  # a batch that takes half of the time allowed must be worth an eighth more than none
 # Where not even a batch of one leaves half of the time: larger ones that take hardly longer.
 HARDLY_LONGER = 1.25
-# Who is thought to be slow is not run, and would never be found out to be quick again. After so
-# many times what a size is believed to take, half of that is believed, down to what the sizes that
-# are run say; whenever that was wrong it takes twice as long to the next time.
-PATIENCE = 20.0
-MOST_PATIENCE = 64 * PATIENCE
-MUCH_LONGER = 1.5
-
-
-class _Size:
-    """What is known of batches of one size.
-
-    Attributes:
-        mean_s: of the model, lately.
-        steady_s: the same over a longer time, to compare sizes by.
-        base_s: that at first.
-        ran: the number of batches when one of it was the last.
-        last_s: of the model, the last time.
-        idle_s: seconds of smaller sizes, while more waited, since it was run or forgiven.
-        patience: times what it takes, until it is forgiven.
-        forgiven: it was, and has not been run since.
-    """
-
-    __slots__ = ("base_s", "forgiven", "idle_s", "last_s", "mean_s", "patience", "ran", "steady_s")
-
-    def __init__(self, mean_s: float, base_s: float, ran: int = 0) -> None:
-        self.mean_s = self.steady_s = mean_s
-        self.base_s = base_s
-        self.ran = ran
-        self.last_s = self.idle_s = 0.0
-        self.patience = PATIENCE
-        self.forgiven = False
-
-    @property
-    def slower(self) -> float:
-        """Times what it took at first."""
-        return self.mean_s / self.base_s
-
-    @property
-    def steadily_slower(self) -> float:
-        """The same over a longer time."""
-        return self.steady_s / self.base_s
-
-    def scale(self, factor: float) -> None:
-        """Believe it to take so many times as long, from now on."""
-        self.mean_s = max(LEAST_S, self.mean_s * factor)
-        self.steady_s = max(LEAST_S, self.steady_s * factor)
-
-    def follow(self, off: float) -> None:
-        """A batch took that share more, or less, than was expected."""
-        took_s = self.mean_s * (1 + off)
-        self.mean_s = max(LEAST_S, self.mean_s * (1 + WEIGHT * off))
-        if self.forgiven:  # one trial decides
-            self.steady_s = max(LEAST_S, took_s)
-        else:
-            self.steady_s += STEADY_WEIGHT * (self.mean_s - self.steady_s)
-
-    def was_run(self, batches: int, seconds: float, ratio: float) -> None:
-        """The newest batch was of it, and took so long, and so many times what was expected."""
-        if ratio <= MUCH_LONGER:
-            self.patience = PATIENCE
-        elif self.forgiven:
-            self.patience = min(MOST_PATIENCE, 2 * self.patience)
-        self.ran, self.last_s, self.idle_s, self.forgiven = batches, seconds, 0.0, False
-
-    def was_not_run(self, seconds: float, slower: float) -> None:
-        """A smaller one has taken so long, and takes so many times what it took at first."""
-        self.idle_s += seconds
-        least_s = self.base_s * slower
-        costs_s = max(self.mean_s, self.last_s)
-        slow = self.mean_s > MUCH_LONGER * least_s  # less is no more than scatter
-        if slow and self.idle_s >= self.patience * costs_s:
-            self.mean_s = self.steady_s = max(LEAST_S, least_s, self.mean_s / 2)
-            self.idle_s = 0.0
-            self.forgiven = True
+# What slows down the sizes that are run, such as an event loop that refuses a lot, would slow down
+# those that are not as well. By so much at most: a size may have become slow by itself.
+COMMON = 1.25
 
 
 class BatchTimes:
@@ -121,10 +45,11 @@ class BatchTimes:
         self.most = most
         self._items = sorted(measured)
         means = [max(LEAST_S, measured[items]) for items in self._items]
-        self._sizes = [_Size(mean_s, mean_s) for mean_s in means]
+        self._sizes = [SizeTimes(mean_s, mean_s) for mean_s in means]
         self._batches = 0
-        self._lately_slower = 0.0  # steadily, the size that was run last
-        self._compared: list[float] = []  # made when it is asked for; empty after every batch
+        self._common = 1.0  # times what the sizes that are run took at first: a running mean
+        self._unlike: list[float] = []  # in a row: times what sizes are compared by
+        self._compared: list[float] = []  # see `_compared_s`; empty after every batch
         self._all_at = -1  # the number of batches when every size was found to be wrong
         self._surprises: list[tuple[float, int]] = []  # times what was expected, and the size
         self._overhead_s = self._steady_overhead_s = 0.0
@@ -175,18 +100,20 @@ class BatchTimes:
         at = bisect_left(self._items, items)
         known = range(at if self._items[at] == items or at == 0 else at - 1, at + 1)
         ratio = compute_s / expected_s
+        steady_s = [each.steady_s for each in self._sizes]
         off = self._believed(ratio, size, known) - 1
         for each in known:
-            self._sizes[each].follow(off)
+            self._sizes[each].follow(off, self._batches)
+        self._compare(items, known, steady_s, compute_s, expected_s * (1 + off))
         off_s = off * expected_s
         if overhead_s is not None:
             off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s)
             lately_s = self._overhead_s
             self._steady_overhead_s += STEADY_WEIGHT * (lately_s - self._steady_overhead_s)
-        self._deviation += SCATTER_WEIGHT * (abs(off_s) / whole_s - self._deviation)
+        weight = min(WEIGHT, max(SCATTER_WEIGHT, 1 / self._batches))
+        self._deviation += weight * (abs(off_s) / whole_s - self._deviation)
         for each in known:
             self._sizes[each].was_run(self._batches, compute_s, ratio)
-        self._lately_slower = self._sizes[at].steadily_slower
         if pressed:
             took_s, slower = compute_s + (overhead_s or 0.0), self._sizes[at].slower
             for larger in self._sizes[at + 1 :]:
@@ -198,41 +125,42 @@ class BatchTimes:
 
         As many as it may, unless a full batch takes an eighth of that and more. Then only sizes
         that take no more than half of it are considered, for a request may find another batch
-        running; of these the one with the best throughput, times the share of the time allowed
-        that is left after half of a batch, which is what is mostly left of the running one: where
-        larger batches gain a few hundredths, nobody shall wait for them. Where none takes so
-        little, because so much is around every batch, the best throughput of the sizes that take
-        hardly longer than one item.
+        running. Of these it is the one with the best throughput, of which HASTE is taken off for
+        the share of the time allowed that it takes: for a gain of a few hundredths nobody shall
+        wait for larger batches. Where no size takes so little, because so much is around every
+        batch, it is the one with the best throughput of those that take hardly longer than one.
         """
-        if self.full_s * NO_PRESSURE <= max(0.0, allowed_s):
+        pressed_s = allowed_s / NO_PRESSURE
+        if 2 * self.full_s <= pressed_s or self._compared_s(self.most) <= max(0.0, pressed_s):
             return self.most
-        sizes = [1 << power for power in range((self.most - 1).bit_length())] + [self.most]
-        seconds = {size: self._steady_s(size) for size in sizes}
-        fitting = [size for size in sizes if seconds[size] <= allowed_s / 2]
+        seconds = {size: self._compared_s(size) for size in _sizes(self.most)}
+        fitting = [size for size in seconds if seconds[size] <= allowed_s / 2]
         if fitting:
-            return max(fitting, key=lambda size: size / seconds[size] - size / 2 / allowed_s)
+            return max(fitting, key=lambda size: size / seconds[size] - HASTE * size / allowed_s)
         hardly_s = HARDLY_LONGER * seconds[1]
-        fitting = [size for size in sizes if seconds[size] <= hardly_s]
+        fitting = [size for size in seconds if seconds[size] <= hardly_s]
         return max(fitting, key=lambda size: size / seconds[size])
 
     def worthwhile(self, most: int) -> int:
         """The smallest batch that is nearly as efficient as the best of at most so many items."""
-        sizes = [1 << power for power in range((most - 1).bit_length())] + [most]
-        seconds = [self._steady_s(size) for size in sizes]
-        if seconds[0] <= 0:
+        seconds = {size: self._compared_s(size) for size in _sizes(most)}
+        if seconds[1] <= 0:
             return most
-        best = max(size / each for size, each in zip(sizes, seconds, strict=True))
-        pairs = zip(sizes, seconds, strict=True)
-        return next(size for size, each in pairs if size / each >= EFFICIENT * best)
+        best = max(size / seconds[size] for size in seconds)
+        return next(size for size in seconds if size / seconds[size] >= EFFICIENT * best)
 
-    def _steady_s(self, items: int) -> float:
-        """As `expected_s`, to compare sizes by: over a longer time, and as if all were run now."""
+    def _compared_s(self, items: int) -> float:
+        """Of a batch of so many items, to compare sizes by; 0 as long as nothing is known.
+
+        By many batches. What was not run lately is taken to be as much slower or quicker than at
+        first as what was, within bounds: see COMMON and MUCH_LONGER.
+        """
         if not self._compared:
-            lately = self._lately_slower
-            self._compared = [
-                size.steady_s * min(COMMON, max(1.0, lately / size.steadily_slower))
-                for size in self._sizes
-            ]
+            for size in self._sizes:
+                times = self._common / size.steadily_slower
+                is_recent = size.is_recent(self._batches)
+                now = 1.0 if is_recent else min(COMMON, max(1 / MUCH_LONGER, times))
+                self._compared.append(size.steady_s * now)
         compute_s = self._seconds(items, self._compared)
         return compute_s + self._steady_overhead_s if compute_s > 0 else 0.0
 
@@ -248,6 +176,50 @@ class BatchTimes:
             return seconds[at]
         share = (items - known[at - 1]) / (known[at] - known[at - 1])
         return seconds[at - 1] + (seconds[at] - seconds[at - 1]) * share
+
+    def _compare(
+        self,
+        items: int,
+        known: range,
+        steady_s: Sequence[float],
+        compute_s: float,
+        believed_s: float,
+    ) -> None:
+        """What the newest batch tells those who compare sizes.
+
+        Args:
+            items: of it.
+            known: the sizes that it was expected by.
+            steady_s: what all sizes were compared by before.
+            compute_s: that it took.
+            believed_s: that of this is believed.
+        """
+        changed = self._changed(compute_s / self._seconds(items, steady_s))
+        if changed is None:  # as steadily as the sizes, or one would be quicker beside the other
+            slower = believed_s / self._seconds(items, [each.base_s for each in self._sizes])
+            self._common += STEADY_WEIGHT * (slower - self._common)
+            return
+        for each in known:
+            self._sizes[each].steady_s = max(LEAST_S, steady_s[each] * changed)
+        self._common = self._sizes[known[-1]].steadily_slower
+
+    def _changed(self, unlike: float) -> float | None:
+        """Times what sizes are compared by, that the newest ones take; None: there is no change.
+
+        Args:
+            unlike: times what it is compared by, that the newest batch took.
+        """
+        longer = unlike > 1
+        if 1 / MUCH_LONGER <= unlike <= MUCH_LONGER:
+            self._unlike.clear()
+            return None
+        if self._unlike and (self._unlike[-1] > 1) is not longer:
+            self._unlike.clear()
+        self._unlike.append(unlike)
+        row = self._unlike[-NO_ACCIDENT:]
+        if len(row) < NO_ACCIDENT:
+            return None
+        return min(row) if longer else max(row)
 
     def _believed(self, ratio: float, size: int, known: range) -> float:
         """What to make of a batch that took so many times what was expected.
@@ -303,4 +275,9 @@ class BatchTimes:
         near = min(at, len(self._items) - 1)
         slower = self._sizes[near].slower if self._sizes else 1.0
         self._items.insert(at, size)
-        self._sizes.insert(at, _Size(seconds, seconds / slower, self._batches))
+        self._sizes.insert(at, SizeTimes(seconds, seconds / slower, self._batches))
+
+
+def _sizes(most: int) -> list[int]:
+    """The powers of two below so many items, and that."""
+    return [1 << power for power in range((most - 1).bit_length())] + [most]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.engine.batch_times import BatchTimes
 
 LINEAR = {size: 0.007 * size for size in (1, 2, 4, 8, 16, 32, 64)}
-AWAKE = {1: 0.0075, 2: 0.0128, 4: 0.0245, 8: 0.0440}
+AWAKE = {1: 0.0075, 2: 0.0128, 4: 0.0251, 8: 0.0470}  # one alone woke the core
 FLAT = {size: 0.020 + 0.0005 * size for size in (1, 2, 4, 8, 16, 32, 64)}
 
 
@@ -220,7 +220,7 @@ def test_scatter_is_known() -> None:
         (FLAT, 0.1, 32),  # 64 take 52 ms: too long beside another batch
         (FLAT, 0.07, 16),
         (FLAT, 10.0, 64),
-        (AWAKE, 0.1, 2),  # larger ones gain a twentieth, or it seems so: one alone woke the core
+        (AWAKE, 0.1, 2),  # it seems that 4 gain a twentieth, and 8 a seventh
     ],
 )
 def test_batches_are_smaller_where_the_time_allowed_is_short(
@@ -229,7 +229,7 @@ def test_batches_are_smaller_where_the_time_allowed_is_short(
     assert BatchTimes(64, measured).efficient(allowed_s) == most
 
 
-SOME = {1: 0.0065, 2: 0.0125, 4: 0.0243, 8: 0.0480}  # larger ones gain a little: 4 to 8 %
+SOME = {1: 0.0065, 2: 0.0125, 4: 0.0248, 8: 0.0490}  # larger ones gain a little: 4 to 6 %
 
 
 def test_who_was_held_up_once_is_not_left_for_a_size_that_was_not() -> None:
@@ -244,22 +244,81 @@ def test_what_slows_down_all_sizes_is_no_reason_to_change_to_one_that_is_not_run
     """As where the event loop refuses so much that every forward takes a tenth longer."""
     times = BatchTimes(64, SOME)
     for _ in range(1000):
-        times.took(2, 1.15 * SOME[2])
+        times.took(2, 1.1 * SOME[2])
         assert times.efficient(0.1) == 2
+
+
+def test_a_size_that_is_slow_beside_one_that_is_not_does_not_change_what_is_best() -> None:
+    """As below capacity: batches of one come to a core that has slept, batches of two do not."""
+    times = BatchTimes(64, SOME)
+    for _ in range(500):
+        for items, slower in ((1, 1.15), (2, 1.05)):
+            times.took(items, slower * SOME[items])
+            assert times.efficient(0.1) == 2
 
 
 def test_a_size_that_has_become_much_slower_by_itself_is_left() -> None:
     times = BatchTimes(64, SOME)
     sizes, _ = run(times, lambda items, _: SOME[items] * (2 if items == 2 else 1), 10.0)
-    assert sizes[0] == 2
-    assert sizes.count(2) < 0.2 * len(sizes)
+    assert sizes[:3] == [2, 2, 2]
+    assert sizes.count(2) < 0.05 * len(sizes)
+
+
+@pytest.mark.parametrize("slower", [1.6, 2.0, 2.4])
+def test_a_device_that_has_become_slower_is_followed_at_once_and_back(slower: float) -> None:
+    times = BatchTimes(64, FLAT)
+    sizes, _ = run(times, lambda items, _: slower * FLAT[items], 5.0)
+    assert sizes[0] == 32
+    assert sum(slower * FLAT[size] > 0.05 for size in sizes) < 0.1 * len(sizes)
+    sizes, _ = run(times, lambda items, _: FLAT[items], 20.0)
+    assert sizes[-50:] == [32] * 50
+
+
+def test_a_trial_that_was_held_up_is_not_the_last_one() -> None:
+    times = BatchTimes(64, FLAT)
+    for _ in range(20):
+        times.took(32, 2 * FLAT[32])  # it alone has become slow
+    assert times.efficient(0.1) == 16
+    trials = 0
+
+    def seconds(items: int, _: float) -> float:
+        nonlocal trials
+        trials += items == 32
+        return FLAT[items] * (2.5 if items == 32 and trials == 1 else 1)
+
+    sizes, _ = run(times, seconds, 60.0)
+    assert sizes[-50:] == [32] * 50
+
+
+def test_a_hundredfold_change_is_known_to_the_choice_as_well() -> None:
+    times = BatchTimes(64, FLAT)
+    for items in (32, 16, 32, 16):
+        times.took(items, 100 * FLAT[items])
+    assert times.efficient(0.1) == 8  # nothing fits, and 8 take hardly longer than one
+
+
+def test_one_slow_forward_does_not_change_from_all_to_one() -> None:
+    times = BatchTimes(64, LINEAR)
+    allowed_s = 8.2 * LINEAR[64]
+    assert times.efficient(allowed_s) == 64
+    times.took(64, 2 * LINEAR[64])
+    assert times.efficient(allowed_s) == 64
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.5])
 def test_it_scatters_less_than_one_surprise_says(factor: float) -> None:
     times = BatchTimes(64, SOME)
+    for _ in range(50):
+        times.took(2, SOME[2])
     times.took(2, factor * SOME[2])
     assert times.deviation == pytest.approx(0.5 * 0.05)
+
+
+def test_scatter_is_known_soon() -> None:
+    times = BatchTimes(64, SOME)
+    for index in range(10):
+        times.took(2, (0.9 if index % 2 else 1.1) * SOME[2])
+    assert times.deviation == pytest.approx(0.1, rel=0.35)
 
 
 def test_batches_of_no_time_are_no_trouble() -> None:
@@ -275,7 +334,7 @@ def test_batches_of_no_time_are_no_trouble() -> None:
         st.tuples(st.integers(1, 12), st.floats(0, 100), st.none() | st.floats(0, 100)),
         max_size=60,
     ),
-    st.floats(1e-6, 100),
+    st.floats(-1, 100),
 )
 def test_whatever_happens_the_numbers_stay_sane(
     measured: dict[int, float], took: list[tuple[int, float, float | None]], allowed_s: float
@@ -285,7 +344,7 @@ def test_whatever_happens_the_numbers_stay_sane(
         times.took(items, seconds, overhead_s)
         assert all(times.expected_s(n) > 0 for n in range(1, 13))
         assert times.deviation >= 0
-    assert 1 <= times.efficient(allowed_s) <= 12
+        assert 1 <= times.efficient(allowed_s) <= 12
 
 
 SIZES = [1, 2, 4, 8, 16]
@@ -346,9 +405,7 @@ def test_a_batch_leaves_half_of_the_time_allowed_if_any_can(
         assert times.expected_s(size) <= 1.25 * times.expected_s(1)
         return
     assert size in fitting
-    if size != 16:
-        spent = times.expected_s(size) / allowed_s  # of the time allowed, by one batch
-        for other in fitting:  # never for a larger one that gains less than it makes others wait
-            gain = other / times.expected_s(other) / (size / times.expected_s(size))
-            more = times.expected_s(other) / allowed_s
-            assert gain * (1 - more / 2) <= (1 - spent / 2) * (1 + 1e-9)
+    if size == 16 and times.expected_s(16) * 8 <= allowed_s:
+        return  # no pressure
+    value = {each: each / times.expected_s(each) - each / (4 * allowed_s) for each in fitting}
+    assert value[size] >= max(value.values()) * (1 - 1e-9)
