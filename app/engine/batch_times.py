@@ -15,7 +15,7 @@ MOST = 5.0  # times what was expected: more of one batch is an accident, and cou
 NO_ACCIDENT = 3
 NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
 EFFICIENT = 0.9  # of the best throughput: a batch that reaches it is worth preparing
-HASTE = 0.25  # a batch that takes half of the time allowed must be worth an eighth more than none
+HASTE = 0.5  # a batch that takes half of the time allowed must be worth a third more than none
 # Where not even a batch of one leaves half of the time: larger ones that take hardly longer.
 HARDLY_LONGER = 1.25
 # What slows down the sizes that are run, such as an event loop that refuses a lot, would slow down
