@@ -86,7 +86,7 @@ class BatchTimes:
             compute_s: that the model took.
             overhead_s: that it took beside: waiting for its thread, and for the event loop at its
                 end; None: it is not known.
-            pressed: more waited, so that a larger batch could have been run.
+            pressed: more waited, so that a batch of another size could have been run.
         """
         self._batches += 1
         self._compared = []
@@ -110,14 +110,16 @@ class BatchTimes:
             off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s)
             lately_s = self._overhead_s
             self._steady_overhead_s += STEADY_WEIGHT * (lately_s - self._steady_overhead_s)
+            self._steady_overhead_s = min(self._steady_overhead_s, MUCH_LONGER * lately_s)
         weight = min(WEIGHT, max(SCATTER_WEIGHT, 1 / self._batches))
         self._deviation += weight * (abs(off_s) / whole_s - self._deviation)
         for each in known:
             self._sizes[each].was_run(self._batches, compute_s, ratio)
         if pressed:
-            took_s, slower = compute_s + (overhead_s or 0.0), self._sizes[at].slower
-            for larger in self._sizes[at + 1 :]:
-                larger.was_not_run(took_s, slower)
+            took_s = compute_s + (overhead_s or 0.0)
+            for index, other in enumerate(self._sizes):
+                if index not in known:
+                    other.was_not_run(took_s, self._common, larger=index > at)
         self.full_s = self.expected_s(self.most)
 
     def efficient(self, allowed_s: float) -> int:
@@ -125,21 +127,21 @@ class BatchTimes:
 
         As many as it may, unless a full batch takes an eighth of that and more. Then only sizes
         that take no more than half of it are considered, for a request may find another batch
-        running. Of these it is the one with the best throughput, of which HASTE is taken off for
-        the share of the time allowed that it takes: for a gain of a few hundredths nobody shall
-        wait for larger batches. Where no size takes so little, because so much is around every
-        batch, it is the one with the best throughput of those that take hardly longer than one.
+        running; or hardly longer than one item, where so much is around every batch. Of these it is
+        the one with the best throughput, of which HASTE is taken off for the share of the time
+        allowed that it takes: for a gain of a few hundredths nobody shall wait for larger batches.
         """
         pressed_s = allowed_s / NO_PRESSURE
         if 2 * self.full_s <= pressed_s or self._compared_s(self.most) <= max(0.0, pressed_s):
             return self.most
         seconds = {size: self._compared_s(size) for size in _sizes(self.most)}
-        fitting = [size for size in seconds if seconds[size] <= allowed_s / 2]
-        if fitting:
-            return max(fitting, key=lambda size: size / seconds[size] - HASTE * size / allowed_s)
-        hardly_s = HARDLY_LONGER * seconds[1]
-        fitting = [size for size in seconds if seconds[size] <= hardly_s]
-        return max(fitting, key=lambda size: size / seconds[size])
+        most_s = max(allowed_s / 2, HARDLY_LONGER * seconds[1])
+
+        def worth(size: int) -> float:
+            share = min(1.0, seconds[size] / allowed_s) if allowed_s > 0 else 1.0
+            return size / seconds[size] * (1 - HASTE * share)
+
+        return max((size for size in seconds if seconds[size] <= most_s), key=worth)
 
     def worthwhile(self, most: int) -> int:
         """The smallest batch that is nearly as efficient as the best of at most so many items."""
@@ -152,14 +154,14 @@ class BatchTimes:
     def _compared_s(self, items: int) -> float:
         """Of a batch of so many items, to compare sizes by; 0 as long as nothing is known.
 
-        By many batches. What was not run lately is taken to be as much slower or quicker than at
-        first as what was, within bounds: see COMMON and MUCH_LONGER.
+        By many batches. What was not run lately is taken to be as much slower than at first as
+        what was, within bounds: see COMMON.
         """
         if not self._compared:
             for size in self._sizes:
                 times = self._common / size.steadily_slower
                 is_recent = size.is_recent(self._batches)
-                now = 1.0 if is_recent else min(COMMON, max(1 / MUCH_LONGER, times))
+                now = 1.0 if is_recent else min(COMMON, max(1.0, times))
                 self._compared.append(size.steady_s * now)
         compute_s = self._seconds(items, self._compared)
         return compute_s + self._steady_overhead_s if compute_s > 0 else 0.0
@@ -216,10 +218,10 @@ class BatchTimes:
         if self._unlike and (self._unlike[-1] > 1) is not longer:
             self._unlike.clear()
         self._unlike.append(unlike)
-        row = self._unlike[-NO_ACCIDENT:]
-        if len(row) < NO_ACCIDENT:
+        del self._unlike[:-NO_ACCIDENT]
+        if len(self._unlike) < NO_ACCIDENT:
             return None
-        return min(row) if longer else max(row)
+        return min(self._unlike) if longer else max(self._unlike)
 
     def _believed(self, ratio: float, size: int, known: range) -> float:
         """What to make of a batch that took so many times what was expected.

@@ -67,7 +67,9 @@ class Forecast:
             # As if all were off to one side: what slows one batch down mostly slows the next too.
             own_s = _own_share_s(left_s / (1 + MARGIN * pace.times.deviation), others_s)
             own_s -= line.limits.batch_wait_s + replica.running_s(now)
-            count, each_s = _to_do(pace.times, ahead, fresh, shapes, pace.batch_size(left_s))
+            count, each_s = _to_do(
+                pace.times, ahead, fresh, shapes, pace.batch_size(deadline - now)
+            )
             if own_s >= count * each_s:
                 return True  # alone; also where nothing is known of it
             if own_s > 0:

@@ -12,7 +12,8 @@ RECENT = 50  # batches: a size that has not been run for longer knows little of 
 # are run say; whenever that was wrong it takes twice as long to the next time.
 PATIENCE = 20.0
 MOST_PATIENCE = 64 * PATIENCE
-MUCH_LONGER = 1.5  # less is no more than scatter
+SLOW = 1.1  # times as much slower as the sizes that are run: less is no more than scatter
+MUCH_LONGER = 1.5  # three batches in a row are believed to be no scatter
 
 
 class SizeTimes:
@@ -25,11 +26,12 @@ class SizeTimes:
 
     Attributes:
         mean_s: of the newest batches: what the next one is expected to take.
-        steady_s: of some fifty batches: what sizes are compared by.
+        steady_s: of some fifty batches, or mostly of the newest one after as many of other sizes:
+            what sizes are compared by.
         base_s: what it took at first.
         ran: the number of all batches when one of it was the last; 0: never.
         last_s: what that one took.
-        idle_s: seconds of smaller sizes, while more waited, since it was run or forgiven.
+        idle_s: seconds of other sizes, while more waited, since it was run or forgiven.
         patience: times what it takes, until it is forgiven.
         forgiven: it was, and has not been run since.
     """
@@ -73,19 +75,27 @@ class SizeTimes:
 
     def was_run(self, batches: int, seconds: float, ratio: float) -> None:
         """The newest batch was of it, and took so long, and so many times what was expected."""
-        if ratio <= MUCH_LONGER:
+        if ratio <= SLOW:
             self.patience = PATIENCE
         elif self.forgiven:
             self.patience = min(MOST_PATIENCE, 2 * self.patience)
         self.ran, self.last_s, self.idle_s, self.forgiven = batches, seconds, 0.0, False
 
-    def was_not_run(self, seconds: float, slower: float) -> None:
-        """A smaller one has taken so long, and takes so many times what it took at first."""
+    def was_not_run(self, seconds: float, slower: float, *, larger: bool) -> None:
+        """Another one has taken so long, although more waited.
+
+        Args:
+            seconds: that it took.
+            slower: times what they took at first, that those take which are run.
+            larger: than that one. Smaller ones are run whenever little waits: what is expected of
+                them is right.
+        """
         self.idle_s += seconds
-        least_s = self.base_s * slower
-        believed_s = max(self.mean_s, self.steady_s)
-        is_slow = believed_s > MUCH_LONGER * least_s
-        if is_slow and self.idle_s >= self.patience * max(believed_s, self.last_s):
-            self.mean_s = self.steady_s = max(LEAST_S, least_s, believed_s / 2)
+        least_s = max(LEAST_S, self.base_s * slower)
+        is_slow = self.steady_s > SLOW * least_s
+        if is_slow and self.idle_s >= self.patience * max(self.steady_s, self.last_s):
+            self.steady_s = max(least_s, self.steady_s / 2)
+            if larger and self.mean_s > MUCH_LONGER * least_s:
+                self.mean_s = max(least_s, self.mean_s / 2)
             self.idle_s = 0.0
             self.forgiven = True

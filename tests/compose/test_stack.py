@@ -84,8 +84,11 @@ def test_it_answers_the_examples_of(stack: Stack, document: str) -> None:
 
 def test_it_serves_machine_code_from_its_temporary_folder(stack: Stack) -> None:
     """The export image has a compiler, and /tmp of the serving container may be executed."""
-    (replica,) = httpx.get(f"{api(stack)}/models/digits").json()["replicas"]
-    forms = {step["form"] for step in replica["plan"]["steps"]}
+    replicas = httpx.get(f"{api(stack)}/models/digits").json()[
+        "replicas"
+    ]  # as many as are quickest
+    forms = {step["form"] for replica in replicas for step in replica["plan"]["steps"]}
+    assert forms
     variants = httpx.get(f"{api(stack)}/models/digits").json()["manifest"]["variants"]
     assert "compiled" in variants
     assert forms <= {"compiled", "script", "script, optimized at load"}
