@@ -11,9 +11,11 @@ from app.engine.line import Line, batches
 from app.engine.replicas import Replica
 from app.types import ModelId
 
-MARGIN = 2.0  # mean deviations of batches that a forecast is longer than what it expects
+MARGIN = 2.0  # mean deviations of what batches take that a forecast is longer than it expects
 ROUNDING = 1e-9  # of quotients
-RESERVE = 0.05  # of the time allowed: for the ways from the caller and back, which nobody sees here
+# Of the time allowed: for the ways from the caller and back, which nobody sees here, and for what
+# slows down all batches at once.
+RESERVE = 0.06
 
 
 class Forecast:
@@ -64,12 +66,12 @@ class Forecast:
         done = 0.0  # as a share of what is to be done: what each replica has done by then, in all
         for replica in self._working(line, now):
             pace = line.paces[replica.name]
-            # As if all were off to one side: what slows one batch down mostly slows the next too.
-            own_s = _own_share_s(left_s / (1 + MARGIN * pace.times.deviation), others_s)
-            own_s -= line.limits.batch_wait_s + replica.running_s(now)
             count, each_s = _to_do(
                 pace.times, ahead, fresh, shapes, pace.batch_size(deadline - now)
             )
+            margin_s = _margin_s(pace.times.deviation, count, each_s, left_s)
+            own_s = _own_share_s(left_s - margin_s, others_s)
+            own_s -= line.limits.batch_wait_s + replica.running_s(now)
             if own_s >= count * each_s:
                 return True  # alone; also where nothing is known of it
             if own_s > 0:
@@ -181,6 +183,24 @@ def _own_share_s(whole_s: float, others_s: Sequence[float]) -> float:
             return left_s / sharers
         left_s -= need_s
     return left_s
+
+
+def _margin_s(deviation: float, count: int, each_s: float, left_s: float) -> float:
+    """How much longer it may take than one expects.
+
+    Batches are off independently of each other, so that this grows as the root of their number;
+    what all are off by is followed by `BatchTimes`.
+
+    Args:
+        deviation: of one batch, as a share of what it takes.
+        count: batches to be done, by one replica or by several.
+        each_s: of one.
+        left_s: in which a replica does its share of them.
+    """
+    if each_s <= 0:
+        return 0.0
+    own = max(1.0, min(count, left_s / each_s))
+    return MARGIN * deviation * each_s * math.sqrt(own)
 
 
 def _to_do(

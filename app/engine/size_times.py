@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 WEIGHT = 0.2  # of the newest batch
 STEADY_WEIGHT = 0.02  # the same where sizes are compared: one that was held up shall not matter
 TRIAL_WEIGHT = 0.5  # at most, of the first batch after many of other sizes
@@ -13,7 +16,7 @@ RECENT = 50  # batches: a size that has not been run for longer knows little of 
 PATIENCE = 20.0
 MOST_PATIENCE = 64 * PATIENCE
 SLOW = 1.1  # times as much slower as the sizes that are run: less is no more than scatter
-MUCH_LONGER = 1.5  # three batches in a row are believed to be no scatter
+MUCH_LONGER = 1.5  # several such batches in a row are no scatter
 
 
 class SizeTimes:
@@ -99,3 +102,25 @@ class SizeTimes:
                 self.mean_s = max(least_s, self.mean_s / 2)
             self.idle_s = 0.0
             self.forgiven = True
+
+
+def interpolated(known: Sequence[int], seconds: Sequence[float], items: int) -> float:
+    """Seconds of a batch of so many items, where those of some sizes are known.
+
+    Between them they are taken to grow evenly, beyond the largest in proportion, and below the
+    smallest not to shrink: rather too long than too short.
+
+    Args:
+        known: those sizes, ascending; without any it is 0.
+        seconds: of each.
+        items: so many.
+    """
+    if not known:
+        return 0.0
+    at = bisect_left(known, items)
+    if at == len(known):
+        return seconds[-1] * items / known[-1]
+    if at == 0 or known[at] == items:
+        return seconds[at]
+    share = (items - known[at - 1]) / (known[at] - known[at - 1])
+    return seconds[at - 1] + (seconds[at] - seconds[at - 1]) * share

@@ -177,8 +177,8 @@ async def test_as_much_is_accepted_as_the_devices_can_do_in_time(deadline: float
     rest = [s.ask("m", deadline) for _ in range(2000)]
     accepted = sum(each.retry_after_s is None for each in rest)
     allowed_s = deadline * (1 - RESERVE) + 0.001
-    batches = sum(int(allowed_s * speed / per_item(8)) - 1 for speed in SPEEDS)
-    assert accepted == pytest.approx(8 * batches, abs=8)
+    possible = sum(allowed_s * speed / ITEM_S - 8 for speed in SPEEDS)
+    assert possible - 8 * len(SPEEDS) <= accepted <= possible  # a batch of each
     hints = [each.retry_after_s for each in rest if each.retry_after_s is not None]
     began = s.clock.now()
     await s.run(10)
