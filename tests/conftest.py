@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 import app
 from app.main import is_compiled
@@ -19,15 +21,29 @@ def pytest_report_header() -> str:
 
 
 HERE = Path(__file__).parent
-LAST = (
-    "fuzz",
-    "chaos",
-    "e2e",
-)  # real servers in real time: what is quick, and minds no company, first
+ALONE = ("fuzz", "chaos", "e2e")  # real servers in real time: last, and one after the other
+
+
+def _is_alone(path: Path) -> bool:
+    return path.relative_to(HERE).parts[0] in ALONE
+
+
+class TwoThenOne(LoadScopeScheduling):  # type: ignore[misc]  # untyped
+    """Where pytest-xdist has several workers: a file at a time for each, then one for the rest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "alone" if _is_alone(self.config.rootpath / file) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoThenOne:
+    config.option.loadscopereorder = False  # as they were collected
+    return TwoThenOne(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] in LAST)
+    items.sort(key=lambda item: _is_alone(item.path))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device and there is none")
