@@ -17,6 +17,12 @@ OVERLOAD_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 PYTEST_ARGS ?=
+# A file at a time for each; one: in one process, for a debugger. Threads that wait for work sleep: those of two
+# workers would else spin against each other.
+TEST_WORKERS ?= 2
+ifneq ($(TEST_WORKERS),1)
+PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile
+endif
 CHAOS_REQUESTS ?= 200000
 CHAOS_MINUTES ?= 30
 CHAOS_SEED ?=
@@ -67,8 +73,8 @@ test-compiled: $(COMPILED) ## run the tests of the server's parts on it
 	  tests/integration
 
 .PHONY: test
-test: $(READY) ## run the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose'
+test: $(READY) ## run the tests, TEST_WORKERS (2) files at a time; PYTEST_ARGS='-k NAME -x': some, until one fails
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
 
 .PHONY: test-compose
 test-compose: $(READY) ## build the images and prove the compose stack in the container engine that answers

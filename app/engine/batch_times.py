@@ -40,10 +40,8 @@ class BatchTimes:
         self._batches = 0
         self._overhead_s = 0.0
         self._deviation = 0.0  # of what batches took from what was expected, as a share of that
-        self._lately: deque[int] = deque(
-            maxlen=NO_ACCIDENT
-        )  # the sizes of the newest that were expected
         self._surprises = InARow()  # times what was expected
+        self._lately: deque[int] = deque(maxlen=NO_ACCIDENT)  # sizes; the last are of that row
         self._overheads = InARow()  # seconds: each longer than one is believed
         self._all_at = -1  # the number of batches when every size was found to be wrong
         self.full_s = self.expected_s(most)
@@ -82,8 +80,7 @@ class BatchTimes:
         self._batches += 1
         size = min(1 << (items - 1).bit_length(), max(self.most, items))
         if self._items and self._items[0] <= size <= self._items[-1]:
-            self._lately.append(size)
-            self._follow(items, compute_s, overhead_s, pressed)
+            self._follow(items, size, compute_s, overhead_s, pressed)
         else:
             self._learn(size, max(LEAST_S, compute_s * size / items))
         self._means = [each.mean_s for each in self._sizes]
@@ -105,16 +102,16 @@ class BatchTimes:
         return self._choice.worthwhile(most)
 
     def _follow(
-        self, items: int, compute_s: float, overhead_s: float | None, pressed: bool
+        self, items: int, size: int, compute_s: float, overhead_s: float | None, pressed: bool
     ) -> None:
-        """Correct what was expected; for the arguments see `took`."""
+        """Correct what was expected; `size` is the power of two, for the rest see `took`."""
         expected_s = self.compute_s(items)
         whole_s = expected_s + self._overhead_s
         steady_s = self._choice.steady_s(items)
         ratio = compute_s / expected_s
         at = bisect_left(self._items, items)
         known = range(at if self._items[at] == items or at == 0 else at - 1, at + 1)
-        off = self._believed(ratio, known) - 1
+        off = self._believed(ratio, size, known) - 1
         for each in known:
             self._sizes[each].follow(off, self._batches)
         self._choice.took(items, known, compute_s, steady_s, expected_s * (1 + off))
@@ -132,7 +129,7 @@ class BatchTimes:
                 if index not in known:
                     other.was_not_run(took_s, self._choice.common, larger=index > at)
 
-    def _believed(self, ratio: float, known: range) -> float:
+    def _believed(self, ratio: float, size: int, known: range) -> float:
         """What to make of a batch that took so many times what was expected.
 
         If that was wrong by much, and not of one size alone, it was wrong of all: one size may have
@@ -140,8 +137,10 @@ class BatchTimes:
 
         Args:
             ratio: so many.
+            size: of it, rounded up to a power of two.
             known: the sizes that it was expected by.
         """
+        self._lately.append(size)
         if 1 / MOST <= ratio <= MOST:
             self._surprises.end()
             return ratio
@@ -155,6 +154,7 @@ class BatchTimes:
                 of_size.scale(factor)
         if not one_size:
             self._all_at = self._batches
+            self._choice.all_changed(factor)
         return 1.0
 
     def _believe_overhead(self, seconds: float, most_s: float) -> float:

@@ -269,6 +269,7 @@ class Dispatcher:
         free_at = max(now, replica.busy_until) if batch.prefetched else now
         replica.busy_until = free_at + batch.expected_s
         replica.newest_s = batch.expected_s
+        replica.newest_off_s = batch.expected_s * pace.times.deviation
         # Never for what was not measured.
         self._blocked = undisturbed and not batch.prefetched and 0.0 < compute_s < self._block_s
         block_s = self._block_s if self._blocked else 0.0

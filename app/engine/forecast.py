@@ -9,9 +9,12 @@ from app.engine.batch_times import BatchTimes
 from app.engine.clock import Clock
 from app.engine.line import Line, batches
 from app.engine.replicas import Replica
+from app.engine.size_times import WEIGHT
 from app.types import ModelId
 
-MARGIN = 2.0  # mean deviations of what batches take that a forecast is longer than it expects
+MARGIN = 2.0  # mean deviations that a forecast is longer than it expects
+# Of a running mean of what scatters: its own variance, as a share of that of one batch.
+MEAN_VARIANCE = WEIGHT / (2 - WEIGHT)
 ROUNDING = 1e-9  # of quotients
 # Of the time allowed: for the ways from the caller and back, which nobody sees here, and for what
 # slows down all batches at once.
@@ -69,7 +72,7 @@ class Forecast:
             count, each_s = _to_do(
                 pace.times, ahead, fresh, shapes, pace.batch_size(deadline - now)
             )
-            margin_s = _margin_s(pace.times.deviation, count, each_s, left_s)
+            margin_s = _margin_s(pace.times, count, each_s, left_s, replica.running_off_s)
             own_s = _own_share_s(left_s - margin_s, others_s)
             own_s -= line.limits.batch_wait_s + replica.running_s(now)
             if own_s >= count * each_s:
@@ -185,22 +188,26 @@ def _own_share_s(whole_s: float, others_s: Sequence[float]) -> float:
     return left_s
 
 
-def _margin_s(deviation: float, count: int, each_s: float, left_s: float) -> float:
-    """How much longer it may take than one expects.
+def _margin_s(
+    times: BatchTimes, count: int, each_s: float, left_s: float, running_off_s: float
+) -> float:
+    """How much longer than expected it may take a replica to do its share of some batches.
 
-    Batches are off independently of each other, so that this grows as the root of their number;
-    what all are off by is followed by `BatchTimes`.
+    Batches are off independently of each other, but the running mean that all are expected by is
+    off as well, and that for all of them: the variance of n batches is n + n^2 times the mean's.
 
     Args:
-        deviation: of one batch, as a share of what it takes.
-        count: batches to be done, by one replica or by several.
+        times: of the replica.
+        count: batches to be done.
         each_s: of one.
         left_s: in which a replica does its share of them.
+        running_off_s: what the batch that runs may be off by: its mean deviation.
     """
-    if each_s <= 0:
-        return 0.0
-    own = max(1.0, min(count, left_s / each_s))
-    return MARGIN * deviation * each_s * math.sqrt(own)
+    deviation = times.deviation
+    one_s = each_s * (1 + MARGIN * deviation)
+    own = min(count, max(0.0, left_s) / one_s) if one_s > 0 else 0.0
+    own_off_s = deviation * each_s * math.sqrt(own * (1 + own * MEAN_VARIANCE))
+    return MARGIN * math.hypot(own_off_s, running_off_s)
 
 
 def _to_do(

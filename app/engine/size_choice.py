@@ -25,11 +25,13 @@ COMMON = 1.25
 class SizeChoice:
     """Compares sizes of batches, of one model on one replica.
 
+    They belong to a `BatchTimes`. At the end of a batch it asks for `steady_s`, lets the sizes
+    follow the batch, and then calls `took`, `has_around` and, last, `turn`.
+
     Args:
         most: items in one batch at most.
         items: the sizes that are known, ascending; their owner may insert more.
-        sizes: what is known of each; their owner makes them follow what batches take, but for
-            what they are compared by.
+        sizes: what is known of each.
 
     Attributes:
         common: times what the sizes that are run took at first: a running mean.
@@ -56,6 +58,8 @@ class SizeChoice:
         batches.
         """
         seconds = {size: self.seconds(size) for size in _sizes(self._most)}
+        if seconds[1] <= 0:
+            return self._most
         most_s = max(allowed_s / 2, HARDLY_LONGER * seconds[1])
 
         def worth(size: int) -> float:
@@ -92,7 +96,7 @@ class SizeChoice:
         return interpolated(self._items, [size.steady_s for size in self._sizes], items)
 
     def took(
-        self, items: int, known: range, compute_s: float, steady_s: float, believed_s: float
+        self, items: int, known: range, compute_s: float, compared_s: float, believed_s: float
     ) -> None:
         """A batch has ended.
 
@@ -100,19 +104,24 @@ class SizeChoice:
             items: of it.
             known: the sizes that it was expected by.
             compute_s: that the model took.
-            steady_s: what `steady_s` was before.
-            believed_s: what of that is believed where one batch is not what lasts.
+            compared_s: what `steady_s` said before.
+            believed_s: that it took, or what is believed of it where that may be an accident.
         """
-        changed = self._changed(compute_s / steady_s)
+        changed = self._changed(compute_s / compared_s)
         if changed is None:  # as steadily as the sizes, or one would be quicker beside the other
             base_s = interpolated(self._items, [size.base_s for size in self._sizes], items)
             self.common += STEADY_WEIGHT * (believed_s / base_s - self.common)
             return
-        times = changed * steady_s / self.steady_s(items)  # what is known may follow already
+        times = changed * compared_s / self.steady_s(items)  # which has followed it a little
         for each in known:
             size = self._sizes[each]
             size.steady_s = max(LEAST_S, size.steady_s * times)
         self.common = self._sizes[known[-1]].steadily_slower
+
+    def all_changed(self, factor: float) -> None:
+        """All sizes were found to take so many times what was believed."""
+        self.common *= factor
+        self._unlike.end()
 
     def has_around(self, overhead_s: float) -> None:
         """So much is around the newest batches, whatever their size."""

@@ -33,9 +33,9 @@ WARM_UP_S, CAPACITY_S = 1.0, 3.0  # the latter at most
 MOST_FAILED = 0.01  # of a closed loop's answers: above it there is no capacity to speak of
 LEAD_S = 0.5
 STEP_S = 2.0  # at most, of each rate that is tried to find the capacity
-# Of a model of which a second brings few answers, times as long: below capacity refusals are rare,
-# and have to be counted; above it, one in a hundred answers may be late, and a pause makes ten.
-LONGER_BELOW, LONGER_ABOVE = 8, 3
+# Times as long where a second brings few answers: below capacity, because refusals are rare there;
+# else because one answer in a hundred may be late, and one pause of the machine makes ten late.
+LONGER_BELOW, LONGER = 8, 3
 PATIENCE_S = 2.0  # who has no answer so long after the last request was due is late
 CONNECTIONS = 4096
 STALL_S = 0.5
@@ -189,7 +189,7 @@ class Measuring:
         case, rate_per_s, seed = subject.case, times * capacity_per_s, next(self._seeds)
         bodies = self._bodies(subject)
         room_s = MAX_BYTES / (rate_per_s * bodies.request_bytes) - LEAD_S
-        longer = LONGER_BELOW if times < 1 else LONGER_ABOVE
+        longer = LONGER_BELOW if times < 1 else LONGER
         seconds = plan.seconds * (longer if case.one_by_one else 1)
         deadline_s = plan.deadline_ms / 1000
         offer = Offer(times, rate_per_s, LEAD_S, min(seconds, room_s), deadline_s)

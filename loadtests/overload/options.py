@@ -36,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIMES",
         help="times the capacity (default: 0.7 1 2 4)",
     )
-    parser.add_argument("--seconds", type=above_zero, help="counted, of each load (default: 5)")
+    parser.add_argument(
+        "--seconds",
+        type=above_zero,
+        help="counted, of each load; of linear 3 times that, 8 times below capacity (default: 5)",
+    )
     parser.add_argument(
         "--deadline-ms", type=at_least_one, default=100, help="of every request (default: 100)"
     )

@@ -53,6 +53,9 @@ def test_a_server_runs_on_its_core_sleeps_until_it_is_asked_and_is_gone_afterwar
             assert os.sched_getaffinity(0) == cores
             assert fetch(server.port, "POST", "/predict", b"{}") == (200, b"{}")
             assert server.cpu_s() > 0
+        asleep_by = time.monotonic() + 10  # a signal need not be noticed at once
+        while state_of(server) != "T" and time.monotonic() < asleep_by:
+            time.sleep(0.001)
         assert state_of(server) == "T"
         with pytest.raises(ServerError, match="no answer to GET /"):
             fetch(server.port, "GET", "/", timeout_s=0.3)
