@@ -17,11 +17,11 @@ OVERLOAD_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 PYTEST_ARGS ?=
-# A file at a time for each; one: in one process, for a debugger. Threads that wait for work sleep: those of two
+# A file at a time for each; 1: all in one process, as --pdb and -s want it. Threads that wait for work sleep: those of two
 # workers would else spin against each other.
 TEST_WORKERS ?= 2
-ifneq ($(TEST_WORKERS),1)
-PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile
+ifneq ($(filter-out 1,$(TEST_WORKERS)),)
+PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 endif
 CHAOS_REQUESTS ?= 200000
 CHAOS_MINUTES ?= 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,8 @@ def pytest_report_header() -> str:
     return f"app: {'compiled, ' if is_compiled() else ''}{Path(app.__file__).parent}"
 
 
+Once = Callable[[str, Callable[[Path], None]], Path]
+
 HERE = Path(__file__).parent
 LAST = ("fuzz", "chaos", "e2e")  # real servers in real time: what is quick first
 
@@ -35,21 +36,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+@pytest.fixture(scope="session")
+def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Once:
     """A folder that is filled once for all workers: who comes second waits for the first."""
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    with FileLock(shared / f"{name}.lock"):
-        if not (shared / name).exists():
-            filled = tmp_path_factory.mktemp(f"{name}-")
-            make(filled)
-            filled.rename(shared / name)
-    return shared / name
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if hasattr(request.config, "workerinput") else base
+
+    def filled(name: str, fill: Callable[[Path], None]) -> Path:
+        with FileLock(shared / f"{name}.lock", timeout=100):  # less than a test may take
+            if not (shared / name).exists():
+                filling = tmp_path_factory.mktemp(f"{name}-")
+                fill(filling)
+                filling.rename(shared / name)
+        return shared / name
+
+    return filled
 
 
 @pytest.fixture(scope="session")
-def trained_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_digits(once: Once) -> Path:
     """The state_dict of digits, trained as the export trains it, once for all tests."""
 
     def train(folder: Path) -> None:
@@ -57,11 +62,11 @@ def trained_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         digits.DEFINITION.train(eager, lambda done, total, note: None)  # type: ignore[misc]
         torch.save(eager.state_dict(), folder / "digits.pt")
 
-    return once(tmp_path_factory, "trained", train) / "digits.pt"
+    return once("trained", train) / "digits.pt"
 
 
 @pytest.fixture(scope="session")
-def repository(tmp_path_factory: pytest.TempPathFactory, trained_digits: Path) -> Path:
+def repository(once: Once, trained_digits: Path) -> Path:
     """A repository with digits/1 and pairwise/1, exported once for all tests: do not change."""
 
     def export(out: Path) -> None:
@@ -71,4 +76,4 @@ def repository(tmp_path_factory: pytest.TempPathFactory, trained_digits: Path) -
         forms = ["--variants", "script,bf16,int8"]
         assert export_main(["pairwise", *forms, "--out", str(out)], CATALOG) == 0
 
-    return once(tmp_path_factory, "artifacts", export)
+    return once("artifacts", export)

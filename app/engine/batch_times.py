@@ -114,7 +114,8 @@ class BatchTimes:
         off = self._believed(ratio, size, known) - 1
         for each in known:
             self._sizes[each].follow(off, self._batches)
-        self._choice.took(items, known, compute_s, steady_s, expected_s * (1 + off))
+        if self._all_at != self._batches:  # else they were compared by what was wrong
+            self._choice.took(items, known, compute_s, steady_s, expected_s * (1 + off))
         off_s = off * expected_s
         if overhead_s is not None:
             off_s += self._believe_overhead(overhead_s, (MOST - 1) * whole_s)

@@ -270,6 +270,8 @@ class Dispatcher:
         replica.busy_until = free_at + batch.expected_s
         replica.newest_s = batch.expected_s
         replica.newest_off_s = batch.expected_s * pace.times.deviation
+        older_off_s = replica.busy_off_s if batch.prefetched else 0.0
+        replica.busy_off_s = math.hypot(older_off_s, replica.newest_off_s)
         # Never for what was not measured.
         self._blocked = undisturbed and not batch.prefetched and 0.0 < compute_s < self._block_s
         block_s = self._block_s if self._blocked else 0.0
@@ -286,6 +288,7 @@ class Dispatcher:
         replica.free_since = ended
         if replica.busy:  # another one was prepared, and begins now
             replica.busy_until = ended + replica.newest_s
+            replica.busy_off_s = replica.newest_off_s
         busy_s = max(0.0, ended - took.began)
         self._ran[replica.name].ran(len(tickets), busy_s, report.compute_s, report.device)
         if report.prepared_s:

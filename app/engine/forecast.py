@@ -203,10 +203,8 @@ def _margin_s(
         left_s: in which a replica does its share of them.
         running_off_s: what the batch that runs may be off by: its mean deviation.
     """
-    deviation = times.deviation
-    one_s = each_s * (1 + MARGIN * deviation)
-    own = min(count, max(0.0, left_s) / one_s) if one_s > 0 else 0.0
-    own_off_s = deviation * each_s * math.sqrt(own * (1 + own * MEAN_VARIANCE))
+    own = min(count, max(0.0, left_s) / each_s) if each_s > 0 else 0.0
+    own_off_s = times.deviation * each_s * math.sqrt(own * (1 + own * MEAN_VARIANCE))
     return MARGIN * math.hypot(own_off_s, running_off_s)
 
 

@@ -55,7 +55,8 @@ class Replica:
         busy_until: when all of that is expected to be done; whoever starts one says so.
         free_since: when the last one was done; likewise.
         newest_s: what the batch that was started last is expected to take; likewise.
-        newest_off_s: how far it may be from that, its mean deviation; likewise.
+        newest_off_s: how far that may be from the truth, its mean deviation; likewise.
+        busy_off_s: the same of `busy_until`.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class Replica:
         self.device = device
         self.state = ReplicaState.READY
         self.busy = False
-        self.busy_until = self.free_since = self.newest_s = self.newest_off_s = 0.0
+        self.busy_until = self.free_since = self.newest_s = 0.0
+        self.newest_off_s = self.busy_off_s = 0.0
         self.models: dict[ModelId, Serving] = {}
         self._begin = begin
         self._thread = ReplicaThread(f"replica-{name}", begin)
@@ -107,7 +109,7 @@ class Replica:
     @property
     def running_off_s(self) -> float:
         """How far that may be from the truth."""
-        return self.newest_off_s if self.busy else 0.0
+        return self.busy_off_s if self.busy else 0.0
 
     def overdue_at(self, full_s: float) -> float:
         """When its batch is so late that it may never come; a full one takes `full_s`."""

@@ -26,7 +26,8 @@ class SizeChoice:
     """Compares sizes of batches, of one model on one replica.
 
     They belong to a `BatchTimes`. At the end of a batch it asks for `steady_s`, lets the sizes
-    follow the batch, and then calls `took`, `has_around` and, last, `turn`.
+    follow the batch, and then calls `took` (`all_changed` instead, where they were all wrong),
+    `has_around` and, last, `turn`.
 
     Args:
         most: items in one batch at most.

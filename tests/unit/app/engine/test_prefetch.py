@@ -289,6 +289,30 @@ async def test_what_the_second_batch_is_expected_to_take_counts_from_the_end_of_
     assert replica.busy_until == pytest.approx(ends, abs=0.03)
 
 
+async def test_what_two_batches_may_be_off_by_is_more_than_what_one_may() -> None:
+    batches = itertools.count()
+
+    def scattering(items: int) -> float:
+        return linear(items) * (1.2 if next(batches) % 2 else 0.8)
+
+    s = one(PREPARE_S, scattering)
+    replica = s.replicas[0]
+    assert replica.running_off_s == 0
+    for _ in range(80):
+        s.ask("m")
+    await s.run(0.4)  # five batches
+    assert replica.running == 2
+    both_s, newest_s = replica.running_off_s, replica.newest_off_s
+    assert newest_s > 0
+    assert 1.2 * newest_s < both_s < 2 * newest_s
+    await s.run(10.0)
+    assert replica.running_off_s == 0
+    s.ask("m")
+    await s.run(0.001)
+    assert replica.running == 1
+    assert replica.running_off_s == replica.newest_off_s > 0
+
+
 async def test_busy_seconds_are_those_of_the_clock_although_batches_overlap() -> None:
     s = one(PREPARE_S)
     for _ in range(400):
