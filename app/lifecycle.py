@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from app.loaded import (
     Readiness,
     ReplicaStatus,
     VersionStatus,
+    listed,
 )
 from app.repository.store import Repository, Stamp
 from app.types import ModelId
@@ -278,13 +279,29 @@ class Lifecycle:
                 return changes
             if again:
                 self._tried.clear()
-            self.loaded.discovered(ModelId(name, numbers[0]) for name, numbers in found.items())
+            self._discovered(found, wish)
             for name in (*found, *(name for name in self.loaded.names if name not in found)):
                 if not self.stopping:
                     await self._bring_up(name, found.get(name, []), wish, changes)
         if changes.retired:
             await in_thread(self._config.on_retired, _let_go)
         return changes
+
+    def _discovered(self, found: Mapping[str, Sequence[int]], wish: Wish) -> None:
+        """Note which models there are, and which one is the default."""
+        before = self.loaded.names
+        newest = (ModelId(name, numbers[0]) for name, numbers in found.items())
+        self.loaded.discovered(newest, wish.default)
+        default = self.loaded.default_model
+        if default != wish.default:
+            self._config.wishes.keep_default(default)
+        if self.loaded.names != before and self.loaded.keeps_default:
+            LOG.warning(
+                "default_model_kept",
+                model=default,
+                beside=listed(name for name in self.loaded.names if name != default),
+                hint="set TORCHLANE_DEFAULT_MODEL: after a restart /predict would mean no model",
+            )
 
     async def _bring_up(
         self, name: str, on_disk: Sequence[int], wish: Wish, changes: Changes

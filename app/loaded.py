@@ -15,7 +15,7 @@ from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
-FALLBACK_DEFAULT = "digits"
+MOST_NAMED = 10  # models in one sentence: a repository may hold hundreds
 
 
 class ModelState(enum.Enum):
@@ -70,20 +70,28 @@ class Readiness:
         return Readiness(False, self.reasons or (reason,))
 
 
+def listed(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    found = list(names)
+    more = len(found) - MOST_NAMED
+    return ", ".join(found[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "") or "none"
+
+
 class LoadedModels:
     """Every model of the repository, and the versions of it that are served.
 
     Args:
-        default_model: what a request without a name means; None: the only model that there is when
-            models are found first, else `digits`.
+        default_model: what a request without a name means; None: the only model that there is. It
+            stays the default when others appear, as long as it is there.
 
     Attributes:
         changes: how often what is served has changed.
+        default_model: what a request without a name means now; None: it has to name a model.
     """
 
     def __init__(self, default_model: str | None) -> None:
         self.changes = 0
-        self._default = default_model
+        self.default_model = self._configured = default_model
         self._current: dict[str, LoadedModel] = {}  # the newest that is served
         self._served: dict[ModelId, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
@@ -92,28 +100,36 @@ class LoadedModels:
         self._unreadable = False
 
     @property
-    def default_model(self) -> str:
-        """What a request without a model's name means."""
-        return FALLBACK_DEFAULT if self._default is None else self._default
+    def keeps_default(self) -> bool:
+        """Whether a model is the default only because it was the only one before."""
+        several = len(self._statuses) > 1
+        return several and self._configured is None and self.default_model is not None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every model of the repository, loaded or not."""
         return tuple(self._statuses)
 
-    def discovered(self, newest: Iterable[ModelId]) -> None:
-        """The repository has been read; of new models these will be loaded.
+    def discovered(self, newest: Iterable[ModelId], kept_default: str | None = None) -> None:
+        """The repository has been read.
 
-        Those that are found first are required from then on: without them the process is not ready.
+        Args:
+            newest: the newest version of each of its models; of new models these will be loaded.
+            kept_default: the only model that another process of this server found at first.
         """
         for model in newest:
             if model.name not in self._statuses:
                 self.record(VersionStatus(model, ModelState.LOADING))
         if not self._required:
             self._required.update(self._statuses)
-            if self._default is None and len(self._statuses) == 1:
-                self._default = next(iter(self._statuses))
+        self._choose_default(kept_default)
         self._discovered, self._unreadable = True, False
+
+    def _choose_default(self, kept: str | None = None) -> None:
+        if self._configured is not None or self.default_model in self._statuses:
+            return
+        only = next(iter(self._statuses)) if len(self._statuses) == 1 else None
+        self.default_model = kept if kept in self._statuses else only
 
     def unreadable(self) -> None:
         """The repository could not be read at all."""
@@ -132,6 +148,7 @@ class LoadedModels:
                 del statuses[model]
         if not statuses and name not in self._required:
             self._statuses.pop(name, None)
+            self._choose_default()
 
     def publish(self, model: LoadedModel) -> None:
         """Serve this version from now on; requests that name none mean the newest."""
@@ -170,6 +187,8 @@ class LoadedModels:
             ModelNotReady: if it is still loading, or could not be loaded.
         """
         name = name or self.default_model
+        if name is None:
+            raise self._no_default()
         loaded = self._current.get(name)
         if loaded is None:
             raise self.why_not(name)
@@ -202,12 +221,28 @@ class LoadedModels:
         if not self._discovered or any(s.state is ModelState.LOADING for s in statuses):
             return ModelNotReady(f"model {name!r} is loading; try again shortly")
         if not statuses:
-            known = ", ".join(self.names) or "none"
-            return ModelNotFound(f"there is no model {name!r}; there are: {known}")
+            what = f"there is no model {name!r}"
+            if name == self._configured:
+                what += ", which TORCHLANE_DEFAULT_MODEL names"
+            return ModelNotFound(f"{what}; there are: {listed(self.names)}")
         failed = next((each for each in statuses if each.state is ModelState.FAILED), None)
         if failed is None:
             return ModelNotFound(f"model {name!r} was unloaded; GET /models lists what is loaded")
         return ModelNotReady(f"model {name!r} could not be loaded: {failed.problem}")
+
+    def _no_default(self) -> TorchlaneError:
+        """What to tell somebody who names no model where it is not known which one is meant."""
+        if self._unreadable:
+            return ModelNotReady("no model is loaded: the repository cannot be read")
+        if not self._discovered:
+            return ModelNotReady("the models are loading; try again shortly")
+        if not self._statuses:
+            return ModelNotFound("there is no model: the repository is empty")
+        return ModelNotFound(
+            "there are several models and none is the default: name one, as in "
+            "/models/NAME/predict, or set TORCHLANE_DEFAULT_MODEL; "
+            f"there are: {listed(self.names)}"
+        )
 
     def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
         """Ready: every required model has a good version, and all that is served has a replica.
@@ -222,8 +257,6 @@ class LoadedModels:
         reasons = [str(problem) for problem in lacking]
         if not self.names:
             reasons.append("the repository holds no model; export one")
-        elif self.default_model not in self.names:
-            reasons.append(f"the default model {self.default_model!r} is not in the repository")
         reasons += [
             f"no replica of {loaded.id} works" for loaded in self.models() if not serves(loaded.id)
         ]

@@ -121,7 +121,7 @@ class Trial:
     """What is measured.
 
     Attributes:
-        default_model: the name of the model; None: the only one there is.
+        default_model: the name of the model; None: the largest one.
         policy: which version of it.
         preference: in which variant.
         max_batch_size: of the server.
@@ -136,7 +136,7 @@ class Trial:
 def measured_layout(
     repository: Repository, trial: Trial, packages: Packages, stop: threading.Event
 ) -> Layout:
-    """The best layout for the model that is mostly asked for, on the cores of this process.
+    """The best layout for the default model, or the largest one, on the cores of this process.
 
     Args:
         repository: where it lies.
@@ -145,11 +145,11 @@ def measured_layout(
         stop: nobody waits for the answer any more.
 
     Raises:
-        LookupError: if it is not known which model that is.
+        LookupError: if there is no such model.
         Exception: if it cannot be loaded or run.
     """
     found = repository.versions()
-    artifact = _mostly_asked_for(repository, found, trial)
+    artifact = _model_to_measure(repository, found, trial)
     cores = usable_cores()
     candidates = layouts(cores, _most_replicas(repository, found, trial.policy, cores))
     LOG.info("measuring_cpu_layout", model=str(artifact.id), layouts=[str(e) for e in candidates])
@@ -192,21 +192,31 @@ def _quick_size(manifest: Manifest, most: int) -> int:
     return max(quick, default=1)
 
 
-def _mostly_asked_for(
+def _model_to_measure(
     repository: Repository, found: Mapping[str, Sequence[int]], trial: Trial
 ) -> Artifact:
     """The default model's newest version that is to be served and is intact.
 
+    Without a default it is the largest model: it gains most by the right layout.
+
     Raises:
         LookupError: if there is none.
     """
-    name = trial.default_model or (next(iter(found)) if len(found) == 1 else "digits")
-    for number in trial.policy.wanted(name, found.get(name, [])).candidates:
-        try:
-            return repository.open(ModelId(name, number))
-        except ArtifactInvalid as error:  # whoever loads it says so
-            LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
-    raise LookupError(f"the repository has no version of {name!r} to measure")
+    wanted = {
+        name: trial.policy.wanted(name, numbers).candidates for name, numbers in found.items()
+    }
+    if trial.default_model is not None:
+        names = [trial.default_model]
+    else:
+        names = sorted(wanted, key=lambda name: -_weights_bytes(repository, name, wanted[name]))
+    for name in names:
+        for number in wanted.get(name, ()):
+            try:
+                return repository.open(ModelId(name, number))
+            except ArtifactInvalid as error:  # whoever loads it says so
+                LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
+    of = f"version of {trial.default_model!r}" if trial.default_model else "intact model"
+    raise LookupError(f"the repository has no {of} to measure")
 
 
 def _most_replicas(
@@ -217,12 +227,17 @@ def _most_replicas(
 ) -> int:
     """How many copies of all that is served there is memory for."""
     left = memory_left_bytes()
-    nbytes = 0
-    for name, numbers in found.items():
-        for number in policy.wanted(name, numbers).candidates[:1]:
-            files = repository.stamp(ModelId(name, number))
-            nbytes += sum(size for file, size, _ in files if file.endswith(WEIGHTS))
+    nbytes = sum(
+        _weights_bytes(repository, name, policy.wanted(name, numbers).candidates)
+        for name, numbers in found.items()
+    )
     return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, nbytes)))
+
+
+def _weights_bytes(repository: Repository, name: str, candidates: Sequence[int]) -> int:
+    """Bytes of the files with weights, of the version that is tried first."""
+    files = [file for number in candidates[:1] for file in repository.stamp(ModelId(name, number))]
+    return sum(size for file, size, _ in files if file.endswith(WEIGHTS))
 
 
 def _in_time(measure: Measure) -> Layout | None:

@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     trusted_keys: Path | None = None
     """Public keys, a PEM file or a folder of such files: only what one of them signed is loaded."""
     default_model: Annotated[str | None, AfterValidator(_name_or_none)] = None
-    """What /predict means; unset: the only model there is, else `digits`."""
+    """The model that /predict means; unset: the only model that there is."""
     devices: str = Field("auto", pattern=rf"^(auto|{DEVICE}(,{DEVICE})*)$")
     """`auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*2`, `cuda:0,cuda:1`."""
     replicas_per_device: int | None = Field(None, ge=1, le=64)

@@ -25,11 +25,14 @@ class Wish:
         asked: how often something was.
         loaded: versions to be served beside what the policy says.
         unloaded: versions that are not to be served, whatever it says; version ALL: no version.
+        default: the model that a request without a name means, where no setting says so: nobody
+            asks for it, but all processes of a server must agree.
     """
 
     asked: int = 0
     loaded: frozenset[ModelId] = frozenset()
     unloaded: frozenset[ModelId] = frozenset()
+    default: str | None = None
 
     def forbids(self, model: ModelId) -> bool:
         """Whether the version was unloaded."""
@@ -81,6 +84,11 @@ class Wishes:
                 loaded = frozenset(each for each in loaded if each.name != model.name)
             return self._change(replace(wish, unloaded=wish.unloaded | {model}, loaded=loaded))
 
+    def keep_default(self, name: str | None) -> None:
+        """Have every process take this model for the default one."""
+        with self._changing() as wish:
+            self._write(replace(wish, default=name))
+
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Wish]:
         """The present wish; where it is shared, nobody else changes it meanwhile."""
@@ -92,16 +100,24 @@ class Wishes:
             yield self.now()
 
     def _change(self, wish: Wish) -> Wish:
-        self._wish = replace(wish, asked=wish.asked + 1)
+        self._write(replace(wish, asked=wish.asked + 1))
+        return self._wish
+
+    def _write(self, wish: Wish) -> None:
+        self._wish = wish
         if self._file is not None:
             new = self._file.with_suffix(".new")
             new.write_bytes(_written(self._wish))
             new.replace(self._file)
-        return self._wish
 
 
 def _written(wish: Wish) -> bytes:
-    made = {"asked": wish.asked, "loaded": sorted(wish.loaded), "unloaded": sorted(wish.unloaded)}
+    made = {
+        "asked": wish.asked,
+        "loaded": sorted(wish.loaded),
+        "unloaded": sorted(wish.unloaded),
+        "default": wish.default,
+    }
     return json.dumps(made).encode()
 
 
@@ -111,4 +127,4 @@ def _read(data: bytes) -> Wish:
         frozenset(ModelId(str(name), int(version)) for name, version in given[which])
         for which in ("loaded", "unloaded")
     )
-    return Wish(int(given["asked"]), loaded, unloaded)
+    return Wish(int(given["asked"]), loaded, unloaded, given["default"])

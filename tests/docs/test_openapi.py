@@ -34,7 +34,7 @@ async def document(api: Api) -> dict[str, Any]:
 
 
 async def test_every_route_is_there(repository: Path) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         paths = set((await document(api))["paths"])
     others = {"/models", "/models/{name}", "/health/live", "/health/ready", "/metrics"}
     assert paths == ROUTES | ADMIN | others
@@ -42,7 +42,7 @@ async def test_every_route_is_there(repository: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
 async def test_the_example_of_a_prediction_route_works(repository: Path, path: str) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         operation = (await document(api))["paths"][path]["post"]
         example = operation["requestBody"]["content"]["application/json"]["example"]
         filled = path.replace("{name}", "digits").replace("{version}", "1")
@@ -70,7 +70,7 @@ async def test_the_default_models_body_is_told_exactly(tmp_path: Path) -> None:
 
 
 async def test_the_example_of_a_path_is_what_is_loaded(repository: Path) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         path = "/models/{name}/versions/{version}/predict"
         parameters = (await document(api))["paths"][path]["post"]["parameters"]
         examples = {each["name"]: each["example"] for each in parameters if each["in"] == "path"}
@@ -78,7 +78,7 @@ async def test_the_example_of_a_path_is_what_is_loaded(repository: Path) -> None
 
 
 async def test_only_paths_that_change_nothing_have_examples(repository: Path) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"]
     shown = {
         path
@@ -93,7 +93,7 @@ async def test_only_paths_that_change_nothing_have_examples(repository: Path) ->
 async def test_no_answer_is_told_of_that_only_the_framework_would_give(
     repository: Path, ready: bool
 ) -> None:
-    async with serving(repository, wait_ready=ready) as api:
+    async with serving(repository, wait_ready=ready, default_model="digits") as api:
         text = (await api.client.get("/openapi.json")).text
         parameters = (await document(api))["paths"]["/models/{name}"]["get"]["parameters"]
     assert "ValidationError" not in text
@@ -101,7 +101,7 @@ async def test_no_answer_is_told_of_that_only_the_framework_would_give(
 
 
 async def test_every_answer_tells_its_headers(repository: Path) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"]
         for path, methods in paths.items():
             for operation in methods.values():
@@ -143,7 +143,7 @@ async def test_an_example_that_is_too_large_to_show_is_left_out(tmp_path: Path) 
 
 
 async def test_no_parameter_is_named_twice(repository: Path) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         for path, methods in (await document(api))["paths"].items():
             for operation in methods.values():
                 names = [p["name"].lower() for p in operation.get("parameters", [])]
@@ -151,12 +151,12 @@ async def test_no_parameter_is_named_twice(repository: Path) -> None:
 
 
 async def test_operation_ids_are_unique(repository: Path) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
         assert len(ids) == len(set(ids)) == 16
 
 
 async def test_the_docs_page_is_served(repository: Path) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         assert "openapi.json" in (await api.client.get("/docs")).text

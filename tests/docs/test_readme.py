@@ -16,7 +16,9 @@ from tests.e2e.server import Server, running
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(repository, tmp_path_factory.mktemp("readme") / "log") as server:
+    with running(
+        repository, tmp_path_factory.mktemp("readme") / "log", default_model="digits"
+    ) as server:
         yield server
 
 
@@ -50,7 +52,7 @@ def test_the_picture_is_a_three_and_the_second_time_a_hit(server: Server) -> Non
 def test_the_batch_keeps_its_order(repository: Path, tmp_path: Path) -> None:
     """With a server of its own: nothing is in the cache yet."""
     script = next(text for text, _ in curl_blocks() if "batch-predict" in text)
-    with running(repository, tmp_path / "log") as server:
+    with running(repository, tmp_path / "log", default_model="digits") as server:
         output = run(server, script)
         labels = re.findall(r'"label":"(\d)"', output)
         assert labels == ["3", "7", "3", "3"]

@@ -34,7 +34,7 @@ class HeldOut:
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("digits") / "log"
-    with running(repository, log, cache_bytes="0") as server:
+    with running(repository, log, cache_bytes="0", default_model="digits") as server:
         yield server
 
 

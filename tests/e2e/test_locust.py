@@ -92,7 +92,7 @@ def test_all_users_are_served_without_a_failure(repository: Path, tmp_path: Path
 
 
 def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Path) -> None:
-    with running(repository, tmp_path / "log") as server:
+    with running(repository, tmp_path / "log", default_model="digits") as server:
         done = load(server.url, *users(4, 2), "--model", "pairwise", "--csv", str(tmp_path / "a"))
         none_left = load(server.url, *users(1, 2), "--model", "pairwise", "Images")
     assert done.returncode == 0, done.stderr
@@ -116,7 +116,9 @@ def test_a_broken_gate_fails_a_run_at_the_end_of_its_shape_and_says_why() -> Non
 
 
 def test_a_server_that_refuses_is_named_before_the_load(repository: Path, tmp_path: Path) -> None:
-    with running(repository, tmp_path / "log", max_body_bytes="10") as server:
+    with running(
+        repository, tmp_path / "log", default_model="digits", max_body_bytes="10"
+    ) as server:
         done = load(server.url, *users(2, 2))
     assert done.returncode == 1
     assert "the idle server refused" in done.stderr

@@ -113,15 +113,33 @@ async def test_models_are_described_without_golden_data_or_digests(tmp_path: Pat
 
 
 async def test_the_default_model(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "one")
     write_artifact(tmp_path, "two")
-    async with serving(tmp_path, wait_ready=False) as api:
-        await settled(api)
-        reasons = (await api.client.get("/health/ready")).json()["reasons"]
-        assert reasons == ["the default model 'digits' is not in the repository"]
+    write_artifact(tmp_path, "one")
+    async with serving(tmp_path) as api:
+        answer = await api.client.post("/predict", json={"input": [1, 2]})
+        assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+        assert "TORCHLANE_DEFAULT_MODEL; there are: one, two" in answer.json()["error"]
+        answer = await api.client.post("/models/one/predict", json={"input": [1, 2]})
+        assert answer.json()["model"] == "one"
+        models = (await api.client.get("/models")).json()["models"]
+        assert [model["default"] for model in models] == [False, False]
     async with serving(tmp_path, default_model="two") as api:
         answer = await api.client.post("/predict", json={"input": [1, 2]})
         assert answer.json()["model"] == "two"
+    async with serving(tmp_path, default_model="tow") as api:
+        answer = await api.client.post("/predict", json={"input": [1, 2]})
+        assert answer.status_code == 404
+        assert "which TORCHLANE_DEFAULT_MODEL names; there are: one, two" in answer.json()["error"]
+
+
+async def test_a_sentence_names_ten_models_at_most(tmp_path: Path) -> None:
+    for number in range(12):
+        write_artifact(tmp_path, f"m{number:02}")
+    make, _ = scripted([])
+    async with serving(tmp_path, make_backend=make) as api:
+        for path in ("/predict", "/models/mine/predict"):
+            error = (await api.client.post(path, json={"input": [1, 2]})).json()["error"]
+            assert error.endswith("m08, m09 and 2 more")
 
 
 async def test_a_sick_replica_is_loaded_anew_and_readiness_tells_the_truth(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import nn
 
 from app.errors import ShuttingDown
 from app.lifecycle import Lifecycle
+from app.wishes import Wishes
 from tests.artifacts import scripted, write_artifact
 from tests.integration.harness import Api, serving
 from tests.late_streams import put_everything_off
@@ -201,6 +203,25 @@ async def test_a_model_that_appears_later_is_served_and_takes_no_readiness_away(
         publisher.publish(2, "other")
         await eventually(lambda: states(api, "other"), {2: "ready", 1: "failed"})
         assert await answered_by(api, "/models/other/predict") == 2
+
+
+async def test_the_only_model_stays_the_default_while_it_is_there(publisher: Publisher) -> None:
+    publisher.publish(1)
+    wishes = Wishes(None)
+    async with serving(publisher.repository, reload_s=0) as api:
+        publisher.publish(2, "a")
+        publisher.publish(2, "b")
+        with capture_logs() as logs:
+            await lifecycle(api).reload()
+            await lifecycle(api).reload()
+        told = [(log["model"], log["beside"]) for log in logs if log["event"].startswith("default")]
+        assert told == [("m", "a, b")]
+        assert await answered_by(api) == 1
+        wishes.keep_default(lifecycle(api).loaded.default_model)
+    async with serving(publisher.repository) as api:  # it was not the only one when this began
+        assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 404
+        lifecycle(api).loaded.discovered((), wishes.now().default)  # another process has said so
+        assert await answered_by(api) == 1
 
 
 async def test_an_empty_repository_is_ready_when_its_first_model_is(publisher: Publisher) -> None:

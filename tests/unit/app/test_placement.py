@@ -17,7 +17,7 @@ from app.repository.store import Repository
 from app.types import Device
 from app.versions import VersionPolicy
 from models.packages import Packages
-from tests.artifacts import write_artifact
+from tests.artifacts import write_artifact, write_small
 
 CPU, GPU = Device("cpu"), Device("cuda", 0)
 MEASURED = Layout(2, 3)
@@ -73,12 +73,12 @@ def test_on_one_core_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_cannot_be_measured_is_as_usual_and_the_log_says_why() -> None:
     def broken(_: threading.Event) -> Layout:
-        raise LookupError("the repository has no model 'digits'")
+        raise LookupError("the repository has no model 'mine'")
 
     with capture_logs() as logs:
         assert place("auto", None, None, 1, broken) == Placement((CPU,), 7)
     assert logs[0]["event"] == "cpu_layout_not_measured"
-    assert "no model 'digits'" in logs[0]["reason"]
+    assert "no model 'mine'" in logs[0]["reason"]
 
 
 def test_a_model_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +164,8 @@ def test_memory_bounds_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(logs[-1]["items_per_s"]) == {"1 x 1", "1 x 2"}
 
 
-def test_which_model_is_not_known(tmp_path: Path) -> None:
-    with pytest.raises(LookupError, match="no version of 'digits'"):
+def test_there_is_nothing_to_measure(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="no intact model"):
         measured(tmp_path)
     write_artifact(tmp_path, "double")
     with pytest.raises(LookupError, match="no version of 'other'"):
@@ -180,3 +180,17 @@ def test_a_damaged_version_gives_way_to_an_older_one(
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
     assert measured(tmp_path) in layouts(2, 2)
+
+
+def test_without_a_default_the_largest_intact_model_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    write_artifact(tmp_path, "alpha")
+    write_small(tmp_path, ["script"])
+    (write_artifact(tmp_path, "damaged") / "script.pt").write_bytes(b"damaged" * 100_000)
+    with capture_logs() as logs:
+        measured(tmp_path)
+    measured_models = [log["model"] for log in logs if log["event"] == "measuring_cpu_layout"]
+    assert measured_models == ["small/1"]

@@ -1,0 +1,22 @@
+"""A real server with several models of one's own, some of which cannot be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import PLAIN, running
+
+
+def test_two_models_of_ones_own_need_no_default(tmp_path: Path) -> None:
+    for name in ("cats", "dogs"):
+        write_artifact(tmp_path / "models", name)
+    with running(tmp_path / "models", tmp_path / "log") as server:
+        asked = {"input": [1, 2]}
+        answer = httpx.post(f"{server.url}/predict", json=asked, verify=PLAIN)
+        assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+        assert "set TORCHLANE_DEFAULT_MODEL; there are: cats, dogs" in answer.json()["error"]
+        answer = httpx.post(f"{server.url}/models/dogs/predict", json=asked, verify=PLAIN)
+        assert answer.json()["model"] == "dogs"
