@@ -168,14 +168,20 @@ class Lifecycle:
                 LOG.error("replica_stuck", replica=replica.name, patience_s=patience_s)
 
     def readiness(self) -> Readiness:
-        """Ready: not draining, and every model that is wanted works on some replica."""
+        """Ready: not draining, all was tried once, and what is required works on some replica."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
-        if not self._settled:
-            return self.loaded.readiness(lambda _: True).but("versions are being loaded")
-        return self.loaded.readiness(
-            lambda model: any(replica.serves(model) for replica in self._replicas)
-        )
+        readiness = self.loaded.readiness(self._works)
+        if self._settled:
+            return readiness
+        return readiness.but(f"models are being loaded: {listed(self.problems())}")
+
+    def problems(self) -> dict[str, str]:
+        """Models that should answer and do not, by name, and why."""
+        return self.loaded.problems(self._works)
+
+    def _works(self, model: ModelId) -> bool:
+        return any(replica.serves(model) for replica in self._replicas)
 
     def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
         """Replicas that it is for: `loading` while one works but lacks it; else what each runs."""
@@ -243,7 +249,8 @@ class Lifecycle:
         self._config.on_loaded()
         readiness = self.readiness()
         if readiness.ready:
-            LOG.info("ready", models=[str(model.id) for model in self.loaded.models()])
+            loaded = [str(model.id) for model in self.loaded.models()]
+            LOG.info("ready", models=loaded, unready=list(self.problems()))
         else:
             LOG.error("not_ready", reasons=list(readiness.reasons))
         pause_s = self._config.reload_s

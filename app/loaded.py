@@ -15,6 +15,7 @@ from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
+EVERY = "*"
 MOST_NAMED = 10  # models in one sentence: a repository may hold hundreds
 
 
@@ -83,19 +84,21 @@ class LoadedModels:
     Args:
         default_model: what a request without a name means; None: the only model that there is. It
             stays the default when others appear, as long as it is there.
+        required: names of models without which the process is not ready; EVERY: of all that are
+            found first.
 
     Attributes:
         changes: how often what is served has changed.
         default_model: what a request without a name means now; None: it has to name a model.
     """
 
-    def __init__(self, default_model: str | None) -> None:
+    def __init__(self, default_model: str | None, required: Iterable[str] = ()) -> None:
         self.changes = 0
         self.default_model = self._configured = default_model
         self._current: dict[str, LoadedModel] = {}  # the newest that is served
         self._served: dict[ModelId, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
-        self._required: set[str] = set()
+        self._required = set(required)
         self._discovered = False
         self._unreadable = False
 
@@ -120,8 +123,8 @@ class LoadedModels:
         for model in newest:
             if model.name not in self._statuses:
                 self.record(VersionStatus(model, ModelState.LOADING))
-        if not self._required:
-            self._required.update(self._statuses)
+        if EVERY in self._required and self._statuses:
+            self._required = set(self._statuses)
         self._choose_default(kept_default)
         self._discovered, self._unreadable = True, False
 
@@ -146,7 +149,7 @@ class LoadedModels:
             waits = status.state is ModelState.LOADING
             if model not in self._served and (waits or model.version not in numbers):
                 del statuses[model]
-        if not statuses and name not in self._required:
+        if not statuses:
             self._statuses.pop(name, None)
             self._choose_default()
 
@@ -244,26 +247,47 @@ class LoadedModels:
             f"there are: {listed(self.names)}"
         )
 
-    def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
-        """Ready: every required model has a good version, and all that is served has a replica.
+    def problems(self, serves: Callable[[ModelId], bool]) -> dict[str, str]:
+        """Models that should answer and do not, by name, and why.
 
-        What was unloaded on purpose is required no more.
+        A model that was unloaded on purpose has no problem.
+
+        Args:
+            serves: whether a replica that works has the version.
+        """
+        found: dict[str, str] = {}
+        for name in sorted({*self._statuses, *self._required} - {EVERY}):
+            current = self._current.get(name)
+            if current is not None:
+                if not serves(current.id):
+                    found[name] = f"no replica of {current.id} works"
+            elif name not in self._statuses and self._discovered:
+                found[name] = f"the required model {name!r} is not in the repository"
+            elif not self._is_unloaded(name):
+                found[name] = str(self.why_not(name))
+        return found
+
+    def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
+        """Ready: every required model answers, and where none is required, any model does.
+
+        Args:
+            serves: see `problems`.
         """
         if self._unreadable:
             return Readiness(False, ("the repository cannot be read; the log has the reason",))
         if not self._discovered:
             return Readiness(False, ("the repository has not been read yet",))
-        lacking = [self.why_not(name) for name in self.names if self._lacks(name)]
-        reasons = [str(problem) for problem in lacking]
-        if not self.names:
-            reasons.append("the repository holds no model; export one")
+        problems = self.problems(serves)
+        reasons = [] if self._statuses else ["the repository holds no model; export one"]
+        answers = any(name not in problems for name in self._current)
         reasons += [
-            f"no replica of {loaded.id} works" for loaded in self.models() if not serves(loaded.id)
+            text for name, text in problems.items() if name in self._required or not answers
         ]
+        if len(reasons) > MOST_NAMED:
+            reasons[MOST_NAMED:] = [f"and {len(reasons) - MOST_NAMED} more"]
         return Readiness(not reasons, tuple(reasons))
 
-    def _lacks(self, name: str) -> bool:
-        """Whether the model should be served and is not."""
-        states = {status.state for status in self._statuses[name].values()}
-        unloaded = states and states <= {ModelState.UNLOADED, ModelState.DRAINING}
-        return name in self._required and name not in self._current and not unloaded
+    def _is_unloaded(self, name: str) -> bool:
+        """Whether somebody asked for no version of it to be served."""
+        states = {status.state for status in self._statuses.get(name, {}).values()}
+        return bool(states) and states <= {ModelState.UNLOADED, ModelState.DRAINING}

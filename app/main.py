@@ -105,7 +105,7 @@ def create_app(
     ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
-    loaded = LoadedModels(settings.default_model)
+    loaded = LoadedModels(settings.default_model, listed(settings.required_models or ""))
 
     def loading_ended() -> None:
         _calm_gc()
@@ -232,6 +232,7 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
             yield ServedModel(model.id, selection.variant or "plan", selection.precision)
 
     metrics.watch(lambda: lifecycle.readiness().ready, served)
+    metrics.models_unready.set_function(lambda: len(lifecycle.problems()))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
 

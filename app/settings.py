@@ -32,6 +32,7 @@ OPEN_WHERE_UNSET = {
     "TRUSTED_HOSTS": "take any Host header",
 }
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 DEVICE = r"(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+)"
 ORIGIN = re.compile(
     r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
@@ -45,6 +46,13 @@ def _name_or_none(value: str | None) -> str | None:
 def _version_policy(text: str) -> str:
     VersionPolicy.parse(text)
     return text
+
+
+def _model_names(value: str | None) -> str | None:
+    for each in listed(value or ""):
+        if each != "*" and not MODEL_NAME.fullmatch(each):
+            raise ValueError(f"{each!r} is no name of a model; right are digits,pairwise and *")
+    return value or None
 
 
 def _hosts(value: str) -> str:
@@ -93,6 +101,8 @@ class Settings(BaseSettings):
     """Public keys, a PEM file or a folder of such files: only what one of them signed is loaded."""
     default_model: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """The model that /predict means; unset: the only model that there is."""
+    required_models: Annotated[str | None, AfterValidator(_model_names)] = None
+    """Models without which the server is not ready: `digits,pairwise`; `*`: all of its start."""
     devices: str = Field("auto", pattern=rf"^(auto|{DEVICE}(,{DEVICE})*)$")
     """`auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*2`, `cuda:0,cuda:1`."""
     replicas_per_device: int | None = Field(None, ge=1, le=64)

@@ -152,6 +152,12 @@ class Asked:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self.models_unready = Gauge(
+            "torchlane_models_unready",
+            "Models that should answer and do not; GET /models says why.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self.build_info = Gauge(
             "torchlane_build_info",
             "Always 1; the labels say what runs, `compiled` whether it is made as machine code.",

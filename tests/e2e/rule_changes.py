@@ -21,6 +21,7 @@ ROUNDS: tuple[tuple[Change, ...], ...] = (
         ("TorchlaneMemoryGrows", "alerts.yml", "> 256 *", "> 128 *"),
         ("TorchlaneRestarts", "alerts.yml", "[15m]) > 2", "[15m]) > 3"),
         ("TorchlaneNotReady", "alerts.yml", "== 0\n        for: 5m", "== 0\n        for: 2m"),
+        ("TorchlaneModelNotServed", "alerts.yml", "} > 0\n", "} > 1\n"),
     ),
     (
         ("TorchlaneErrors", "alerts.yml", "|backend_failed|", "|"),
@@ -34,6 +35,7 @@ ROUNDS: tuple[tuple[Change, ...], ...] = (
         ("TorchlaneMemoryGrows", "alerts.yml", "> 256 *", "> 512 *"),
         ("TorchlaneRestarts", "alerts.yml", "[15m]) > 2", "[15m]) > 1"),
         ("TorchlaneNotReady", "alerts.yml", "== 0\n        for: 5m", "== 0\n        for: 6m"),
+        ("TorchlaneModelNotServed", "alerts.yml", "> 0\n        for: 5m", "> 0\n        for: 4m"),
     ),
     (
         (

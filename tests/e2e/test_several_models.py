@@ -20,3 +20,17 @@ def test_two_models_of_ones_own_need_no_default(tmp_path: Path) -> None:
         assert "set TORCHLANE_DEFAULT_MODEL; there are: cats, dogs" in answer.json()["error"]
         answer = httpx.post(f"{server.url}/models/dogs/predict", json=asked, verify=PLAIN)
         assert answer.json()["model"] == "dogs"
+
+
+def test_one_damaged_model_of_three_is_reported_and_the_others_are_served(tmp_path: Path) -> None:
+    for name in ("birds", "cats", "dogs"):
+        folder = write_artifact(tmp_path / "models", name)
+    (folder / "script.pt").write_bytes(b"damaged")
+    with running(tmp_path / "models", tmp_path / "log", workers="2") as server:
+        for name, status in (("birds", 200), ("cats", 200), ("dogs", 503)):
+            url = f"{server.url}/models/{name}/predict"
+            assert httpx.post(url, json={"input": [1, 2]}, verify=PLAIN).status_code == status
+        (told,) = httpx.get(f"{server.url}/models/dogs", verify=PLAIN).json()["versions"]
+        assert "script.pt has 7 bytes" in told["problem"]
+        assert server.metric("torchlane_models_unready") == 1
+        assert "model_not_loaded" in server.log

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from app.backends.selection import Selection
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
 from app.installing import BackendFactory
+from app.lifecycle import Lifecycle
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.plan import Form
@@ -130,6 +132,66 @@ async def test_the_default_model(tmp_path: Path) -> None:
         answer = await api.client.post("/predict", json={"input": [1, 2]})
         assert answer.status_code == 404
         assert "which TORCHLANE_DEFAULT_MODEL names; there are: one, two" in answer.json()["error"]
+
+
+ALTERED = "script.pt has 7 bytes"
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "reasons"),
+    [
+        ({}, 200, []),
+        ({"required_models": "good"}, 200, []),
+        ({"required_models": "bad"}, 503, [ALTERED]),
+        ({"required_models": "good, bad"}, 503, [ALTERED]),
+        ({"required_models": "*"}, 503, [ALTERED]),
+        ({"required_models": "absent"}, 503, ["the required model 'absent' is not in the repo"]),
+        ({"default_model": "bad"}, 200, []),
+    ],
+)
+async def test_a_damaged_model_makes_only_itself_unready(
+    tmp_path: Path, settings: dict[str, Any], status: int, reasons: list[str]
+) -> None:
+    write_artifact(tmp_path, "good")
+    (write_artifact(tmp_path, "bad") / "script.pt").write_bytes(b"damaged")
+    async with serving(tmp_path, wait_ready=False, **settings) as api:
+        await settled(api)
+        answer = await api.client.get("/health/ready")
+        assert answer.status_code == status
+        assert len(answer.json()["reasons"]) == len(reasons)
+        for told, wanted in zip(answer.json()["reasons"], reasons, strict=True):
+            assert wanted in told
+        assert await api.metric("torchlane_models_unready") == (
+            2 if "absent" in str(settings) else 1
+        )
+        answer = await api.client.post("/models/good/predict", json={"input": [1, 2]})
+        assert answer.status_code == 200
+        answer = await api.client.post("/models/bad/predict", json={"input": [1, 2]})
+        assert (answer.status_code, answer.json()["code"]) == (503, "model_not_ready")
+        assert ALTERED in answer.json()["error"]
+
+
+async def test_where_nothing_can_be_loaded_the_first_reasons_are_given(tmp_path: Path) -> None:
+    for number in range(12):
+        (write_artifact(tmp_path, f"m{number:02}") / "script.pt").write_bytes(b"damaged")
+    async with serving(tmp_path, wait_ready=False) as api:
+        await settled(api)
+        answer = await api.client.get("/health/ready")
+        assert answer.status_code == 503
+        *reasons, more = answer.json()["reasons"]
+        assert len(reasons) == 10
+        assert "'m00' could not be loaded" in reasons[0]
+        assert more == "and 2 more"
+
+
+async def test_a_model_that_was_unloaded_is_not_required(tmp_path: Path) -> None:
+    for name in ("good", "other"):
+        write_artifact(tmp_path, name)
+    async with serving(tmp_path, required_models="*") as api:
+        lifecycle: Lifecycle = api.app.state.lifecycle
+        await lifecycle.unload("other")
+        assert (await api.client.get("/health/ready")).status_code == 200
+        assert await api.metric("torchlane_models_unready") == 0
 
 
 async def test_a_sentence_names_ten_models_at_most(tmp_path: Path) -> None:

@@ -224,6 +224,19 @@ async def test_the_only_model_stays_the_default_while_it_is_there(publisher: Pub
         assert await answered_by(api) == 1
 
 
+async def test_when_the_default_has_gone_the_only_model_left_is_it(publisher: Publisher) -> None:
+    damaged = publisher.publish(1)
+    (damaged / "script.pt").write_bytes(b"altered")
+    async with serving(publisher.repository, reload_s=0, wait_ready=False) as api:
+        await eventually(lambda: states(api), {1: "failed"})
+        publisher.publish(2, "other")
+        await lifecycle(api).reload()
+        assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 503
+        shutil.rmtree(damaged.parent)
+        await lifecycle(api).reload()
+        assert await answered_by(api) == 2
+
+
 async def test_an_empty_repository_is_ready_when_its_first_model_is(publisher: Publisher) -> None:
     async with serving(publisher.repository, reload_s=LOOK_S, wait_ready=False) as api:
         await asyncio.sleep(2 * LOOK_S)
