@@ -1,4 +1,4 @@
-"""`python -m app [--workers N]`: serves until a signal comes, in one process or in several.
+"""`python -m app [--port 9000 ...]`: serves until a signal comes, in one process or in several.
 
 The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends it at once. One
 process is all there is with one worker. With more, this is the parent, which imports no torch, and
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvicorn
 
+from app.flags import FlagParser, flag_of
 from app.logs import configure_logs
 from app.processes.server import RESERVE, Server
 from app.processes.worker import Place, Worker, obey_parent_alone
@@ -52,40 +53,34 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     """Serve what `create` (app.main.create_app) puts together; returns the exit code."""
     for message in DEPRECATIONS:  # before there are threads, each of which may exchange filters
         ignore_warnings(message=message)
-    options = _parser().parse_args(arguments)
+    options, chosen = _parser().read(arguments)
     place: Place | None = options.worker
     if place is not None:
         obey_parent_alone(place.parent)
     try:
-        settings = _settings(options.workers)
+        settings = load_settings(os.environ, **chosen)
         configure_logs(settings.log_level, settings.log_format)
         if place is None and settings.workers > 1:
             return _supervise(settings)
         return _serve(create or _create_app, settings, place)
     except (SettingsError, ValueError) as error:
-        sys.stderr.write(f"torchlane: {error}\n")
+        problem = str(error)
+        for name in chosen:
+            problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag_of(name)} ")
+        sys.stderr.write(f"torchlane: {problem}\n")
         return USAGE_EXIT_CODE
 
 
-def _settings(workers: str | None) -> Settings:
-    if workers is None:
-        return load_settings(os.environ)
-    try:
-        return load_settings(os.environ, workers=workers)
-    except SettingsError as error:
-        raise SettingsError(str(error).replace(f"{PREFIX}WORKERS=", "--workers ")) from error
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> FlagParser:
+    parser = FlagParser(
+        Settings,
+        PREFIX,
         prog="python -m app",
+        usage="%(prog)s [--FLAG VALUE ...]",
         description="Serve exported models over HTTP.",
-        epilog="Everything else is set by TORCHLANE_ variables: see docs/settings.md.",
-    )
-    parser.add_argument(
-        "--workers",
-        metavar="N",
-        help="processes behind the port (default: TORCHLANE_WORKERS, else 1)",
+        epilog="Each flag is a variable as well, which it wins over: --port 9000 is "
+        "TORCHLANE_PORT=9000. API keys have no flag, because `ps` would show it. "
+        "docs/settings.md says more of each.",
     )
     parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # by the parent
     return parser
@@ -231,7 +226,7 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
 
 
 def _cannot_listen(settings: Settings) -> int:
-    hint = f"is port {settings.port} in use? TORCHLANE_PORT chooses another"
+    hint = f"is port {settings.port} in use? --port (TORCHLANE_PORT) chooses another"
     sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
     return LISTEN_EXIT_CODE
 

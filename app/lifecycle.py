@@ -253,6 +253,9 @@ class Lifecycle:
             LOG.info("ready", models=loaded, unready=list(self.problems()))
         else:
             LOG.error("not_ready", reasons=list(readiness.reasons))
+            if not self.loaded.names:
+                problem = self._repository.why_empty()
+                LOG.error("repository_empty", problem=problem, setting="TORCHLANE_MODEL_DIR")
         pause_s = self._config.reload_s
         if wishes.are_shared:
             pause_s = min(pause_s or WISH_LOOK_S, WISH_LOOK_S)

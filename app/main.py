@@ -84,6 +84,9 @@ def create_app(
         ValueError: if the settings name devices that are not there, or keys that are none.
     """
     processes = worker.of if worker else 1
+    # Settings first: to measure takes seconds.
+    metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
+    guard = _guard(settings, metrics)
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
     preference = Preference(settings.variant, settings.plan_precision)
@@ -97,7 +100,6 @@ def create_app(
         partial(measured_layout, repository, trial, packages) if make_backend is None else None,
     )
     devices = placement.devices
-    metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
     first = worker.index * len(devices) if worker else 0  # no two replicas of a server share a name
     replicas = [
         Replica(f"{device}#{first + n}", device, placement.begin(n))
@@ -145,7 +147,7 @@ def create_app(
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,
-        _guard(settings, metrics),
+        guard,
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
     )

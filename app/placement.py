@@ -262,5 +262,8 @@ def _in_time(measure: Measure) -> Layout | None:
         if isinstance(layout, Layout):
             return layout
         problem = layout
-    LOG.warning("cpu_layout_not_measured", reason=f"{type(problem).__name__}: {problem}")
+    if isinstance(problem, LookupError):  # no model yet, and nothing is wrong with that
+        LOG.info("cpu_layout_not_measured", reason=str(problem))
+    else:
+        LOG.warning("cpu_layout_not_measured", reason=f"{type(problem).__name__}: {problem}")
     return None

@@ -31,9 +31,14 @@ OPEN_WHERE_UNSET = {
     "OPEN_METRICS": "let everybody read /metrics",
     "TRUSTED_HOSTS": "take any Host header",
 }
+# What pydantic's own words leave open, by the type of its error.
+RIGHT = {
+    "byte_size": "; right are 1048576, 16MiB and 1GB",
+    "bool_parsing": "; right are true and false",
+}
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-DEVICE = r"(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+)"
+DEVICE = re.compile(r"cpu(\*[1-9][0-9]?)?|cuda:[0-9]+")
 ORIGIN = re.compile(
     r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
 )
@@ -48,11 +53,35 @@ def _version_policy(text: str) -> str:
     return text
 
 
+def _model_name(value: str | None) -> str | None:
+    if value and not MODEL_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name of a model; right is the name of one, as digits")
+    return value or None
+
+
 def _model_names(value: str | None) -> str | None:
     for each in listed(value or ""):
         if each != "*" and not MODEL_NAME.fullmatch(each):
             raise ValueError(f"{each!r} is no name of a model; right are digits,pairwise and *")
     return value or None
+
+
+def _devices(value: str) -> str:
+    parts = listed(value)
+    if parts == ["auto"]:
+        return "auto"
+    for each in parts:
+        if not DEVICE.fullmatch(each):
+            raise ValueError(f"{each!r} is no device; {_devices_hint(each)}")
+    return ",".join(parts) or "auto"
+
+
+def _devices_hint(given: str) -> str:
+    if given.lower() in ("gpu", "gpus", "cuda", "nvidia"):
+        return "a GPU has a number, as in cuda:0 or cuda:0,cuda:1; auto takes all GPUs"
+    if given == "auto":
+        return "auto stands alone"
+    return "right are auto, cpu, cpu*2 (two replicas) and cuda:0, with commas between several"
 
 
 def _hosts(value: str) -> str:
@@ -82,7 +111,12 @@ class Settings(BaseSettings):
     """Everything that can be set; units stand in the names."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", env_ignore_empty=True, frozen=True, extra="ignore"
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,  # for --help
     )
 
     host: str = "127.0.0.1"
@@ -99,11 +133,11 @@ class Settings(BaseSettings):
     """Seconds between two looks for new versions; 0: only when POST /admin/reload asks."""
     trusted_keys: Path | None = None
     """Public keys, a PEM file or a folder of such files: only what one of them signed is loaded."""
-    default_model: Annotated[str | None, AfterValidator(_name_or_none)] = None
+    default_model: Annotated[str | None, AfterValidator(_model_name)] = None
     """The model that /predict means; unset: the only model that there is."""
     required_models: Annotated[str | None, AfterValidator(_model_names)] = None
-    """Models without which the server is not ready: `digits,pairwise`; `*`: all of its start."""
-    devices: str = Field("auto", pattern=rf"^(auto|{DEVICE}(,{DEVICE})*)$")
+    """Models without which it is not ready: `digits,pairwise`; `*`: all that are there at first."""
+    devices: Annotated[str, AfterValidator(_devices)] = "auto"
     """`auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*2`, `cuda:0,cuda:1`."""
     replicas_per_device: int | None = Field(None, ge=1, le=64)
     """Replicas on each device; unset: one, or with `auto` on a CPU what is measured."""
@@ -116,15 +150,15 @@ class Settings(BaseSettings):
     max_batch_size: int = Field(64, ge=1, le=4096)
     """Items in one batch at most."""
     batch_wait_ms: float = Field(0, ge=0, le=10_000, allow_inf_nan=False)
-    """How long the oldest item waits for company although a replica is idle."""
+    """Milliseconds that the oldest item waits for others although a replica is idle."""
     queue_limit_items: int = Field(1024, ge=1)
     """Items of one model that may wait; more are refused at once."""
     queue_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
     """Bytes of the arrays of one model's items that wait; more are refused at once."""
     request_timeout_ms: float = Field(30_000, gt=0, allow_inf_nan=False)
-    """A request's time where it does not say X-Torchlane-Timeout-Ms; also the most it may say."""
+    """Milliseconds of a request without X-Torchlane-Timeout-Ms; also the most that it may say."""
     hang_s: float = Field(15, gt=0, allow_inf_nan=False)
-    """A forward that takes longer hangs: its replica goes on without it."""
+    """Seconds after which a forward hangs: its replica goes on without it."""
     max_body_bytes: ByteSize = Field(ByteSize(16 * MIB), gt=0)
     """Bytes of one request body at most; `16MiB` and the like are read as well."""
     bodies_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
@@ -132,27 +166,27 @@ class Settings(BaseSettings):
     max_items: int = Field(1024, ge=1)
     """Items of one request at most."""
     max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
-    """Bytes of the arrays in one answer at most; JSON is some times as long."""
+    """Bytes of the arrays in one answer at most; as JSON they are several times as long."""
     cache_bytes: ByteSize = Field(ByteSize(256 * MIB), ge=0)
     """Real bytes of the prediction cache; 0 turns it off."""
     cache_ttl_s: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """How long a prediction is kept at most; unset: for ever."""
+    """Seconds that a prediction is kept at most; unset: for ever."""
     drain_s: float = Field(30, gt=0, allow_inf_nan=False)
-    """Budget of a graceful stop."""
+    """Seconds that a graceful stop may take."""
     api_keys: Annotated[str | None, AfterValidator(_name_or_none)] = Field(None, repr=False)
     """API keys, one entry each, separated by semicolons: hashes, never the keys themselves."""
     api_keys_file: Path | None = None
-    """A file of such entries, one a line, that is read again when it changes."""
+    """A file with a line for each API key; it is read again when it changes."""
     rate_limit: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """Items by time for each key without a limit of its own, such as `100/second`."""
     open_metrics: bool = True
-    """Whether GET /metrics asks for no key; else for one with the scope `metrics`."""
+    """Whether GET /metrics needs no key; `false`: one with the scope `metrics`."""
     trusted_hosts: Annotated[str, AfterValidator(_hosts)] = "*"
     """What the Host header may say: `example.com,*.example.org`; `*`: anything."""
     cors_origins: Annotated[str | None, AfterValidator(_origins)] = None
     """Origins whose scripts may call from a browser: `https://example.com`; `*`: any."""
     head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)
-    """How long the head of a request may take, from the connection's start or its first byte."""
+    """Seconds for the head of a request, from the connection's start or its first byte."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe messages that are written."""
     log_format: Literal["console", "json"] = "console"
@@ -173,7 +207,7 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
 
     Args:
         environment: to look for misspelt names in; the values come from the process's own.
-        chosen: values that win over it, such as those of the command line.
+        chosen: values that win over it, from the command line.
 
     Raises:
         SettingsError: at a wrong value, an unknown TORCHLANE_ name, or an empty one that guards.
@@ -194,11 +228,10 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
     except ValidationError as error:
         lines = []
         for each in error.errors(include_url=False):
-            problem = each["msg"].removeprefix("Value error, ")
+            problem = each["msg"].removeprefix("Value error, ") + RIGHT.get(each["type"], "")
             if not each["loc"]:  # several settings that do not go together; it names them
                 lines.append(problem)
                 continue
-            name = str(each["loc"][0]).upper()
-            name = name if name.startswith(PREFIX) else PREFIX + name
-            lines.append(f"{name}={each['input']!r}: {problem}")
+            name = str(each["loc"][0]).lower().removeprefix(PREFIX.lower())
+            lines.append(f"{PREFIX}{name.upper()}={each['input']!r}: {problem}")
         raise SettingsError("\n".join(lines)) from error

@@ -64,6 +64,19 @@ class Repository:
                 found[folder.name] = versions
         return found
 
+    def why_empty(self) -> str:
+        """What to tell the operator where `versions` finds nothing: the path, and what to do."""
+        root = self.root.absolute()
+        if not root.exists():
+            return f"{root} does not exist; python -m export makes it, or name another folder"
+        if not root.is_dir():
+            return f"{root} is no folder; name the one that holds MODEL/VERSION"
+        if (root / MANIFEST_FILE).exists():
+            return f"{root} is one version of a model; did you mean {root.parent.parent}?"
+        if any(root.glob(f"[1-9]*/{MANIFEST_FILE}")):
+            return f"{root} is the folder of one model; did you mean {root.parent}?"
+        return f"{root} holds no MODEL/VERSION; python -m export writes one with --out {root}"
+
     def stamp(self, model: ModelId) -> Stamp:
         """Changes when a version's files do: their names, sizes and times."""
         try:

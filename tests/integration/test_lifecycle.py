@@ -41,9 +41,12 @@ async def test_live_comes_before_ready(tmp_path: Path) -> None:
 
 
 async def test_an_empty_repository_is_live_not_ready_and_says_why(tmp_path: Path) -> None:
-    async with serving(tmp_path / "none", wait_ready=False) as api:
-        await asyncio.sleep(0.1)
-        body = (await api.client.get("/health/ready")).json()
+    with capture_logs() as logs:
+        async with serving(tmp_path / "none", wait_ready=False) as api:
+            await asyncio.sleep(0.1)
+            body = (await api.client.get("/health/ready")).json()
+        problems = [log["problem"] for log in logs if log["event"] == "repository_empty"]
+        assert [text.partition(" ")[0] for text in problems] == [str(tmp_path / "none")]
         assert body["status"] == "not_ready"
         assert "no model" in body["reasons"][0]
 

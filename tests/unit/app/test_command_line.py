@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
 
 
-def test_the_flag_wins_over_the_variable(
+def test_a_flag_wins_over_its_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCHLANE_WORKERS", "3")
@@ -40,28 +42,79 @@ def test_the_flag_wins_over_the_variable(
     assert "torchlane: 1 worker" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("value", "right"), [("0", "greater than or equal to 1"), ("many", "valid integer")]
-)
-def test_a_wrong_number_is_refused_by_the_flags_name(
-    capsys: pytest.CaptureFixture[str], value: str, right: str
-) -> None:
-    assert main(create, ["--workers", value]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"torchlane: --workers {value!r}: ")
-    assert right in error
-
-
-def test_help_tells_of_the_flag_and_where_the_rest_stands(
+def test_each_setting_that_is_no_secret_has_a_flag_that_is_explained(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(create, ["--help"])
     assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert "--workers N" in text
-    assert "docs/settings.md" in text
-    assert "--worker " not in text
+    words = " ".join(capsys.readouterr().out.split())
+    for name, field in Settings.model_fields.items():
+        flag = f"--{name.replace('_', '-')}"
+        assert field.description, name
+        assert (f"{flag} " in words) == (name != "api_keys"), name
+        if name != "api_keys":
+            assert "".join(field.description.split()) in words.replace(" ", ""), name
+    assert "(default: 256MiB)" in words
+    assert "--worker " not in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--workers", "0"], "--workers '0': Input should be greater than or equal to 1"),
+        (["--port=many"], "--port 'many': Input should be a valid integer"),
+        (["--devices", "gpu"], "--devices 'gpu': 'gpu' is no device; a GPU has a number"),
+        (["--port", "x", "--hang-s", "y"], "--hang-s 'y': Input should be a valid number"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_flags_name(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert main(create, arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("torchlane: --")
+    assert told in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--prot", "1"], "--prot is no flag; did you mean --port?"),
+        (["--max_batch_size=1"], "--max_batch_size is no flag; did you mean --max-batch-size?"),
+        (["serve"], "serve is no flag; --help lists all flags"),
+        (["--port"], "argument --port: expected one argument"),
+        (["--trusted-keys", ""], "--trusted-keys is empty: give it a value or leave it out"),
+        (
+            ["--api-keys", "tl_x"],
+            "--api-keys is no flag, because `ps` would show its value: set TORC",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(create, arguments)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"torchlane: {told}")
+    assert error.count("\n") == 1
+    assert "tl_x" not in error
+
+
+def test_a_wrong_setting_is_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.main.place", lambda *_: pytest.fail("it was measured"))
+    assert main(arguments=["--port", "0", "--rate-limit", "many"]) == 2
+    assert "torchlane: --rate-limit 'many': a limit is a number" in capsys.readouterr().err
+
+
+def test_help_loads_no_torch() -> None:
+    code = "import sys, app.__main__ as m; sys.modules['torch'] = None; m.main(None, ['--help'])"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_one_process_keeps_its_values_in_memory_whatever_the_environment_says(

@@ -13,6 +13,7 @@ from app.errors import ArtifactInvalid
 from app.repository.store import Repository
 from app.types import ModelId
 from export.artifact import digest_of
+from tests.artifacts import write_artifact
 
 PAIRWISE = ModelId("pairwise", 1)
 FILES = ("manifest.json", "manifest.sha256", "script.pt")
@@ -147,3 +148,28 @@ class TestContent:
         digest = digest_of(path).sha256
         path.with_name("manifest.sha256").write_text(f"{digest}  manifest.json\n")
         assert "Invalid JSON" in refusal(root)
+
+
+@pytest.mark.parametrize(
+    ("below", "told"),
+    [
+        ("none", "none does not exist; python -m export makes it"),
+        ("file", "file is no folder; name the one that holds MODEL/VERSION"),
+        ("empty", "empty holds no MODEL/VERSION; python -m export writes one with --out /"),
+        ("models/double", "models/double is the folder of one model; did you mean {root}/models?"),
+        (
+            "models/double/1",
+            "models/double/1 is one version of a model; did you mean {root}/models?",
+        ),
+    ],
+)
+def test_an_empty_repository_says_its_path_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str, told: str
+) -> None:
+    write_artifact(tmp_path / "models", "double")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    repository = Repository(Path(below))  # as one would write it
+    assert repository.versions() == {}
+    assert repository.why_empty().startswith(f"{tmp_path}/" + told.format(root=tmp_path))

@@ -1,0 +1,85 @@
+"""A command line with one flag for each setting: `--port 9000` is TORCHLANE_PORT=9000."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pydantic import ByteSize
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, CliSettingsSource
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def _help(field: FieldInfo) -> str:
+    """What a setting is, and its default."""
+    text = (field.description or "").replace("%", "%%")
+    if field.default is None:
+        return text
+    default = field.default
+    if isinstance(default, ByteSize):
+        default = default.human_readable().replace(".0", "")
+    return f"{text} (default: {default})"
+
+
+class FlagParser(argparse.ArgumentParser):
+    """Reads the flags of all settings that are no secrets; says what is wrong in one sentence.
+
+    A secret, a setting that its own `repr` hides, has no flag: `ps` shows command lines to all.
+
+    Args:
+        settings: what can be set.
+        prefix: of the variables that set the same.
+        more: arguments of `ArgumentParser`.
+    """
+
+    def __init__(self, settings: type[BaseSettings], prefix: str, **more: Any) -> None:
+        super().__init__(allow_abbrev=False, **more)
+        self._prefix = prefix
+        self._fields: dict[str, FieldInfo] = settings.model_fields
+        self._secrets = {name for name, field in self._fields.items() if not field.repr}
+        self._source: CliSettingsSource[Any] = CliSettingsSource(
+            settings,
+            root_parser=self,
+            cli_kebab_case=True,
+            cli_hide_none_type=True,
+            add_argument_method=self._add,
+        )
+
+    def read(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, Any]]:
+        """What was given: other arguments, and settings by their names."""
+        given = self.parse_args(arguments)
+        settings = {name: value for name, value in vars(given).items() if name in self._fields}
+        empty = next((name for name, value in settings.items() if value == ""), None)
+        if empty is not None:
+            self.error(f"{flag_of(empty)} is empty: give it a value or leave it out")
+        return given, self._source(parsed_args=settings)()
+
+    def error(self, message: str) -> NoReturn:
+        """End with what is wrong, without a usage of fifty lines."""
+        wrong = message.removeprefix("unrecognized arguments: ")
+        if wrong != message:
+            message = self._unknown(wrong.partition(" ")[0].partition("=")[0])
+        self.exit(2, f"torchlane: {message}\n")
+
+    def _add(self, parser: argparse.ArgumentParser, *names: str, **how: Any) -> None:
+        """Add the flag of a setting, as the source wants it, with a help of our own."""
+        if how["dest"] not in self._secrets:
+            how["help"] = _help(self._fields[how["dest"]])
+            argparse.ArgumentParser.add_argument(parser, *names, **how)
+
+    def _unknown(self, flag: str) -> str:
+        name = flag.removeprefix("--").replace("-", "_")
+        if name in self._secrets:
+            variable = f"{self._prefix}{name.upper()}"
+            return f"{flag} is no flag, because `ps` would show its value: set {variable}"
+        known = [flag_of(each) for each in self._fields if each not in self._secrets]
+        close = difflib.get_close_matches(flag, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else "--help lists all flags"
+        return f"{flag} is no flag; {hint}"

@@ -1,0 +1,46 @@
+"""A server that is set by flags, in one process and in several."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import PLAIN, free_port
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_flags_reach_every_process_and_win_over_the_environment(
+    tmp_path: Path, workers: str
+) -> None:
+    write_artifact(tmp_path / "models", "double")
+    port = free_port()
+    flags = ["--port", str(port), "--model-dir", str(tmp_path / "models"), "--workers", workers]
+    flags += ["--devices=cpu", "--queue-limit-items=7", "--log-format", "json"]
+    environment = {**os.environ, "TORCHLANE_PORT": "1", "TORCHLANE_QUEUE_LIMIT_ITEMS": "9"}
+    command = [sys.executable, "-m", "app", *flags]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
+        while not answers(f"{url}/health/ready") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        scraped = httpx.get(f"{url}/metrics", verify=PLAIN).text
+        limit = f'torchlane_queue_limit_items{{model="double",version="1"}} {7 * int(workers)}.0'
+        assert limit in scraped
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, verify=PLAIN).status_code == 200
+    except httpx.TransportError:
+        return False
