@@ -181,15 +181,14 @@ class Installer:
             return backend
 
         def prove(replica: str, backend: Backend, between: Between) -> None:
-            golden.replay(backend, (), between)
-            backend.warm_up(golden.batches(self._buckets), between)
-            took_s = golden.replay(backend, self._buckets, between)  # warming may choose others
-            batch_s[replica] = took_s
+            largest = backend.warm_up(golden.batches(self._buckets), between)
+            sizes = [size for size in self._buckets if size <= largest]
+            batch_s[replica] = golden.replay(backend, sizes, between)  # by what warming has chosen
 
         def installed(replica: str) -> None:  # it may be late, or a rebuilt one
             self._engine.measured(artifact.id, replica, batch_s[replica])
 
-        return Maker(places, load, prove, installed)
+        return Maker(places, load, prove, golden.probe, installed)
 
 
 def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:

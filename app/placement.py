@@ -157,7 +157,7 @@ def measured_layout(
     if stages(selection) > 1:
         return candidates[0]  # several replicas would be its stages
     batch_size = _quick_size(artifact.manifest, trial.max_batch_size)
-    batch = Golden(artifact.manifest, selection.tolerance).batches([batch_size])[0]
+    batch = next(Golden(artifact.manifest, selection.tolerance).batches([batch_size]))
     backends: dict[bool, Backend] = {}
     try:
         # Where there is one replica the form may hold the GIL, see `TorchBackends.make`.

@@ -36,19 +36,21 @@ class Maker(NamedTuple):
     Attributes:
         hosts: names of the replicas that it is for, and the devices that each uses for it.
         load: makes a loaded backend.
-        prove: in the replica's thread.
+        prove: warms a loaded backend and replays examples on it.
+        check: runs one example, in the replica's thread.
         installed: told on the event loop.
     """
 
     hosts: Mapping[str, Sequence[Device]]
     load: Callable[[str], Backend]
     prove: Callable[[str, Backend, Between], None]
+    check: Callable[[Backend], None]
     installed: Callable[[str], None]
 
     async def install(self, model: ModelId, replica: Replica) -> None:
         """Load it there, prove it there."""
         load, prove = partial(self.load, replica.name), partial(self.prove, replica.name)
-        await replica.install(model, load, prove)
+        await replica.install(model, load, prove, lambda backend, _: self.check(backend))
         self.installed(replica.name)
 
 
@@ -242,19 +244,33 @@ class Upkeep:
             for replica in self.replicas:
                 if watch.hangs(replica):
                     self._hangs(replica)
+                if replica.proving is not None and watch.hangs(replica.proving):
+                    self._proof_hangs(replica)
 
     def _hangs(self, replica: Replica) -> None:
-        lost_threads = sum(each.lost_threads for each in self.replicas) + 1
-        problem = f"{replica.name} has been in native code for more than {self._hang_s:g} s"
-        fault: ReplicaError = ReplicaHangs(problem)
         used = [d for maker in self._makers.values() for d in maker.hosts.get(replica.name, ())]
-        if any(d.kind == "cuda" for d in (replica.device, *used)):  # it runs that forward still
-            fault = DeviceLost(problem)
-        elif lost_threads > MOST_LOST_THREADS:
-            fault = DeviceLost(f"{problem}, as {lost_threads - 1} threads before it have")
+        # A GPU still runs that forward.
+        is_lost = any(device.kind == "cuda" for device in (replica.device, *used))
+        fault = self._hang(replica.name, is_lost=is_lost)
         ran = replica.give_up_thread(fault)
         if not ran:  # else the engine tells
             self.replica_failed(replica, fault)
+
+    def _proof_hangs(self, replica: Replica) -> None:
+        fault = self._hang(f"what is being loaded on {replica.name}", is_lost=False)
+        kind = _kind(fault)
+        self._metrics.replica_faults.labels(replica.name, str(replica.device), kind).inc()
+        replica.give_up_proof(fault)
+
+    def _hang(self, name: str, *, is_lost: bool) -> ReplicaError:
+        """The fault of a thread that hangs; too many of them take all cores."""
+        lost_threads = sum(each.lost_threads for each in self.replicas)
+        problem = f"{name} has been in native code for more than {self._hang_s:g} s"
+        if is_lost:
+            return DeviceLost(problem)
+        if lost_threads >= MOST_LOST_THREADS:
+            return DeviceLost(f"{problem}, as {lost_threads} threads before it have")
+        return ReplicaHangs(problem)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import structlog
@@ -17,7 +17,10 @@ Between: TypeAlias = Callable[[], None]
 
 
 class Backend(Protocol):
-    """Called in the order load, warm_up, run..., close; all but `load` in its replica's thread.
+    """Called in the order load, warm_up, run..., close, by one thread at a time.
+
+    `run` and `close` are called in the replica's thread. A backend on a device that works by itself
+    is warmed there too; others are warmed in a thread of their own (`app.engine.proving`).
 
     Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """
@@ -30,12 +33,17 @@ class Backend(Protocol):
             ReplicaError: if the device refuses.
         """
 
-    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
         """Run each batch at least three times: TorchScript specialises on the second and third.
 
         Args:
-            batches: one per bucket, input name -> array with the batch axis.
+            batches: input name -> array with the batch axis, in ascending sizes; several of one
+                size have different shapes. They are taken one by one: each may be made when it is
+                asked for.
             between: called between forwards.
+
+        Returns:
+            the largest batch that it is worth running, in items; it is not warmed beyond that.
         """
 
     def run(self, inputs: Arrays) -> Arrays:

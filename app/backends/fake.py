@@ -7,11 +7,11 @@ whose answer it got, and does whatever its script says on the way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from app.backends.base import Between
+from app.backends.base import Between, size_of
 from app.types import Arrays, ServedStep, Serving
 from models.plan import nothing
 
@@ -47,13 +47,16 @@ class FakeBackend:
         if self.refusal is not None:
             raise self.refusal
 
-    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
         """See `Backend`."""
         self.calls.append("warm_up")
+        largest = 1
         for batch in batches:
+            largest = size_of(batch)
             for _ in range(3):
                 between()
                 self.run(batch)
+        return largest
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 import torch
 
-from app.backends.base import Between, Launched
+from app.backends.base import Between, Launched, size_of
 from app.backends.cuda import streams_of
 from app.backends.faults import faults_of
 from app.backends.lane import Lane
@@ -89,15 +89,18 @@ class FormBackend(ABC):
             LOG.error("form_not_loaded", file=name, form=str(self.form), error=str(error))
             raise self.refused(name) from error
 
-    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
         """See `Backend`."""
+        largest = 1
         for batch in batches:
+            largest = size_of(batch)
             for _ in range(WARM_RUNS):
                 between()
                 self.run(batch)
             lane = self._on_lane()
             if lane is not None:
                 lane.capture(batch, self.variant.tolerance, between)
+        return largest
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""

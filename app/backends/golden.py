@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from app.backends.base import Backend, Between
 from app.errors import ArtifactInvalid
@@ -36,13 +36,11 @@ class Golden:
             by_shape.setdefault(_shapes(inputs), []).append(index)
         self._groups = tuple(by_shape.values())
 
-    def batches(self, sizes: Sequence[int]) -> list[Arrays]:
-        """One batch per size and shape of example, to warm a backend with."""
-        return [
-            self._batch([group[row % len(group)] for row in range(size)])
-            for group in self._groups
-            for size in sizes
-        ]
+    def batches(self, sizes: Sequence[int]) -> Iterator[Arrays]:
+        """One batch per size and shape of example, to warm a backend with; made when asked for."""
+        for size in sizes:
+            for group in self._groups:
+                yield self._batch(self._rows(group, size))
 
     def probe(self, backend: Backend) -> None:
         """Replay the first example alone.
@@ -58,30 +56,42 @@ class Golden:
     ) -> dict[int, float]:
         """Replay every example alone, then those of one shape together in batches of every size.
 
-        Different examples stand side by side: none may find its way into another's answer.
-
         Args:
             backend: a loaded one.
             sizes: of the batches.
             between: called between forwards.
 
         Returns:
-            batch size -> seconds of its run; where shapes differ, of the slowest.
+            batch size -> seconds of its run, see `replay_at`; size 1 is always among them.
 
         Raises:
             ArtifactInvalid: if an answer is wrong, naming example, output and difference.
             BackendError: if there is none.
         """
-        for index in range(len(self._examples)):
-            between()
-            self._check(backend, [index])
-        took_s: dict[int, float] = {}
+        return {size: self.replay_at(backend, size, between) for size in dict.fromkeys((1, *sizes))}
+
+    def replay_at(self, backend: Backend, size: int, between: Between = nothing) -> float:
+        """Replay the examples in batches of one size: each alone, or different ones side by side.
+
+        None may find its way into another's answer. For arguments and errors see `replay`.
+
+        Returns:
+            seconds of a run; where shapes differ, of the slowest.
+        """
+        slowest_s = 0.0
         for group in self._groups:
-            for size in sizes:
+            batches = [[each] for each in group] if size == 1 else [self._rows(group, size)]
+            taken_s = []
+            for rows in batches:
                 between()
-                seconds = self._check(backend, [group[row % len(group)] for row in range(size)])
-                took_s[size] = max(seconds, took_s.get(size, 0.0))
-        return took_s
+                taken_s.append(self._check(backend, rows))
+            slowest_s = max(slowest_s, min(taken_s))
+        return slowest_s
+
+    @staticmethod
+    def _rows(group: Sequence[int], size: int) -> list[int]:
+        """Which examples a batch of `size` items is made of."""
+        return [group[row % len(group)] for row in range(size)]
 
     def _batch(self, indices: Sequence[int]) -> Arrays:
         return stack([self._examples[index][0] for index in indices])

@@ -11,7 +11,7 @@ import statistics
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -195,9 +195,9 @@ class PipelineBackend(TorchScriptBackend):
         ]
         self._pipeline = Pipeline(stages, self._begin)
 
-    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
-        """See `Backend`; finds out into how many parts a batch of each size is best cut."""
-        pipeline = self._loaded()
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
+        """See `Backend`; measures into how many parts a batch of each size is best cut."""
+        pipeline, rows = self._loaded(), 1
         for batch in batches:
             rows = size_of(batch)
             runs: dict[int, Callable[[], object]] = {}
@@ -206,6 +206,7 @@ class PipelineBackend(TorchScriptBackend):
                     runs[parts] = partial(self._run_in, parts, batch)
             taken = time_interleaved(runs, ROUNDS, BUDGET_S, between)
             pipeline.cut(rows, min(taken, key=lambda parts: statistics.median(taken[parts])))
+        return rows
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""

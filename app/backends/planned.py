@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
+from typing import TypeAlias, cast
 
 import structlog
 
 from app.backends.base import Backend, Between, Launched, LaunchingBackend, close_safely, size_of
 from app.backends.golden import Golden
+from app.backends.growth import SLOW_S, Growth
 from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
 from models.plan import (
@@ -38,6 +41,8 @@ PATIENCE_S = 60.0  # with another replica that measures
 LOOK_S = 0.001  # between two looks at what else a waiting thread could do
 TIMING_BUDGET_S = 0.5  # per batch size: a large model gets fewer rounds, but MIN_ROUNDS
 
+Sized: TypeAlias = Iterable[tuple[int, Sequence[Arrays]]]  # size -> a batch of each shape
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -59,10 +64,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a server measured itself."""
+    """What a server measured itself.
+
+    Attributes:
+        steps: the fastest form by batch size.
+        median_us: form -> batch size -> microseconds of a forward.
+        largest: the largest batch that is worth running.
+    """
 
     steps: tuple[Step, ...]
     median_us: Mapping[str, Mapping[int, float]]
+    largest: int
 
 
 class Measurements:
@@ -150,26 +162,23 @@ class PlannedBackend:
                 raise VariantUnusable("; ".join(dict.fromkeys(refusals)))
             self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
 
-    def warm_up(self, batches: Sequence[Arrays], between: Between = nothing) -> None:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
         """See `Backend`; replays the golden examples on every form, and measures where it must.
 
         Raises:
             ArtifactInvalid: if a form answers wrongly.
             ModelError: if a planned form, or every form, fails.
         """
-        by_size: dict[int, list[Arrays]] = {}
-        for batch in batches:
-            by_size.setdefault(size_of(batch), []).append(batch)
-        if self._stored is not None or self._measured is not None:
-            for form, part in self._loaded.items():
-                served = [size for size in by_size if form_at(self._steps, size) == form]
-                _warm(part, by_size, sorted(served), between)
-            return
-        sizes = self._warm_contestants(by_size, between)
-        if len(self._loaded) > 1 and by_size:
+        groups = itertools.groupby(batches, key=size_of)
+        if (first := next(((size, list(same)) for size, same in groups), None)) is None:
+            return 1
+        later = ((size, list(same)) for size, same in groups)
+        sized = itertools.chain([first], later)
+        if len(self._loaded) > 1 and self._stored is None and self._measured is None:
             key = (self._key, tuple(self._loaded))  # another replica may have lost a form
+            # Whoever measures takes all batches, and has warmed what it chooses.
             self._measured = self._measurements.get(
-                key, lambda: self._measure(by_size, sizes, between), between
+                key, lambda: self._measure(sized, between), between
             )
             self._steps = self._measured.steps
             LOG.info(
@@ -177,9 +186,12 @@ class PlannedBackend:
                 processor=str(self._processor),
                 steps={step.up_to: str(step.form) for step in self._steps},
             )
-        else:
-            self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
         self._close_unused()
+        if self._measured is None:
+            return self._warm(sized, between)
+        largest = self._measured.largest
+        self._warm(itertools.takewhile(lambda each: each[0] <= largest, sized), between)
+        return largest
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""
@@ -241,47 +253,65 @@ class PlannedBackend:
                 self._loaded[form] = part
         return refusals
 
-    def _warm_contestants(
-        self, by_size: Mapping[int, Sequence[Arrays]], between: Between
-    ) -> dict[Form, set[int]]:
-        """Warm every form; one that fails here is dropped while there are others.
+    def _warm(self, sized: Sized, between: Between) -> int:
+        """Warm the form that serves each size; returns the largest size that is worth running."""
+        growth, largest, proved = Growth(), 1, set[Form]()
+        for largest, same in sized:
+            form = form_at(self._steps, largest)
+            part = self._loaded[form]
+            if form not in proved and largest > 1:
+                part.golden.replay_at(part.backend, 1, between)
+            proved.add(form)
+            seconds = _warm_at(part, largest, same, between)
+            longest_s = _gil_s(part, same)
+            if longest_s > GIL_LIMIT_S:
+                LOG.warning(
+                    "forward_stops_the_process",
+                    batch_size=largest,
+                    milliseconds=round(longest_s * 1000, 2),
+                    limit=GIL_LIMIT_S * 1000,
+                    instead="serve the plan, or a TorchScript variant",
+                )
+            if not growth.goes_on(largest, seconds):
+                break
+        return largest
 
-        Returns:
-            at which sizes each form may run.
+    def _measure(self, sized: Sized, between: Between) -> Measured:
+        """Hold a contest: warm every form at ascending sizes, time all in turns, and choose.
+
+        A form that fails is dropped while there are others. One that holds the GIL, and so stops
+        the whole process, runs up to the first size at which it does so for too long.
         """
-        sizes: dict[Form, set[int]] = {}
-        for form, part in list(self._loaded.items()):
-            try:
-                alone = len(self._loaded) == 1
-                ascending = sorted(by_size)
-                sizes[form] = _warm(part, by_size, ascending, between, stop_at_limit=not alone)
-            except ModelError as error:
-                if len(self._loaded) == 1:
-                    raise
-                LOG.error("form_dropped", form=str(form), problem=str(error))
-                close_safely(self._loaded.pop(form).backend)
-        return sizes
-
-    def _measure(
-        self,
-        by_size: Mapping[int, Sequence[Arrays]],
-        sizes: Mapping[Form, set[int]],
-        between: Between,
-    ) -> Measured:
+        growth, largest = Growth(), 1
         rounds: dict[int, dict[Form, list[float]]] = {}
-        for size, same in sorted(by_size.items()):
-            runs = {
-                form: _runner(part.backend, same)
-                for form, part in self._loaded.items()
-                if size in sizes[form]
-            }
+        contestants = list(self._loaded)
+        for largest, same in sized:
+            for form in tuple(contestants):
+                part = self._loaded[form]
+                try:
+                    _warm_at(part, largest, same, between)
+                    is_out = len(contestants) > 1 and _gil_s(part, same) > GIL_LIMIT_S
+                except ModelError as error:
+                    if len(self._loaded) == 1:
+                        raise
+                    LOG.error("form_dropped", form=str(form), problem=str(error))
+                    close_safely(self._loaded.pop(form).backend)
+                    for measured in rounds.values():
+                        measured.pop(form, None)
+                    is_out = True
+                if is_out:
+                    contestants.remove(form)
+            runs = {form: _runner(self._loaded[form].backend, same) for form in contestants}
             taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
-            rounds[size] = {form: [t / len(same) for t in times] for form, times in taken.items()}
+            rounds[largest] = {f: [t / len(same) for t in times] for f, times in taken.items()}
+            quickest_s = min(min(times) for times in rounds[largest].values())
+            if not growth.goes_on(largest, quickest_s):
+                break
         holds_gil = [form for form, part in self._loaded.items() if part.holds_gil]
         allowed = within_limits(rounds, holds_gil)
         candidates = tuple(self._loaded)
         steps = self._choose(allowed, candidates) or self._choose(rounds, candidates)
-        return Measured(steps, _medians_us(rounds))
+        return Measured(steps, _medians_us(rounds), largest)
 
     def _close_unused(self) -> None:
         used = {step.form for step in self._steps}
@@ -289,45 +319,25 @@ class PlannedBackend:
             close_safely(self._loaded.pop(form).backend)
 
 
-def _warm(
-    part: Part,
-    by_size: Mapping[int, Sequence[Arrays]],
-    sizes: Sequence[int],
-    between: Between,
-    *,
-    stop_at_limit: bool = False,
-) -> set[int]:
-    """Warm a form at ascending sizes and replay the golden examples on it.
-
-    A form that holds the GIL stops the whole process while it runs: it gets no further than to the
-    first size at which it does so for too long, or, where it must serve, says so.
+def _warm_at(part: Part, size: int, same: Sequence[Arrays], between: Between) -> float:
+    """Warm a form at one size and replay the golden examples on it.
 
     Returns:
-        the sizes at which it was warmed.
+        seconds of a forward; of a slow one the quicker of two, for one may be held up.
     """
-    warmed: list[int] = []
-    for size in sizes:
-        part.backend.warm_up(by_size[size], between)
-        if part.holds_gil:
-            longest_s = max(_seconds(part.backend, batch) for batch in by_size[size])
-            if longest_s > GIL_LIMIT_S and stop_at_limit:
-                break
-            if longest_s > GIL_LIMIT_S:
-                LOG.warning(
-                    "forward_stops_the_process",
-                    batch_size=size,
-                    milliseconds=round(longest_s * 1000, 2),
-                    limit=GIL_LIMIT_S * 1000,
-                    instead="serve the plan, or a TorchScript variant",
-                )
-        warmed.append(size)
-    part.golden.replay(part.backend, warmed, between)
-    return set(warmed)
+    part.backend.warm_up(same, between)
+    seconds = part.golden.replay_at(part.backend, size, between)
+    if seconds < SLOW_S:
+        return seconds
+    return min(seconds, part.golden.replay_at(part.backend, size, between))
 
 
-def _seconds(backend: Backend, batch: Arrays) -> float:
-    """The least of a few: whatever else the machine does is no fault of the form."""
-    return min(seconds_of(lambda: backend.run(batch)) for _ in range(WARM_RUNS))
+def _gil_s(part: Part, same: Sequence[Arrays]) -> float:
+    """For how long a forward holds the GIL; the least of a few, for each may be held up."""
+    if not part.holds_gil:
+        return 0.0
+    runs = [partial(part.backend.run, batch) for batch in same]
+    return max(min(seconds_of(run) for _ in range(WARM_RUNS)) for run in runs)
 
 
 def _runner(backend: Backend, batches: Sequence[Arrays]) -> Callable[[], object]:

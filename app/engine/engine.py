@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -211,12 +211,16 @@ class Engine:
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
             contract: what its batches must come to.
-            batch_s: replica -> items of a batch -> seconds, as measured before it serves. One that
-                was not measured, for it lacks the model yet, is taken to be as the slowest.
+            batch_s: replica -> items of a batch -> seconds, as measured before it serves; batches
+                are no larger than what was measured. A replica that was not measured, for it lacks
+                the model yet, is taken to be as the slowest.
         """
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items, self._config.queue_limit_bytes)
         batches = self._config.batches
+        if largest := min((max(each) for each in batch_s.values() if each), default=0):
+            size = min(batches.max_batch_size, largest)
+            batches = replace(batches, max_batch_size=size)
         now = self._clock.now()
         slowest = max(batch_s.values(), key=_largest_s, default={})
         paces = {
@@ -247,7 +251,7 @@ class Engine:
         served = self._models.get(model)
         if served is not None:
             pace = served.line.paces[replica]
-            pace.times = BatchTimes(self._config.batches.max_batch_size, batch_s)
+            pace.times = BatchTimes(served.line.limits.max_batch_size, batch_s)
             pace.ran_at = self._clock.now()
 
     async def retire(self, model: ModelId) -> None:

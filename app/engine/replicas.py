@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from app.backends.base import Backend, Between, close_safely
-from app.engine.handover import Handover, in_thread, tell, unless_done
+from app.engine.handover import Handover, in_thread, unless_done
+from app.engine.proving import ProvingThread, call_in
 from app.engine.threads import Begun, Job, Later, ReplicaThread
 from app.errors import DeviceLost, ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
@@ -19,7 +20,7 @@ T = TypeVar("T")
 OVERDUE_S = 1.0  # a batch that is late by so much and a full batch may never come
 LOAD_LIMIT_S = 900.0  # a load, which is no step of a thread that is watched, hangs after it
 
-# Proves a loaded backend in the replica's thread: warms it, replays examples.
+# Proves a loaded backend: warms it, replays examples.
 Prove: TypeAlias = Callable[[Backend, Between], None]
 
 
@@ -57,6 +58,8 @@ class Replica:
         newest_s: what the batch that was started last is expected to take; likewise.
         newest_off_s: how far that may be from the truth, its mean deviation; likewise.
         busy_off_s: the same of `busy_until`.
+        proving: the thread in which a model that is being installed proves itself; None: there is
+            none.
     """
 
     def __init__(
@@ -71,7 +74,8 @@ class Replica:
         self.models: dict[ModelId, Serving] = {}
         self._begin = begin
         self._thread = ReplicaThread(f"replica-{name}", begin)
-        self._lost: list[ReplicaThread] = []
+        self._lost: list[ReplicaThread | ProvingThread] = []
+        self.proving: ProvingThread | None = None
         # What makes each batch that it has fail, in the order in which they end.
         self._running: deque[Callable[[BaseException], None]] = deque()
         self._overlaps = False  # would what runs go on beside another batch?
@@ -192,17 +196,23 @@ class Replica:
         return self._thread.beat
 
     async def install(
-        self, model: ModelId, load: Callable[[], Backend], prove: Prove = nothing_to_prove
+        self,
+        model: ModelId,
+        load: Callable[[], Backend],
+        prove: Prove = nothing_to_prove,
+        check: Prove = nothing_to_prove,
     ) -> None:
-        """Load a model beside what is served, prove it in the thread, and keep it.
+        """Load a model beside what is served, prove it, and keep it.
 
-        It replaces an older backend of the same model. Batches are run between the steps of the
-        proof, so that nobody waits for the whole of it.
+        It replaces an older backend of the same model. On a CPU it is proved in a thread of its
+        own, so that what is served waits for no forward of it but those of `check`. The forwards of
+        another device belong to the replica's thread, where batches run between them.
 
         Args:
             model: its name and version.
             load: makes a loaded backend; in a thread of its own.
-            prove: in the replica's thread.
+            prove: warms it, replays examples.
+            check: the last step, in the replica's thread; a few short forwards.
 
         Raises:
             Exception: whatever these raise; an older backend stays then.
@@ -212,11 +222,15 @@ class Replica:
                 backend = await in_thread(load, close_safely)
         except TimeoutError as error:
             raise ReplicaHangs(f"{model} was not loaded within {LOAD_LIMIT_S:g} s") from error
+        if self.device.kind == "cpu":
+            await self._prove_beside(backend, prove)
+            prove = nothing_to_prove
         thread = self._thread
 
         def job() -> Serving:
             try:
                 prove(backend, thread.between)
+                check(backend, thread.between)
             except BaseException:
                 close_safely(backend)
                 raise
@@ -227,6 +241,13 @@ class Replica:
             return backend.serving()
 
         self.models[model] = await self.call(job)
+
+    async def _prove_beside(self, backend: Backend, prove: Prove) -> None:
+        self.proving = ProvingThread(self.name, self._begin)
+        try:
+            await self.proving.prove(backend, prove)
+        finally:
+            self.proving = None
 
     async def remove(self, model: ModelId) -> None:
         """Close a model's backend; harmless when there is none."""
@@ -252,20 +273,9 @@ class Replica:
             ReplicaError: if the thread was given up meanwhile.
             Exception: whatever `work` raises.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def job() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # handed to the awaiting side, not swallowed
-                tell(loop, unless_done, future.set_exception, future, error)
-            else:
-                tell(loop, unless_done, future.set_result, future, result)
-
+        future = call_in(self._thread, work)
         self._calls.add(future)
         future.add_done_callback(self._calls.discard)
-        self._thread.do(Job(job, is_batch=False))
         return await future
 
     @property
@@ -278,6 +288,12 @@ class Replica:
         """Threads that were given up and have not come back."""
         self._lost = [thread for thread in self._lost if thread.is_alive()]
         return len(self._lost)
+
+    def give_up_proof(self, fault: ReplicaError) -> None:
+        """What is being proved hangs: it is not installed; the replica serves on."""
+        if self.proving is not None:
+            self._lost.append(self.proving)
+            self.proving.give_up(fault)
 
     def give_up_thread(self, fault: ReplicaError) -> bool:
         """Its thread hangs: go on with a new one, which has no models yet. It is sick then.
@@ -300,6 +316,8 @@ class Replica:
         self._thread.start()
         for future in tuple(self._calls):
             unless_done(future.set_exception, future, waited)
+        if self.proving is not None:  # not to blame; what served here is installed first
+            self.proving.give_up(ReplicaError(f"{fault}, while this was being loaded"))
         ran = bool(self._running)
         for give_up in tuple(self._running):
             give_up(fault)

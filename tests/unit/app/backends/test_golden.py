@@ -35,8 +35,7 @@ class TestReplay:
         golden([1], [2], [3, 9], [4, 9]).replay(backend, [2, 3])
         alone, batched = backend.batches[:4], backend.batches[4:]
         assert alone == [[1], [2], [3], [4]]
-        assert [len(batch) for batch in batched] == [2, 3, 2, 3]
-        assert batched == [[1, 2], [1, 2, 1], [3, 4], [3, 4, 3]]
+        assert batched == [[1, 2], [3, 4], [1, 2, 1], [3, 4, 3]]
 
     def test_it_says_how_long_batches_took(self) -> None:
         def takes_its_time(inputs: Arrays) -> None:
@@ -123,8 +122,8 @@ class TestProbe:
 
 class TestBatches:
     def test_one_per_shape_and_size(self) -> None:
-        batches = golden([1], [2], [3, 9]).batches([1, 4])
-        assert [batch["x"].shape for batch in batches] == [(1, 1), (4, 1), (1, 2), (4, 2)]
+        batches = list(golden([1], [2], [3, 9]).batches([1, 4]))
+        assert [batch["x"].shape for batch in batches] == [(1, 1), (1, 2), (4, 1), (4, 2)]
         np.testing.assert_array_equal(batches[3]["x"], [[3, 9]] * 4)
 
     def test_a_backend_can_be_warmed_with_them(self) -> None:

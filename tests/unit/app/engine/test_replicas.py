@@ -19,12 +19,13 @@ from app.types import Device, ModelId
 from tests.unit.app.engine.harness import until
 
 MODEL = ModelId("m", 1)
+GPU = Device("cuda", 0)  # models are proved in the replica's thread; a CPU: see test_proving.py
 
 
 async def test_all_but_loading_happens_in_one_thread_of_its_own() -> None:
     threads: set[int] = set()
     loaders: set[int] = set()
-    replica = Replica("r", Device("cpu"), lambda: threads.add(threading.get_ident()))
+    replica = Replica("r", GPU, lambda: threads.add(threading.get_ident()))
     replica.open()
 
     def load() -> FakeBackend:
@@ -190,7 +191,7 @@ def _raises(error: BaseException) -> bool:
 
 
 async def test_batches_are_run_between_the_parts_of_a_load_and_other_calls_after_it() -> None:
-    replica = Replica("r", Device("cpu"))
+    replica = Replica("r", GPU)
     replica.open()
     await replica.install(MODEL, FakeBackend)
     order: list[str] = []
@@ -241,7 +242,7 @@ async def test_a_proof_that_fails_closes_what_was_loaded() -> None:
 class TestGivingUpAThread:
     @pytest.fixture
     async def replica(self) -> Replica:
-        replica = Replica("r", Device("cpu"))
+        replica = Replica("r", GPU)
         replica.open()
         self.backend, self.go_on = FakeBackend(), threading.Event()
         await replica.install(MODEL, lambda: self.backend)

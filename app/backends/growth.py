@@ -1,0 +1,27 @@
+"""When larger batches stop paying: a slow model is not warmed at sizes that gain nothing."""
+
+from __future__ import annotations
+
+SLOW_S = 0.1  # quicker forwards are cheap to warm at every size
+LEAST_GAIN = 0.05  # of the time per item that a larger batch must save to be worth its latency
+IN_A_ROW = 2  # sizes without a gain: one may have been held up by other work on the machine
+
+
+class Growth:
+    """Follows the forwards of one model at ascending batch sizes.
+
+    Once a forward is slow and two larger sizes in a row have saved hardly any time per item, the
+    model is bound by computing: a still larger batch would take longer and answer no more items.
+    """
+
+    def __init__(self) -> None:
+        self._item_s = float("inf")  # the least so far
+        self._without_gain = 0
+
+    def goes_on(self, size: int, seconds: float) -> bool:
+        """Whether to try a larger batch after one of `size` items, which took `seconds`."""
+        item_s = seconds / size
+        gains = item_s < (1 - LEAST_GAIN) * self._item_s
+        self._item_s = min(item_s, self._item_s)
+        self._without_gain = 0 if gains or seconds < SLOW_S else self._without_gain + 1
+        return self._without_gain < IN_A_ROW
