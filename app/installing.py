@@ -122,7 +122,9 @@ class Installer:
         codec = codec_for(manifest)
         outputs = tuple(spec.name for spec in manifest.outputs)
         contract = Contract(outputs, golden.probe, codec.finish)
-        self._engine.publish(model, f"{artifact.digest}:{selection.label}", contract, batch_s)
+        identity = f"{artifact.digest}:{selection.label}"
+        largest = min(max(sizes) for sizes in batch_s.values())
+        self._engine.publish(model, identity, contract, batch_s, largest)
         loaded.publish(LoadedModel(model, manifest, codec, selection, artifact.signed_by))
         count = sum(replica.serves(model) for replica in self._upkeep.replicas)
         LOG.info("model_loaded", model=str(model), serves=selection.label, replicas=count)

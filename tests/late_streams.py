@@ -219,4 +219,5 @@ def put_everything_off(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
         return found
 
     monkeypatch.setattr(FormBackend, "streams", streams)
+    monkeypatch.setattr(FormBackend, "works_by_itself", True)
     return made

@@ -19,8 +19,8 @@ Between: TypeAlias = Callable[[], None]
 class Backend(Protocol):
     """Called in the order load, warm_up, run..., close, by one thread at a time.
 
-    `run` and `close` are called in the replica's thread. A backend on a device that works by itself
-    is warmed there too; others are warmed in a thread of their own (`app.engine.proving`).
+    `run` and `close` are called in the replica's thread. So is `warm_up`, if the backend says that
+    it launches; else it is called in a thread of its own (`app.engine.proving`).
 
     Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """
@@ -61,7 +61,7 @@ class Backend(Protocol):
         """
 
     def serving(self) -> Serving:
-        """What it runs at which batch size; asked after it was warmed."""
+        """What it runs at which batch size, once it was warmed; before, whether it launches."""
 
     def close(self) -> None:
         """Give the memory back; may be called twice and after a failed load."""

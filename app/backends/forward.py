@@ -119,13 +119,18 @@ class FormBackend(ABC):
 
     def serving(self) -> Serving:
         """See `Backend`."""
-        launches = self._lane is not None
+        launches = self.works_by_itself
         steps = (ServedStep(None, str(self.form)),)
         return Serving(steps, launches=launches, prefetches=launches)
 
+    @property
+    def works_by_itself(self) -> bool:
+        """Whether the device computes while its thread does something else."""
+        return self.device.type == "cuda"
+
     def streams(self) -> Streams | None:
         """Those of the device, for the thread that asks; None: it does not work by itself."""
-        return streams_of(self.device) if self.device.type == "cuda" else None
+        return streams_of(self.device) if self.works_by_itself else None
 
     def close(self) -> None:
         """See `Backend`."""

@@ -203,6 +203,7 @@ class Engine:
         identity: str,
         contract: Contract,
         batch_s: Mapping[str, Mapping[int, float]] = NOT_MEASURED,
+        largest: int | None = None,
     ) -> None:
         """Serve a model that the replicas have installed.
 
@@ -211,16 +212,15 @@ class Engine:
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
             contract: what its batches must come to.
-            batch_s: replica -> items of a batch -> seconds, as measured before it serves; batches
-                are no larger than what was measured. A replica that was not measured, for it lacks
-                the model yet, is taken to be as the slowest.
+            batch_s: replica -> items of a batch -> seconds, as measured before it serves. One that
+                was not measured, for it lacks the model yet, is taken to be as the slowest.
+            largest: the largest batch that is worth running; None: what the limits allow.
         """
         metrics = self._metrics.model(model)
         batcher = Batcher(self._config.queue_limit_items, self._config.queue_limit_bytes)
         batches = self._config.batches
-        if largest := min((max(each) for each in batch_s.values() if each), default=0):
-            size = min(batches.max_batch_size, largest)
-            batches = replace(batches, max_batch_size=size)
+        if largest is not None and largest < batches.max_batch_size:
+            batches = replace(batches, max_batch_size=largest)
         now = self._clock.now()
         slowest = max(batch_s.values(), key=_largest_s, default={})
         paces = {

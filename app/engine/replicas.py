@@ -204,9 +204,9 @@ class Replica:
     ) -> None:
         """Load a model beside what is served, prove it, and keep it.
 
-        It replaces an older backend of the same model. On a CPU it is proved in a thread of its
-        own, so that what is served waits for no forward of it but those of `check`. The forwards of
-        another device belong to the replica's thread, where batches run between them.
+        It replaces an older backend of the same model. It is proved in a thread of its own, so
+        that what is served waits for no forward of it but those of `check`. Where the device works
+        by itself, forwards belong to the replica's thread, and batches run between them.
 
         Args:
             model: its name and version.
@@ -222,7 +222,7 @@ class Replica:
                 backend = await in_thread(load, close_safely)
         except TimeoutError as error:
             raise ReplicaHangs(f"{model} was not loaded within {LOAD_LIMIT_S:g} s") from error
-        if self.device.kind == "cpu":
+        if not backend.serving().launches:
             await self._prove_beside(backend, prove)
             prove = nothing_to_prove
         thread = self._thread

@@ -44,6 +44,8 @@ class LateBackend(TorchScriptBackend):
         super().__init__(artifact.folder, artifact.manifest, form, Device("cpu"))
         self.late = streams
 
+    works_by_itself = True
+
     def streams(self) -> LateStreams:
         """See `FormBackend`."""
         return self.late

@@ -15,22 +15,28 @@ from app.backends.base import Backend, Between
 from app.backends.fake import FakeBackend
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import ReplicaError, ReplicaHangs
-from app.types import Device, ModelId
+from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import until
 
 MODEL = ModelId("m", 1)
-GPU = Device("cuda", 0)  # models are proved in the replica's thread; a CPU: see test_proving.py
+
+
+class OnDevice(FakeBackend):
+    """It is proved in the replica's thread; others: see test_proving.py."""
+
+    def serving(self) -> Serving:
+        return Serving((), launches=True)
 
 
 async def test_all_but_loading_happens_in_one_thread_of_its_own() -> None:
     threads: set[int] = set()
     loaders: set[int] = set()
-    replica = Replica("r", GPU, lambda: threads.add(threading.get_ident()))
+    replica = Replica("r", Device("cpu"), lambda: threads.add(threading.get_ident()))
     replica.open()
 
     def load() -> FakeBackend:
         loaders.add(threading.get_ident())
-        return FakeBackend()
+        return OnDevice()
 
     def prove(_: object, __: object) -> None:
         threads.add(threading.get_ident())
@@ -191,7 +197,7 @@ def _raises(error: BaseException) -> bool:
 
 
 async def test_batches_are_run_between_the_parts_of_a_load_and_other_calls_after_it() -> None:
-    replica = Replica("r", GPU)
+    replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
     order: list[str] = []
@@ -204,7 +210,7 @@ async def test_batches_are_run_between_the_parts_of_a_load_and_other_calls_after
         between()
         order.append("second part")
 
-    installing = asyncio.create_task(replica.install(ModelId("m", 2), FakeBackend, prove))
+    installing = asyncio.create_task(replica.install(ModelId("m", 2), OnDevice, prove))
     await asyncio.to_thread(begun.wait)
     assert replica.is_called
     calling = asyncio.create_task(replica.call(lambda: order.append("call")))
@@ -242,7 +248,7 @@ async def test_a_proof_that_fails_closes_what_was_loaded() -> None:
 class TestGivingUpAThread:
     @pytest.fixture
     async def replica(self) -> Replica:
-        replica = Replica("r", GPU)
+        replica = Replica("r", Device("cpu"))
         replica.open()
         self.backend, self.go_on = FakeBackend(), threading.Event()
         await replica.install(MODEL, lambda: self.backend)
@@ -323,7 +329,7 @@ class TestGivingUpAThread:
             while not begun.is_set():
                 between()
 
-        proof = asyncio.create_task(replica.install(ModelId("m", 2), FakeBackend, prove))
+        proof = asyncio.create_task(replica.install(ModelId("m", 2), OnDevice, prove))
         await asyncio.to_thread(proving.wait)
         if who != "itself":
             replica.start(MODEL, hang, lambda _: None, repr)

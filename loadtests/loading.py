@@ -1,0 +1,192 @@
+"""What loading a slow model takes from one that serves: latencies before and meanwhile, as a ratio.
+
+`python -m loadtests.loading`: serves digits to an open loop, moves a slow model into the repository
+and waits until it is ready. Server and generator share all cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import uvloop
+from rich.console import Console
+
+from loadtests.bench.adopting import ModelError
+from loadtests.bench.artifacts import newest_artifact
+from loadtests.bench.bodies import Bodies, bodies_of
+from loadtests.bench.dialects import DIALECTS
+from loadtests.bench.servers import Fleet, Server, ServerError, ServerSpec, fetch
+from loadtests.bench.workloads import OURS, Workload
+from loadtests.openloop.address import Address
+from loadtests.openloop.generator import Fired, Limits, fire
+from loadtests.overload import linear_model
+from models.manifest import MANIFEST_FILE, Manifest
+from models.processor import cpu_name
+from models.resources import usable_cores
+from models.tensors import Array
+
+ALLOWED_TIMES = 3.0  # the p99 before, plus one forward of a single item
+LEAD_S, BEFORE_S, AFTER_S = 2.0, 10.0, 2.0
+LOOK_S = 0.1
+OK = 200
+SINGLES = Workload("binary", "raw bytes", "binary", 1, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """When the model was put into the repository, and when it was ready.
+
+    Attributes:
+        began_s, ready_s: seconds from the first request.
+        item_ms: a forward of a single item, by the plan of its artifact.
+    """
+
+    began_s: float
+    ready_s: float
+    item_ms: float
+
+
+class NotLoaded(Exception):
+    """The slow model was not ready in time; the message says how far it came."""
+
+
+def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Console) -> bool:
+    """Load the slow model beside digits and print what came of it; returns whether it is allowed.
+
+    Raises:
+        NotLoaded: if it is not ready within `given.seconds`.
+        ServerError: if the server does not start or answer.
+    """
+    bodies = bodies_of(SINGLES, _manifest(digits), DIALECTS[OURS], seed=1)
+    with tempfile.TemporaryDirectory() as folder, Fleet() as fleet:
+        models = Path(folder) / "models"
+        shutil.copytree(digits, models / digits.parent.name / digits.name)
+        shutil.copytree(slow, Path(folder) / slow.parent.name / slow.name)
+        environment = (
+            ("TORCHLANE_PORT", "{port}"),
+            ("TORCHLANE_MODEL_DIR", str(models)),
+            ("TORCHLANE_DEFAULT_MODEL", digits.parent.name),
+            ("TORCHLANE_CACHE_BYTES", "0"),
+            ("TORCHLANE_RELOAD_S", "0.5"),
+        )
+        spec = ServerSpec("server", (sys.executable, "-m", "app"), environment, "/health/ready")
+        fleet.start(spec)
+        with fleet.awake(spec) as server:
+            name = slow.parent.name
+            fired, loading = uvloop.run(
+                _load(server, bodies, Path(folder) / name, models / name, given)
+            )
+    loading = Loading(loading.began_s, loading.ready_s, _item_ms(_manifest(slow)))
+    return _report(fired, loading, console)
+
+
+async def _load(
+    server: Server, bodies: Bodies, source: Path, target: Path, given: argparse.Namespace
+) -> tuple[Fired, Loading]:
+    seconds = LEAD_S + BEFORE_S + given.seconds
+    random = np.random.default_rng(given.seed)
+    due_s: Array = np.cumsum(random.exponential(1 / given.rate, int(given.rate * seconds)))
+    requests = [bodies.request(number) for number in range(len(due_s))]
+    start_s = time.perf_counter() + 0.5
+    address = Address("127.0.0.1", server.port, "127.0.0.1")
+    firing = asyncio.create_task(fire(address, due_s, requests, Limits(), start_s))
+    await asyncio.sleep(start_s + LEAD_S + BEFORE_S - time.perf_counter())
+    began_s = time.perf_counter() - start_s
+    await asyncio.to_thread(source.rename, target)
+    state = "not found"
+    while time.perf_counter() - start_s < seconds - AFTER_S:
+        path = f"/models/{target.name}"
+        status, body = await asyncio.to_thread(fetch, server.port, "GET", path)
+        state = json.loads(body).get("state") if status == OK else state
+        if state in ("ready", "failed"):
+            break
+        await asyncio.sleep(LOOK_S)
+    ready_s = time.perf_counter() - start_s
+    fired = await firing
+    if state != "ready":
+        raise NotLoaded(
+            f"{target.name} is {state!r} {ready_s - began_s:.0f} s after it was put into the "
+            f"repository; try --seconds {2 * given.seconds:g}\n{server.log_tail()}"
+        )
+    return fired, Loading(began_s, ready_s, 0.0)
+
+
+def _report(fired: Fired, loading: Loading, console: Console) -> bool:
+    latency_ms = (fired.done_s - fired.due_s) * 1000
+    bad = sum(each is None or each.status != OK for each in fired.responses)
+    spans = {
+        "before": (LEAD_S, loading.began_s),
+        "while it loads": (loading.began_s, loading.ready_s),
+        "after": (loading.ready_s, fired.due_s[-1]),
+    }
+    p99_ms = {}
+    for name, (begin_s, end_s) in spans.items():
+        of_span = latency_ms[(fired.due_s >= begin_s) & (fired.due_s < end_s)]
+        p50, p99_ms[name] = np.percentile(of_span, (50, 99)) if len(of_span) else (0.0, 0.0)
+        console.print(
+            f"{name:15} {len(of_span):6,} requests, p50 {p50:6.1f} ms, p99 {p99_ms[name]:7.1f} ms"
+        )
+    allowed_ms = ALLOWED_TIMES * p99_ms["before"] + loading.item_ms
+    ratio = p99_ms["while it loads"] / p99_ms["before"]
+    console.print(f"ready in {loading.ready_s - loading.began_s:.1f} s; {bad} requests failed")
+    console.print(
+        f"p99 while it loads over before: {ratio:.1f}; allowed: {ALLOWED_TIMES:g} plus one forward "
+        f"of {loading.item_ms:.0f} ms = {allowed_ms / p99_ms['before']:.1f}"
+    )
+    return p99_ms["while it loads"] <= allowed_ms and bad == 0
+
+
+def _manifest(artifact: Path) -> Manifest:
+    return Manifest.model_validate_json((artifact / MANIFEST_FILE).read_bytes())
+
+
+def _item_ms(manifest: Manifest) -> float:
+    """The quickest forward of a single item that export has timed; 0 without a plan."""
+    devices = manifest.plan.devices if manifest.plan else ()
+    singles = [t.median_us[0] for d in devices for t in d.times if t.batch_sizes[0] == 1]
+    return min(singles, default=0.0) / 1000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure it; returns the exit code: 1 where more was taken than is allowed."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.loading", description=__doc__)
+    parser.add_argument("--rate", type=float, default=200, help="requests/s (default: 200)")
+    parser.add_argument(
+        "--seconds", type=float, default=40, help="that the load may take (default: 40)"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="with digits")
+    parser.add_argument(
+        "--slow",
+        type=Path,
+        metavar="MODEL/VERSION",
+        help="the artifact to load (default: a model that is made for it)",
+    )
+    parser.add_argument(
+        "--item-ms", type=float, default=60, help="of an item of that model (default: 60)"
+    )
+    given = parser.parse_args(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{cpu_name()}, {usable_cores()} cores")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            slow = given.slow or linear_model.artifact(Path(folder), given.item_ms)
+            allowed = measure(newest_artifact(given.artifacts), slow, given, console)
+    except (ModelError, NotLoaded, ServerError, ValueError) as error:
+        sys.stderr.write(f"loading: {error}\n")
+        return 1
+    return 0 if allowed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
