@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -14,7 +16,7 @@ from app.backends.golden import Golden
 from app.backends.selection import NotAsAskedFor, Preference, Selection, select, stages
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
-from app.engine.handover import in_thread
+from app.engine.handover import in_thread, tell
 from app.engine.isolation import Contract
 from app.engine.replicas import Replica
 from app.errors import (
@@ -27,11 +29,12 @@ from app.errors import (
 from app.loaded import LoadedModel, LoadedModels, ModelState, VersionStatus
 from app.metrics import Metrics
 from app.repository.store import Artifact, Repository
-from app.types import Device, ModelId
+from app.types import Arrays, Device, ModelId
 from app.upkeep import Maker, Upkeep
 from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
+PROGRESS_S = 2.0
 FAILED_TO_LOAD = "it could not be loaded or run; the log has the reason"
 
 # Makes a selection's backend on one device; handed in by main, so that no torch is known here.
@@ -101,13 +104,15 @@ class Installer:
             model: which.
             loaded: where it is recorded how far it has come, and published at last.
         """
-        loaded.record(VersionStatus(model, ModelState.LOADING))
+        began = time.monotonic()
+        loaded.record(VersionStatus(model, ModelState.LOADING, step="checking files"))
         try:
             artifact = await in_thread(lambda: self._repository.open(model), _let_go)
             selection = self._select(artifact)
+            progress = _Progress(model, loaded)
             golden = Golden(artifact.manifest, selection.tolerance)
             batch_s: dict[str, dict[int, float]] = {}
-            maker = self._maker(artifact, selection, golden, batch_s)
+            maker = self._maker(artifact, selection, golden, batch_s, progress)
             await self._upkeep.install_everywhere(model, maker)
         except Exception as error:
             # Only ArtifactInvalid is written for clients; torch's own words hold paths and code.
@@ -127,7 +132,14 @@ class Installer:
         self._engine.publish(model, identity, contract, batch_s, largest)
         loaded.publish(LoadedModel(model, manifest, codec, selection, artifact.signed_by))
         count = sum(replica.serves(model) for replica in self._upkeep.replicas)
-        LOG.info("model_loaded", model=str(model), serves=selection.label, replicas=count)
+        LOG.info(
+            "model_loaded",
+            model=str(model),
+            serves=selection.label,
+            replicas=count,
+            max_batch_size=largest,
+            seconds=round(time.monotonic() - began, 1),
+        )
         self._metrics.load_ended(model, "loaded")
         return Attempt.LOADED
 
@@ -160,6 +172,7 @@ class Installer:
         selection: Selection,
         golden: Golden,
         batch_s: dict[str, dict[int, float]],
+        progress: _Progress,
     ) -> Maker:
         """How a replica gets a backend that has proved itself.
 
@@ -168,10 +181,12 @@ class Installer:
             selection: in which form.
             golden: its examples.
             batch_s: replica -> batch size -> seconds, filled with what the replay took.
+            progress: told of each step.
         """
         places = places_of(selection, self._upkeep.replicas)
 
         def load(replica: str) -> Backend:
+            progress.reached(f"reading weights for {replica}")
             first, *later = places[replica]
             chosen = dataclasses.replace(selection, devices=(first, *later) if later else ())
             backend = self._make_backend(artifact, chosen, first)
@@ -183,7 +198,13 @@ class Installer:
             return backend
 
         def prove(replica: str, backend: Backend, between: Between) -> None:
-            largest = backend.warm_up(golden.batches(self._buckets), between)
+            def batches() -> Iterator[Arrays]:
+                for size in self._buckets:
+                    progress.reached(f"warming batches of {size} on {replica}")
+                    yield from golden.batches([size])
+
+            largest = backend.warm_up(batches(), between)
+            progress.reached(f"replaying examples on {replica}")
             sizes = [size for size in self._buckets if size <= largest]
             batch_s[replica] = golden.replay(backend, sizes, between)  # by what warming has chosen
 
@@ -191,6 +212,30 @@ class Installer:
             self._engine.measured(artifact.id, replica, batch_s[replica])
 
         return Maker(places, load, prove, golden.probe, installed)
+
+
+class _Progress:
+    """What a load is at, told from whatever thread works at it.
+
+    Made on the event loop, which alone writes what is shown. The log gets a line at most every
+    PROGRESS_S seconds.
+    """
+
+    def __init__(self, model: ModelId, loaded: LoadedModels) -> None:
+        self._model = model
+        self._loaded = loaded
+        self._loop = asyncio.get_running_loop()
+        self._logged_s = 0.0
+
+    def reached(self, step: str) -> None:
+        """The next step begins."""
+        tell(self._loop, self._show, step)
+
+    def _show(self, step: str) -> None:
+        seconds = self._loaded.reached(self._model, step)
+        if seconds >= self._logged_s + PROGRESS_S:
+            self._logged_s = seconds
+            LOG.info("model_loading", model=str(self._model), step=step, seconds=round(seconds, 1))
 
 
 def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:

@@ -6,8 +6,9 @@ Written by the life cycle, read by the HTTP layer; both on the event loop.
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from app.backends.selection import Selection
 from app.codecs.base import Codec
@@ -52,11 +53,19 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """One version that was looked at, and what is wrong with it, if anything."""
+    """One version that was looked at.
+
+    Attributes:
+        problem: what is wrong with it, if anything.
+        step: what is being done while it loads.
+        since: when it came into its state, on `time.monotonic`.
+    """
 
     id: ModelId
     state: ModelState
     problem: str | None = None
+    step: str | None = None
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,17 @@ class LoadedModels:
     def record(self, status: VersionStatus) -> None:
         """How far a version has come, or why it failed."""
         self._statuses.setdefault(status.id.name, {})[status.id] = status
+
+    def reached(self, model: ModelId, step: str) -> float:
+        """A load has reached a step; returns for how many seconds it has gone on.
+
+        It may be told late: a version that is no longer being loaded stays as it is.
+        """
+        status = self._statuses.get(model.name, {}).get(model)
+        if status is None or status.state is not ModelState.LOADING:
+            return 0.0
+        self.record(replace(status, step=step))
+        return time.monotonic() - status.since
 
     def forget(self, name: str, there: Iterable[int]) -> None:
         """Forget versions that are not there any more, or were thought to be loaded and are not."""

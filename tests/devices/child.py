@@ -107,8 +107,9 @@ class Backend:
     def load(self) -> None:
         """See `Backend`."""
 
-    def warm_up(self, batches: object, between: object = None) -> None:
+    def warm_up(self, batches: object, between: object = None) -> int:
         """See `Backend`."""
+        return 1
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""
