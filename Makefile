@@ -135,6 +135,10 @@ bench: $(READY) $(COMPILED) ## this server beside others on the same work, one c
 overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
 	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
 
+.PHONY: bench-loading
+bench-loading: $(READY) ## latencies of digits before and while a slow model is loaded beside it
+	$(BIN)/python -m loadtests.loading $(BENCH_ARGS)
+
 .PHONY: bench-devices
 bench-devices: $(READY) ## two CPU devices beside one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
 	$(BIN)/python -m tests.devices $(BENCH_ARGS)
