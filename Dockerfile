@@ -21,7 +21,7 @@ WORKDIR /requirements
 COPY deploy/docker/requirements.py pyproject.toml ./
 RUN python requirements.py pyproject.toml > api.txt \
     && python requirements.py pyproject.toml --extra export > export.txt \
-    && python requirements.py pyproject.toml --extra loadtests --without torch --without fastapi --without uvicorn > load.txt
+    && python requirements.py pyproject.toml --extra loadtests --without torch --without fastapi --without fastapi-offline --without uvicorn > load.txt
 
 FROM ${BASE_IMAGE} AS build
 WORKDIR /build

@@ -165,6 +165,8 @@ def create_app(
         version=_version("torchlane"),
         description="Predictions by exported PyTorch models.",
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages take their scripts from the internet
+        redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends

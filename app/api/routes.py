@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api import schemas
 from app.api.access import Reader, Scraper
 from app.api.admin import add_admin
+from app.api.docs_page import add_docs_page
 from app.api.errors import ROUTE
 from app.api.openapi import ERRORS, path_parameter, prediction_docs
 from app.api.predict import PredictionApp
@@ -48,6 +49,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     _add_models(app, service)
     add_admin(app, service)
     _add_health(app, service)
+    add_docs_page(app)
 
 
 async def _predict() -> None:

@@ -155,8 +155,3 @@ async def test_operation_ids_are_unique(repository: Path) -> None:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
         assert len(ids) == len(set(ids)) == 16
-
-
-async def test_the_docs_page_is_served(repository: Path) -> None:
-    async with serving(repository, default_model="digits") as api:
-        assert "openapi.json" in (await api.client.get("/docs")).text
