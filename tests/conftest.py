@@ -23,7 +23,13 @@ def pytest_report_header() -> str:
 Once = Callable[[str, Callable[[Path], None]], Path]
 
 HERE = Path(__file__).parent
-LAST = ("fuzz", "chaos", "e2e")  # real servers in real time: what is quick first
+LAST = (
+    "browser",
+    "clients",
+    "fuzz",
+    "chaos",
+    "e2e",
+)  # real servers in real time: what is quick first
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,14 +5,15 @@ Of a named model it is known in general only; of the default model exactly, as l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from app.api.payloads import JSON
-from app.codecs.base import NPY, OCTET_STREAM, Codec
+from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.image import PICTURES
 from app.codecs.item_schema import JsonSchema
 
-BINARY: JsonSchema = {"schema": {"type": "string", "format": "binary"}}
+BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 ANY_ITEM: JsonSchema = {
     "description": "One item: numbers, nested or flat; a base64 picture; an object by name",
     "anyOf": [
@@ -25,28 +26,39 @@ ANY_ITEM: JsonSchema = {
 }
 
 
-def any_body(*, many: bool) -> dict[str, Any]:
-    """For whatever model the path names."""
-    return _body(ANY_ITEM, (OCTET_STREAM, NPY, *PICTURES), many=many)
+ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, *PICTURES)
 
 
-def body_for(codec: Codec, max_items: int, *, many: bool) -> dict[str, Any]:
-    """For this very model."""
-    return _body(codec.item_schema(), codec.media_types, many=many, max_items=max_items)
+def request_name(prefix: str = "", *, many: bool) -> str:
+    """The name of a JSON body among the document's schemas: generated clients call it that."""
+    return f"{prefix}{'BatchPredict' if many else 'Predict'}Request"
 
 
-def _body(
-    item: JsonSchema, raw: tuple[str, ...], *, many: bool, max_items: int | None = None
+def request_schema(
+    item: JsonSchema = ANY_ITEM, max_items: int | None = None, *, many: bool
 ) -> dict[str, Any]:
+    """A JSON body of one item or of many."""
     name, value = "input", item
     if many:
         name, value = "inputs", {"type": "array", "items": item, "minItems": 1}
         if max_items is not None:
             value = {**value, "maxItems": max_items}
-    schema = {
+    return {
         "type": "object",
         "properties": {name: value},
         "required": [name],
         "additionalProperties": False,
     }
-    return {"required": True, "content": {JSON: {"schema": schema}, **dict.fromkeys(raw, BINARY)}}
+
+
+def request_body(name: str, media_types: Sequence[str]) -> dict[str, Any]:
+    """A JSON body by its name, and what may be sent instead.
+
+    The text names every media type. Those that client generators do not know are nowhere else:
+    they would warn about each of them, or leave the call out.
+    """
+    content = {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    if OCTET_STREAM in media_types:
+        content[OCTET_STREAM] = BINARY
+    told = ["JSON", *([f"bytes as {', '.join(media_types)}"] if media_types else [])]
+    return {"required": True, "description": ", or ".join(told), "content": content}

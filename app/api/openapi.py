@@ -14,7 +14,13 @@ from fastapi.openapi.utils import get_openapi
 
 from app.api import schemas
 from app.api.access import SECURITY, SECURITY_SCHEMES
-from app.api.body_schemas import BINARY, any_body, body_for
+from app.api.body_schemas import (
+    ANY_MEDIA_TYPES,
+    BINARY,
+    request_body,
+    request_name,
+    request_schema,
+)
 from app.api.header_schemas import CHALLENGE, REQUEST_ID, RETRY_AFTER, answered
 from app.api.header_schemas import parameters as header_parameters
 from app.api.payloads import JSON
@@ -52,7 +58,8 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
     ok: Docs = {
         "model": answer,
         "description": "The predictions" if many else "The prediction",
-        "content": {OCTET_STREAM: BINARY, NPY: BINARY},
+        # JSON first: client generators take the answer's type from the first one that they know.
+        "content": {JSON: {}, OCTET_STREAM: BINARY, NPY: BINARY},
         "headers": answered(many=many),
     }
     responses: Responses = {200: ok}
@@ -64,9 +71,10 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
         parameters.append(path_parameter("name", {"type": "string"}))
     if "{version}" in path:
         parameters.append(path_parameter("version", {"type": "integer", "minimum": 1}))
+    body = request_body(request_name(many=many), ANY_MEDIA_TYPES)
     return {
         "responses": responses,
-        "openapi_extra": {"requestBody": any_body(many=many), "parameters": parameters},
+        "openapi_extra": {"requestBody": body, "parameters": parameters},
     }
 
 
@@ -94,6 +102,8 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
     made = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
+    for many in (False, True):
+        made["components"]["schemas"][request_name(many=many)] = request_schema(many=many)
     _show_door(made, service)
     for operation in _operations(made):
         for response in operation["responses"].values():
@@ -106,19 +116,22 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
 def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
     """Bodies as the default model takes them, and examples that work with it."""
     for path, many in (("/predict", False), ("/batch-predict", True)):
-        made["paths"][path]["post"]["requestBody"] = body_for(model.codec, max_items, many=many)
+        name, item = request_name("Default", many=many), model.codec.item_schema()
+        made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
+        made["paths"][path]["post"]["requestBody"] = request_body(name, model.codec.media_types)
     example, named = model.manifest.example, model.id._asdict()
-    for operation in _operations(made):
-        tags = operation.get("tags", ())
-        if "predictions" not in tags and "models" not in tags:
-            continue  # an example that unloads the default model would work all too well
-        for parameter in operation.get("parameters", ()):
-            if parameter["in"] == "path" and parameter["name"] in named:
-                parameter["example"] = named[parameter["name"]]
-        if "predictions" in tags and example is not None:  # None: too large to show
-            content = operation["requestBody"]["content"][JSON]
-            many = "inputs" in content["schema"]["properties"]
-            content["example"] = {"inputs": [example, example]} if many else {"input": example}
+    for path, methods in made["paths"].items():
+        for operation in methods.values():
+            tags = operation.get("tags", ())
+            if "predictions" not in tags and "models" not in tags:
+                continue  # an example that unloads the default model would work all too well
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path" and parameter["name"] in named:
+                    parameter["example"] = named[parameter["name"]]
+            if "predictions" in tags and example is not None:  # None: too large to show
+                content = operation["requestBody"]["content"][JSON]
+                many = path.endswith("/batch-predict")
+                content["example"] = {"inputs": [example] * 2} if many else {"input": example}
 
 
 def _show_door(made: Docs, service: Service) -> None:
