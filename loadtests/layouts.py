@@ -118,7 +118,7 @@ def _spec(setting: Setting, artifact: Path, most: int) -> ServerSpec:
 
 def _chosen(port: int) -> str:
     """How many replicas a server has; of one, nobody says with how many threads."""
-    _, body = fetch(port, "GET", "/models")
+    _, body = fetch(port, "GET", "/models?full=true")
     replicas = json.loads(body)["models"][0]["replicas"]
     return f"{len(replicas)} replica{'s' if len(replicas) > 1 else ''}"
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import schemas
-from app.api.access import Reader, Scraper
+from app.api.access import Scraper
 from app.api.admin import add_admin
 from app.api.docs_page import add_docs_page
 from app.api.errors import ROUTE
-from app.api.openapi import ERRORS, path_parameter, prediction_docs
+from app.api.model_info import add_models
+from app.api.openapi import prediction_docs
 from app.api.predict import PredictionApp
 from app.api.service import Service
-from app.errors import ModelNotFound
-from app.loaded import ModelState, ReplicaStatus
 from app.metrics import CONTENT_TYPE
 
 
@@ -46,7 +45,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     ):
         _add_prediction(app, f"{prefix}/predict", _predict, suffix, single)
         _add_prediction(app, f"{prefix}/batch-predict", _batch_predict, suffix, batch)
-    _add_models(app, service)
+    add_models(app, service)
     add_admin(app, service)
     _add_health(app, service)
     add_docs_page(app)
@@ -83,29 +82,6 @@ def _add_prediction(
     app.router.routes.append(route)
 
 
-def _add_models(app: FastAPI, service: Service) -> None:
-    @app.get("/models", tags=["models"], operation_id="list_models", dependencies=[Reader])
-    async def list_models() -> schemas.ModelList:
-        """Every model in the repository, and what is loaded of it."""
-        models = [_model_info(service, name) for name in service.loaded.names]
-        return schemas.ModelList(models=models)
-
-    @app.get(
-        "/models/{name}",
-        tags=["models"],
-        operation_id="get_model",
-        responses=ERRORS[404],
-        dependencies=[Reader],
-        openapi_extra={"parameters": [path_parameter("name", {"type": "string"})]},
-    )
-    async def get_model(request: Request) -> schemas.ModelInfo:
-        """One model: versions, state, replicas and the public part of its manifest."""
-        name = request.path_params["name"]
-        if name not in service.loaded.names:
-            raise ModelNotFound(f"there is no model {name!r}; GET /models lists what there is")
-        return _model_info(service, name)
-
-
 def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/health/live", tags=["health"], operation_id="live")
     async def live() -> schemas.Health:
@@ -137,44 +113,3 @@ def _add_health(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """What has been counted, for Prometheus."""
         return Response(await service.metrics.scraped(), media_type=CONTENT_TYPE)
-
-
-def _model_info(service: Service, name: str) -> schemas.ModelInfo:
-    statuses = service.loaded.statuses(name)
-    loaded = service.loaded.get(name)
-    newest = statuses[0].state if statuses else ModelState.UNLOADED
-    state = ModelState.READY if loaded else newest
-    return schemas.ModelInfo(
-        name=name,
-        default=name == service.loaded.default_model,
-        state=state.value,
-        version=loaded.id.version if loaded else None,
-        variant=loaded.selection.variant if loaded else None,
-        precision=loaded.selection.precision if loaded else None,
-        signed_by=loaded.signed_by if loaded else None,
-        versions=[
-            schemas.VersionState(version=s.id.version, state=s.state.value, problem=s.problem)
-            for s in statuses
-        ],
-        replicas=[
-            _replica_info(each)
-            for each in service.lifecycle.replica_states(loaded.id if loaded else None)
-        ],
-        manifest=loaded.manifest.public() if loaded else None,
-    )
-
-
-def _replica_info(status: ReplicaStatus) -> schemas.ReplicaInfo:
-    serving = status.serving
-    return schemas.ReplicaInfo(
-        name=status.name,
-        device=str(status.device),
-        state=status.state,
-        plan=serving
-        and schemas.ServedPlan(
-            steps=[schemas.ServedStep(up_to=s.up_to, form=s.form) for s in serving.steps],
-            measured_on=serving.measured_on,
-            measured_by=serving.measured_by,
-            median_us={form: dict(times) for form, times in serving.median_us.items()},
-        ),
-    )

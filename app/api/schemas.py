@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from models.tensors import TensorSpec
+
 State = Literal["loading", "ready", "draining", "unloaded", "failed"]
 
 
@@ -107,20 +109,49 @@ class ReplicaInfo(BaseModel):
     plan: ServedPlan | None = Field(description="what it runs; null while it lacks this model")
 
 
-class ModelInfo(BaseModel):
+class ModelSummary(BaseModel):
     """A model in the repository, and what is loaded of it."""
 
     name: str
     default: bool = Field(description="whether /predict means this model")
     state: State = Field(description="ready where any version is")
     version: int | None = Field(description="what requests mean that name no version")
+    versions: list[VersionState]
+
+
+class RequestSize(BaseModel):
+    """What one request may have at most."""
+
+    items: int
+    body_bytes: int
+
+
+class ModelInfo(ModelSummary):
+    """What a caller needs; null or empty where no version is loaded."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    limits: RequestSize
+    description: str | None = None
+    precision: str | None = Field(None, description="what every answer is computed in")
+    codec: Literal["tensor", "image"] | None = Field(None, description="what an item is")
+    media_types: list[str] = Field([], description="what the Content-Type of a body may be")
+    inputs: list[TensorSpec] = Field([], description="axis 0 is the batch, -1 a free dimension")
+    outputs: list[TensorSpec] = []
+    labels: list[str] | None = Field(
+        None, description="of the first output; null: predictions have `outputs` instead"
+    )
+    example: JsonValue = Field(None, description="one item in JSON; null: too large to show")
+
+
+class ModelDetails(ModelInfo):
+    """With `full=true`: also what runs, where, and how it was made and proved."""
+
     variant: str | None = Field(description="the only variant served; null: a plan decides")
-    precision: str | None = Field(description="what every answer is computed in")
     signed_by: str | None = Field(
         description="fingerprint of the trusted key that signed the loaded version; null where "
         "the server asks for no signatures"
     )
-    versions: list[VersionState]
     replicas: list[ReplicaInfo]
     manifest: dict[str, JsonValue] | None = Field(
         description="the public part of the loaded version's manifest"
@@ -128,9 +159,9 @@ class ModelInfo(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All models."""
+    """All models; with `full=true` all details of each."""
 
-    models: list[ModelInfo]
+    models: list[ModelDetails | ModelSummary]
 
 
 class VersionName(BaseModel):

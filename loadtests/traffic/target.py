@@ -17,6 +17,7 @@ from models.manifest import CodecSpec
 from models.tensors import TensorSpec, Tolerance
 
 TIMEOUT_S = 10.0
+MODELS = "/models?full=true"  # with the manifest: variants and tolerances
 KEY_REFUSED = (401, 403)
 MAX_SHOWN_CHARACTERS = 300  # of a server's answer, in an error
 
@@ -91,7 +92,7 @@ def learn(url: str, model: str | None = None) -> Target:
     Raises:
         TargetError: if nothing listens there, it is no Torchlane, or the model is not loaded.
     """
-    reply = exchange(url, "GET", "/models")
+    reply = exchange(url, "GET", MODELS)
     if reply.status in KEY_REFUSED:
         raise TargetError(
             f"{url} asks for an API key, and answered {reply.status}: put a key with the scope "
@@ -99,7 +100,7 @@ def learn(url: str, model: str | None = None) -> Target:
         )
     if reply.status != 200:
         text = reply.body[:MAX_SHOWN_CHARACTERS].decode(errors="replace")
-        raise TargetError(f"GET {url}/models answered {reply.status}: {text}; is it a Torchlane?")
+        raise TargetError(f"GET {url}{MODELS} answered {reply.status}: {text}; is it a Torchlane?")
     return from_models(reply.body, url, model)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from app.access.entries import PREDICT, make_key
 from tests.artifacts import write_artifact
-from tests.browser.chromium import chromium
+from tests.browser.chromium import Browser, chromium
 from tests.e2e.server import PLAIN, running
 
 PREFIX = "/some/prefix"
@@ -29,12 +29,20 @@ def below_a_prefix(url: str) -> Iterator[str]:
             if not self.path.startswith(f"{PREFIX}/"):
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
-            answer = httpx.get(url + self.path.removeprefix(PREFIX), verify=PLAIN)
+            answer = httpx.request(
+                self.command,
+                url + self.path.removeprefix(PREFIX),
+                headers=self.headers.items(),
+                content=self.rfile.read(int(self.headers.get("Content-Length", 0))),
+                verify=PLAIN,
+            )
             self.send_response(answer.status_code)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(answer.content)
+
+        do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
             """Nothing."""
@@ -45,9 +53,17 @@ def below_a_prefix(url: str) -> Iterator[str]:
         proxy.shutdown()
 
 
+def execute(browser: Browser, operation: str, says: str) -> str:
+    """What an operation answers to "Try it out"."""
+    browser.find(f"{operation} .opblock-summary-control").click()
+    browser.find(f"{operation} .try-out__btn").click()
+    browser.find(f"{operation} .execute").click()
+    return browser.find(f"{operation} .live-responses-table", says).text
+
+
 @pytest.mark.parametrize("prefixed", [False, True], ids=["at the root", "below a prefix"])
-def test_it_shows_every_operation_and_calls_one(tmp_path: Path, prefixed: bool) -> None:
-    _, line = make_key("somebody", [PREDICT])  # keys close the calls, and not their description
+def test_it_shows_every_operation_and_calls_them(tmp_path: Path, prefixed: bool) -> None:
+    secret, line = make_key("somebody", [PREDICT])  # keys close the calls, but not this page
     write_artifact(tmp_path / "models", "double")
     with contextlib.ExitStack() as stack:
         browser = stack.enter_context(chromium(tmp_path))
@@ -58,18 +74,18 @@ def test_it_shows_every_operation_and_calls_one(tmp_path: Path, prefixed: bool) 
         paths = httpx.get(f"{server.url}/openapi.json", verify=PLAIN).json()["paths"]
         shown = {text.replace("\u200b", "") for text in browser.texts(".opblock-summary-path")}
         assert shown == set(paths)
-        browser.find("#operations-health-ready .opblock-summary-control").click()
-        browser.find("#operations-health-ready .try-out__btn").click()
-        browser.find("#operations-health-ready .execute").click()
-        body = browser.find("#operations-health-ready .live-responses-table", '"status"')
-        assert '"ready"' in body.text
-        browser.find("#operations-predictions-predict .opblock-summary-control").click()
-        browser.find("#operations-predictions-predict .model-example", '"input"')
+        assert '"ready"' in execute(browser, "#operations-health-ready", '"status"')
+        browser.find(".auth-wrapper .authorize").click()
+        browser.find(".auth-container input").send_keys(secret)
+        browser.find(".auth-btn-wrapper .authorize").click()
+        browser.find(".auth-btn-wrapper .btn-done").click()
+        answer = execute(browser, "#operations-predictions-predict", '"prediction"')
+        assert '"outputs"' in answer
         browser.driver.save_screenshot(str(tmp_path / "docs.png"))
         assert browser.complaints() == []
         asked = set(browser.requests())
     assert {each for each in asked if not each.startswith((f"{root}/", "data:"))} == set()
-    assert f"{root}/health/ready" in asked
+    assert {f"{root}/health/ready", f"{root}/predict"} <= asked
 
 
 def test_a_violated_policy_and_a_request_elsewhere_are_noticed(tmp_path: Path) -> None:

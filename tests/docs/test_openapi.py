@@ -120,7 +120,10 @@ async def test_no_answer_is_told_of_that_only_the_framework_would_give(
         text = (await api.client.get("/openapi.json")).text
         parameters = (await document(api))["paths"]["/models/{name}"]["get"]["parameters"]
     assert "ValidationError" not in text
-    assert [(each["name"], each["in"]) for each in parameters] == [("name", "path")]
+    assert [(each["name"], each["in"]) for each in parameters] == [
+        ("name", "path"),
+        ("full", "query"),
+    ]
 
 
 async def test_every_answer_tells_its_headers(repository: Path) -> None:
@@ -162,7 +165,7 @@ async def test_an_example_that_is_too_large_to_show_is_left_out(tmp_path: Path) 
         for path in ROUTES:
             operation = (await document(api))["paths"][path]["post"]
             assert "example" not in operation["requestBody"]["content"][JSON]
-        assert (await api.client.get("/models/double")).json()["manifest"]["example"] is None
+        assert (await api.client.get("/models/double")).json()["example"] is None
         assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 200
 
 

@@ -27,8 +27,8 @@ def test_what_is_chosen_serves_and_is_said(models: Path, tmp_path: Path) -> None
     with running(models, tmp_path / "log", devices="auto") as server:
         told = re.search(r"cpu_layout_measured .*chosen='(\d+) x \d+'", server.log)
         assert told is not None
-        replicas = httpx.get(f"{server.url}/models", verify=PLAIN).json()["models"][0]["replicas"]
-        assert len(replicas) == int(told[1])
+        found = httpx.get(f"{server.url}/models/double?full=true", verify=PLAIN).json()
+        assert len(found["replicas"]) == int(told[1])
         answer = httpx.post(f"{server.url}/predict", json={"input": [3, 4]}, verify=PLAIN)
         assert answer.json()["prediction"]["outputs"]["y"] == [6, 8]
         server.signal()

@@ -50,7 +50,7 @@ async def answers(api: Api, batch: Arrays) -> Array:
 
 async def info(api: Api) -> dict[str, Any]:
     """What /models tells."""
-    found: dict[str, Any] = (await api.client.get("/models/small")).json()
+    found: dict[str, Any] = (await api.client.get("/models/small?full=true")).json()
     return found
 
 

@@ -72,7 +72,7 @@ async def works(root: Path, **wish: Any) -> dict[str, Any]:
     async with serving(root, **wish) as api:
         answer = await api.client.post("/predict", json={"input": [1, 2]})
         assert answer.json()["prediction"] == {"outputs": {"y": [2.0, 4.0]}}
-        found: dict[str, Any] = (await api.client.get("/models/double")).json()
+        found: dict[str, Any] = (await api.client.get("/models/double?full=true")).json()
         return found
 
 

@@ -65,7 +65,7 @@ async def ask(api: Api, x: float) -> tuple[int, object]:
 
 
 async def ready_replicas(api: Api) -> int:
-    info = (await api.client.get("/models/double")).json()
+    info = (await api.client.get("/models/double?full=true")).json()
     return sum(each["state"] == "ready" for each in info["replicas"])
 
 

@@ -51,7 +51,7 @@ async def test_the_stored_plan_is_followed_and_shown(tmp_path: Path) -> None:
             "measured_by": "export",
             "median_us": {},
         }
-        listed = (await api.client.get("/models")).json()["models"][0]
+        listed = (await api.client.get("/models?full=true")).json()["models"][0]
         assert listed["replicas"] == found["replicas"]
         for size in (1, 5, 64):
             batch = small_batch(size, seed=size)

@@ -137,7 +137,7 @@ async def test_npy_in_and_out(api: Api) -> None:
 
 async def test_a_picture_as_base64_and_as_bytes_gives_one_answer(api: Api) -> None:
     info = (await api.client.get("/models/digits")).json()
-    example = info["manifest"]["example"]
+    example = info["example"]
     as_json = await post(api, "/models/digits/predict", {"input": example})
     as_png = await api.client.post(
         "/models/digits/predict",

@@ -272,7 +272,7 @@ async def test_a_picture(models: Path) -> None:
 
 async def check_picture(server: Listening) -> None:
     info = (await server.ask(request("/models/digits", b"", method="GET"))).json()
-    example = info["manifest"]["example"]
+    example = info["example"]
     png = {"body": base64.b64decode(example), "content_type": "image/png"}
     text = {"body": json.dumps({"input": example}).encode()}
     wire = await server.connect()

@@ -140,7 +140,7 @@ class TestSeveralDevices:
         self, root: Path, devices: str, hosts: list[str], form: str
     ) -> None:
         async with serving(root, devices=devices, cache_bytes=0) as api:
-            model = (await api.client.get("/models")).json()["models"][0]
+            model = (await api.client.get("/models?full=true")).json()["models"][0]
             assert [each["name"] for each in model["replicas"]] == hosts
             assert {each["state"] for each in model["replicas"]} == {"ready"}
             assert {s["form"] for r in model["replicas"] for s in r["plan"]["steps"]} == {form}
@@ -156,7 +156,7 @@ class TestSeveralDevices:
     async def test_another_model_is_on_every_replica(self, root: Path) -> None:
         write_artifact(root, "double")
         async with serving(root, devices="cpu,cpu", default_model="tiny") as api:
-            models = (await api.client.get("/models")).json()["models"]
+            models = (await api.client.get("/models?full=true")).json()["models"]
             found = {each["name"]: len(each["replicas"]) for each in models}
             assert found == {"tiny": 1, "double": 2}
             for name, x in (("tiny", [1, 2, 3, 4]), ("double", [1, 2])):

@@ -1,0 +1,137 @@
+"""GET /models and GET /models/NAME: what a caller needs; with `?full=true` all that is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+from app.api import schemas
+from app.api.access import Reader
+from app.api.openapi import ERRORS, path_parameter
+from app.api.payloads import JSON
+from app.api.service import Service
+from app.errors import InvalidInput, ModelNotFound
+from app.loaded import ModelState, ReplicaStatus
+
+FULL: dict[str, Any] = {
+    "name": "full",
+    "in": "query",
+    "required": False,
+    "description": "also what runs, where, and how it was made and proved",
+    "schema": {"type": "boolean", "default": False},
+}
+BAD_QUERY: dict[int | str, dict[str, Any]] = {
+    422: {"model": schemas.ErrorBody, "description": "`full` is neither true nor false"}
+}
+
+
+def add_models(app: FastAPI, service: Service) -> None:
+    """Put both calls on the application."""
+
+    @app.get(
+        "/models",
+        tags=["models"],
+        operation_id="list_models",
+        responses=BAD_QUERY,
+        dependencies=[Reader],
+        openapi_extra={"parameters": [FULL]},
+    )
+    async def list_models(request: Request) -> schemas.ModelList:
+        """Every model in the repository, and what is loaded of it."""
+        describe = _details if _wants_all(request) else _summary
+        return schemas.ModelList(models=[describe(service, name) for name in service.loaded.names])
+
+    @app.get(
+        "/models/{name}",
+        tags=["models"],
+        operation_id="get_model",
+        responses={**ERRORS[404], **BAD_QUERY},
+        dependencies=[Reader],
+        openapi_extra={"parameters": [path_parameter("name", {"type": "string"}), FULL]},
+    )
+    async def get_model(request: Request) -> schemas.ModelDetails | schemas.ModelInfo:
+        """One model: its versions, what it takes, and what it answers."""
+        name = request.path_params["name"]
+        if name not in service.loaded.names:
+            raise ModelNotFound(f"there is no model {name!r}; GET /models lists what there is")
+        return (_details if _wants_all(request) else _info)(service, name)
+
+
+def _wants_all(request: Request) -> bool:
+    """Whether the query says so.
+
+    Raises:
+        InvalidInput: if it says something else.
+    """
+    given = request.query_params.getlist("full")
+    if given in ([], ["false"], ["true"]):
+        return given == ["true"]
+    raise InvalidInput(f"the query has full={'&full='.join(given)!r}; use full=true or full=false")
+
+
+def _summary(service: Service, name: str) -> schemas.ModelSummary:
+    statuses = service.loaded.statuses(name)
+    loaded = service.loaded.get(name)
+    newest = statuses[0].state if statuses else ModelState.UNLOADED
+    state = ModelState.READY if loaded else newest
+    return schemas.ModelSummary(
+        name=name,
+        default=name == service.loaded.default_model,
+        state=state.value,
+        version=loaded.id.version if loaded else None,
+        versions=[
+            schemas.VersionState(version=s.id.version, state=s.state.value, problem=s.problem)
+            for s in statuses
+        ],
+    )
+
+
+def _info(service: Service, name: str) -> schemas.ModelInfo:
+    known = dict(_summary(service, name))
+    known["limits"] = schemas.RequestSize(
+        items=service.limits.max_items, body_bytes=service.limits.max_body_bytes
+    )
+    loaded = service.loaded.get(name)
+    if loaded is None:
+        return schemas.ModelInfo(**known)
+    manifest = loaded.manifest
+    return schemas.ModelInfo(
+        **known,
+        description=manifest.description,
+        precision=loaded.selection.precision,
+        codec=manifest.codec.kind,
+        media_types=[JSON, *loaded.codec.media_types],
+        inputs=list(manifest.inputs),
+        outputs=list(manifest.outputs),
+        labels=None if manifest.codec.labels is None else list(manifest.codec.labels),
+        example=manifest.example,
+    )
+
+
+def _details(service: Service, name: str) -> schemas.ModelDetails:
+    loaded = service.loaded.get(name)
+    replicas = service.lifecycle.replica_states(loaded.id if loaded else None)
+    return schemas.ModelDetails(
+        **dict(_info(service, name)),
+        variant=loaded.selection.variant if loaded else None,
+        signed_by=loaded.signed_by if loaded else None,
+        replicas=[_replica_info(each) for each in replicas],
+        manifest=loaded.manifest.public() if loaded else None,
+    )
+
+
+def _replica_info(status: ReplicaStatus) -> schemas.ReplicaInfo:
+    serving = status.serving
+    return schemas.ReplicaInfo(
+        name=status.name,
+        device=str(status.device),
+        state=status.state,
+        plan=serving
+        and schemas.ServedPlan(
+            steps=[schemas.ServedStep(up_to=s.up_to, form=s.form) for s in serving.steps],
+            measured_on=serving.measured_on,
+            measured_by=serving.measured_by,
+            median_us={form: dict(times) for form, times in serving.median_us.items()},
+        ),
+    )

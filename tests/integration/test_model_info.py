@@ -1,0 +1,96 @@
+"""GET /models and GET /models/NAME: short for callers, everything on demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.access.entries import PREDICT, make_key
+from models.manifest import TensorCodecSpec
+from tests.artifacts import write_artifact
+from tests.integration.harness import serving, settled
+
+SUMMARY = {"name", "default", "state", "version", "versions"}
+INFO = SUMMARY | {
+    *("limits", "description", "precision", "codec", "media_types", "inputs", "outputs"),
+    *("labels", "example"),
+}
+DETAILS = INFO | {"variant", "signed_by", "replicas", "manifest"}
+PATHS = ("/models", "/models/double")
+
+
+async def test_a_model_tells_what_a_caller_needs(tmp_path: Path) -> None:
+    codec = TensorCodecSpec(labels=("a", "b"), scores="softmax")
+    write_artifact(tmp_path, "double", codec=codec)
+    async with serving(tmp_path, max_items=7, max_body_bytes=9999) as api:
+        answer = await api.client.get("/models/double")
+        info = answer.json()
+        sent = await api.client.post("/predict", json={"input": info["example"]})
+    assert set(info) == INFO
+    assert len(answer.content) < 1000
+    assert (info["name"], info["default"], info["state"], info["version"]) == (
+        *("double", True, "ready", 1),
+    )
+    assert info["versions"] == [{"version": 1, "state": "ready", "problem": None}]
+    assert info["limits"] == {"items": 7, "body_bytes": 9999}
+    assert (info["codec"], info["precision"], info["labels"]) == ("tensor", "float32", ["a", "b"])
+    assert info["media_types"] == [
+        *("application/json", "application/octet-stream", "application/x-npy"),
+    ]
+    assert [(each["name"], each["dtype"], each["shape"]) for each in info["inputs"]] == [
+        ("x", "float32", [-1, 2])
+    ]
+    assert [each["name"] for each in info["outputs"]] == ["y"]
+    assert sent.json()["prediction"]["label"] == "b"
+
+
+async def test_the_list_tells_names_and_states(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    write_artifact(tmp_path, "other")
+    async with serving(tmp_path, default_model="double") as api:
+        models = (await api.client.get("/models")).json()["models"]
+    assert [set(each) for each in models] == [SUMMARY, SUMMARY]
+    assert {each["name"]: each["default"] for each in models} == {"double": True, "other": False}
+
+
+async def test_models_are_described_without_golden_data_or_digests(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    async with serving(tmp_path, devices="cpu*2") as api:
+        short = (await api.client.get("/models/double?full=false")).json()
+        details = (await api.client.get("/models/double?full=true")).json()
+        assert (await api.client.get("/models?full=true")).json() == {"models": [details]}
+        assert (await api.client.get("/models/nope?full=true")).status_code == 404
+    assert set(details) == DETAILS
+    assert {name: details[name] for name in short} == short
+    assert len(details["replicas"]) == 2
+    assert details["manifest"]["variants"]
+    assert not {"golden", "files"} & set(details["manifest"])
+
+
+async def test_a_model_that_is_not_loaded_tells_why(tmp_path: Path) -> None:
+    folder = write_artifact(tmp_path, "double")
+    (folder / "script.pt").write_bytes(b"broken")
+    async with serving(tmp_path, wait_ready=False) as api:
+        await settled(api)
+        info = (await api.client.get("/models/double")).json()
+        details = (await api.client.get("/models/double?full=true")).json()
+    assert (info["state"], info["version"], info["inputs"]) == ("failed", None, [])
+    assert "script.pt" in info["versions"][0]["problem"]
+    assert set(info) == INFO
+    assert (details["manifest"], details["signed_by"]) == (None, None)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("query", ["full=yes", "full", "full=", "full=True", "full=1&full=true"])
+async def test_another_value_is_refused_with_what_would_be_right(
+    tmp_path: Path, path: str, query: str
+) -> None:
+    write_artifact(tmp_path, "double")
+    _, line = make_key("somebody", [PREDICT])
+    async with serving(tmp_path) as api:
+        answer = await api.client.get(f"{path}?{query}")
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+        assert "use full=true or full=false" in answer.json()["error"]
+    async with serving(tmp_path, api_keys=line) as api:  # who may not ask learns nothing else
+        assert (await api.client.get(f"{path}?{query}")).status_code == 401
