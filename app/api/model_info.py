@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,7 +13,7 @@ from app.api.openapi import ERRORS, path_parameter
 from app.api.payloads import JSON
 from app.api.service import Service
 from app.errors import InvalidInput, ModelNotFound
-from app.loaded import ModelState, ReplicaStatus
+from app.loaded import ModelState, ReplicaStatus, VersionStatus
 
 FULL: dict[str, Any] = {
     "name": "full",
@@ -80,10 +81,18 @@ def _summary(service: Service, name: str) -> schemas.ModelSummary:
         default=name == service.loaded.default_model,
         state=state.value,
         version=loaded.id.version if loaded else None,
-        versions=[
-            schemas.VersionState(version=s.id.version, state=s.state.value, problem=s.problem)
-            for s in statuses
-        ],
+        versions=[_version_state(each) for each in statuses],
+    )
+
+
+def _version_state(status: VersionStatus) -> schemas.VersionState:
+    loading = status.state is ModelState.LOADING
+    return schemas.VersionState(
+        version=status.id.version,
+        state=status.state.value,
+        problem=status.problem,
+        step=status.step if loading else None,
+        seconds=round(time.monotonic() - status.since, 1) if loading else None,
     )
 
 

@@ -80,6 +80,8 @@ class VersionState(BaseModel):
     version: int
     state: State
     problem: str | None = None
+    step: str | None = Field(None, description="what is being done while it loads")
+    seconds: float | None = Field(None, description="for how long it has been loading")
 
 
 class ServedStep(BaseModel):

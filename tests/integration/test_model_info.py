@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.access.entries import PREDICT, make_key
+from app.backends.base import Backend
+from app.backends.fake import FakeBackend
+from app.backends.selection import Selection
+from app.repository.store import Artifact
+from app.types import Device
 from models.manifest import TensorCodecSpec
 from tests.artifacts import write_artifact
-from tests.integration.harness import serving, settled
+from tests.integration.harness import Api, serving, settled
 
 SUMMARY = {"name", "default", "state", "version", "versions"}
 INFO = SUMMARY | {
@@ -18,6 +26,12 @@ INFO = SUMMARY | {
 }
 DETAILS = INFO | {"variant", "signed_by", "replicas", "manifest"}
 PATHS = ("/models", "/models/double")
+READY = {"version": 1, "state": "ready", "problem": None, "step": None, "seconds": None}
+
+
+async def versions(api: Api) -> list[dict[str, Any]]:
+    found = (await api.client.get("/models")).json()["models"]
+    return list(found[0]["versions"]) if found else []
 
 
 async def test_a_model_tells_what_a_caller_needs(tmp_path: Path) -> None:
@@ -32,7 +46,7 @@ async def test_a_model_tells_what_a_caller_needs(tmp_path: Path) -> None:
     assert (info["name"], info["default"], info["state"], info["version"]) == (
         *("double", True, "ready", 1),
     )
-    assert info["versions"] == [{"version": 1, "state": "ready", "problem": None}]
+    assert info["versions"] == [READY]
     assert info["limits"] == {"items": 7, "body_bytes": 9999}
     assert (info["codec"], info["precision"], info["labels"]) == ("tensor", "float32", ["a", "b"])
     assert info["media_types"] == [
@@ -79,6 +93,27 @@ async def test_a_model_that_is_not_loaded_tells_why(tmp_path: Path) -> None:
     assert "script.pt" in info["versions"][0]["problem"]
     assert set(info) == INFO
     assert (details["manifest"], details["signed_by"]) == (None, None)
+
+
+async def test_a_load_tells_its_step_and_how_long_it_takes(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    go_on = threading.Event()
+
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
+        go_on.wait(20)
+        return FakeBackend(lambda inputs: {"y": inputs["x"] * 2})
+
+    async with serving(tmp_path, make_backend=make, wait_ready=False) as api:
+        try:
+            async with asyncio.timeout(10):
+                while "reading" not in str(found := await versions(api)):
+                    await asyncio.sleep(0.01)
+        finally:
+            go_on.set()
+        assert (found[0]["state"], found[0]["step"]) == ("loading", "reading weights for cpu#0")
+        assert found[0]["seconds"] >= 0
+        await settled(api)
+        assert (await versions(api))[0] == READY
 
 
 @pytest.mark.parametrize("path", PATHS)
