@@ -25,6 +25,7 @@ from export.report import print_report
 from export.tune import MAX_BATCH, TuneOptions
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
+from models.definitions.loading import BrokenDefinition
 from models.manifest import SIGNATURE_FILE
 from models.plan import Precision
 
@@ -52,7 +53,8 @@ def main(
 
     Args:
         arguments: without the program's name.
-        catalog: name -> definition of everything that can be built.
+        catalog: name -> definition of everything that can be built; a definition is looked up
+            only where it is to be built.
         console: where to write; errors go to stderr.
 
     Returns:
@@ -68,7 +70,7 @@ def main(
                 command(arguments[1:], console)
             else:
                 _export(arguments, catalog, console)
-    except ExportError as error:
+    except (ExportError, BrokenDefinition) as error:
         Console(stderr=True, soft_wrap=True).print(f"export: {escape(str(error))}", highlight=False)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
@@ -89,8 +91,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = "; ".join(f"{name}: {item.description}" for name, item in catalog.items())
-    parser.add_argument("model", help=f"what to export. {known.replace('%', '%%')}")
+    parser.add_argument("model", help=f"what to export: {', '.join(catalog)}".replace("%", "%%"))
     _add_out(parser)
     parser.add_argument(
         "--variants",

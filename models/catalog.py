@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from models.definitions import digits, pairwise, residual
-from models.definitions.definition import Definition
+from models.definitions.loading import Definitions
 
-CATALOG: dict[str, Definition] = {
-    "digits": digits.DEFINITION,
-    "pairwise": pairwise.DEFINITION,
-    "residual": residual.DEFINITION,
-}
+# Name -> the module in which it is defined. A module is imported when its model is asked for.
+CATALOG = Definitions(
+    {
+        "digits": "models.definitions.digits",
+        "pairwise": "models.definitions.pairwise",
+        "residual": "models.definitions.residual",
+    }
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,7 @@ QUICK = ("--variants", "script", "--max-batch-size", "2", "--threads", "1")
 WITH_CLOSE = CATALOG | {"close": definition(Close, train=None, held_out=close_calls)}
 
 
-def run(*arguments: object, catalog: dict[str, Definition] = WITH_CLOSE) -> tuple[int, str]:
+def run(*arguments: object, catalog: Mapping[str, Definition] = WITH_CLOSE) -> tuple[int, str]:
     """The exit code and what was printed."""
     printed = io.StringIO()
     console = Console(file=printed, width=200)

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from export.cli import main
+from models.definitions.loading import Definitions
 from tests.unit.export.command_line import QUICK, complete, files, run
 from tests.unit.export.definitions import CATALOG, Bracketed, definition
 
@@ -238,3 +239,29 @@ def test_words_of_a_model_are_no_markup(tmp_path: Path) -> None:
     assert code == 1
     assert "paths must be one of [/x, /y]" in printed
     assert files(tmp_path) == []
+
+
+class TestABrokenDefinition:
+    BROKEN = Definitions({"broken": "models.definitions.no_such", "digits": "models.definitions"})
+
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            ("broken", "the catalog says that 'broken' is in models.definitions.no_such, which"),
+            ("digits", "models/definitions/__init__.py has no DEFINITION; it needs DEFINITION ="),
+        ],
+    )
+    def test_is_one_sentence(
+        self, model: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(model, "--out", tmp_path, catalog=self.BROKEN)[0] == 1
+        told = capsys.readouterr().err
+        assert message in told
+        assert told.count("\n") == 1
+        assert list(tmp_path.rglob("*")) == []
+
+    @pytest.mark.parametrize("arguments", [("--help",), ("keygen", "--help"), ("show", "--help")])
+    def test_keeps_no_other_command_from_its_work(self, arguments: tuple[str, ...]) -> None:
+        with pytest.raises(SystemExit) as caught:
+            run(*arguments, catalog=self.BROKEN)
+        assert caught.value.code == 0
