@@ -9,30 +9,22 @@ from __future__ import annotations
 import argparse
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from pydantic import TypeAdapter, ValidationError
+import torch
+from pydantic import ValidationError
 
-from export import foreign
+from export import codecs, foreign, outputs
+from export.codecs import EXAMPLE
 from export.errors import ExportError, UsageError
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
 from models.definitions.definition import Definition
-from models.manifest import (
-    CodecSpec,
-    ImageCodecSpec,
-    PicturePreprocess,
-    Polarity,
-    Scores,
-    TensorCodecSpec,
-)
-from models.tensors import Dtype, Name, TensorSpec
+from models.tensors import Dtype, TensorSpec
 
-EXAMPLE = "--input 'float32[-1,3,224,224]'"
 INPUT = re.compile(r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([-0-9, ]*)\]")
-OF_PICTURES = ("mean", "std", "polarity", "fit", "resize_shorter")  # options of --codec image
-RESIZE = 256 / 224  # the customary share of the larger side that a crop keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +69,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "order in which the model takes them",
     )
     add(
+        "--output",
+        action="append",
+        metavar="NAME",
+        help="a name for an output; once per output, in the order in which the model gives them. "
+        "Where it gives a dict or a NamedTuple: which of its outputs to serve, in which order. "
+        "NAME=FILE: this one comes first and has the labels in FILE",
+    )
+    add(
         "--labels",
         type=Path,
         metavar="FILE",
         help="of the first output: one per line, or JSON: a list, or an object index -> label",
     )
-    add("--codec", choices=("tensor", "image"), help="what clients send (default: tensor)")
-    add("--scores", choices=get_args(Scores), help="what makes scores of it (default: none)")
     add("--description", metavar="TEXT", help="one sentence on the model")
-    picture = parser.add_argument_group("for --codec image")
-    add = picture.add_argument
-    add("--mean", metavar="X,X,X", help="subtracted from values of 0 to 1 (default: 0)")
-    add("--std", metavar="X,X,X", help="what they are then divided by (default: 1)")
-    add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, as it comes)")
-    add("--fit", choices=("pad", "crop"), help="fill the rest, or cut the middle (default: pad)")
-    add(
-        "--resize-shorter",
-        type=int,
-        metavar="PIXELS",
-        help="for --fit crop: the picture's shorter side before the cut (default: 256 for 224)",
-    )
+    codecs.add_arguments(parser)
 
 
 def adopt(parsed: argparse.Namespace) -> Adopted:
@@ -115,23 +102,32 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     source = _open(parsed.file)
     name = _name(parsed.name, source)
     inputs = _inputs(parsed.input or source.defaults.inputs)
-    given = None if parsed.labels is None else _read_labels(parsed.labels)
-    codec = _codec(parsed, source.defaults, inputs, given or source.labels)
+    wanted, first, file = _wanted(parsed)
+    given = None if file is None else _read_labels(file)
+    codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
     module = foreign.load(source.data, source.what)
-    outputs, samples = foreign.infer(module, inputs, codec)
-    _check_outputs(codec, outputs[0], by_command=given is not None)
+    found, samples = foreign.infer(module, inputs, codec, wanted)
+    served = sorted(found, key=lambda spec: spec.name != first)
+    codecs.check_outputs(codec, served[0], by_command=given is not None)
+    names = [[spec.name for spec in each] for each in (found, served)]
+    ways = outputs.ways(module, *names, picked=bool(wanted))
     definition = Definition(
         description=parsed.description or source.origin,
         inputs=inputs,
-        outputs=outputs,
+        outputs=tuple(served),
         codec=codec,
-        build=functools.partial(foreign.load, source.data, source.what),
+        build=functools.partial(_build, source, len(inputs), ways),
         train=None,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
         example=samples.example,
     )
     return Adopted(name, definition, source.warnings)
+
+
+def _build(source: _Source, inputs: int, ways: Sequence[str] | None) -> torch.jit.ScriptModule:
+    module = foreign.load(source.data, source.what)
+    return module if ways is None else outputs.around(module, inputs, ways)
 
 
 def _open(file: Path) -> _Source:
@@ -163,13 +159,12 @@ def _name(wanted: str | None, source: _Source) -> str:
     name = wanted or source.name
     if name is None:
         raise UsageError("--name is needed: what the model will be called")
-    try:
-        return TypeAdapter(Name).validate_python(name)
-    except ValidationError as error:
+    if not outputs.is_name(name):
         raise UsageError(
             f"{name!r} cannot be a model's name: say --name with 1 to 64 letters, digits, _ and -, "
             "of which the first is a letter or a digit"
-        ) from error
+        )
+    return name
 
 
 def _inputs(given: tuple[str, ...] | list[str]) -> tuple[TensorSpec, ...]:
@@ -196,67 +191,29 @@ def _input(text: str, name: str) -> TensorSpec:
             {"name": found[1] or name, "dtype": found[2], "shape": shape}
         )
     except ValidationError as error:
-        raise UsageError(f"--input {text!r}: {_first(error)}") from error
+        raise UsageError(f"--input {text!r}: {codecs.first_of(error)}") from error
     except ValueError as error:
         raise UsageError(f"--input {text!r}: sizes are whole numbers, or -1") from error
 
 
-def _codec(
-    parsed: argparse.Namespace,
-    defaults: Defaults,
-    inputs: tuple[TensorSpec, ...],
-    labels: tuple[str, ...] | None,
-) -> CodecSpec:
-    if (parsed.codec or defaults.codec) == "tensor":
-        if strays := [name for name in OF_PICTURES if getattr(parsed, name) is not None]:
-            option = strays[0].replace("_", "-")
-            raise UsageError(f"--{option} is for pictures: say --codec image as well")
-        return TensorCodecSpec(labels=labels, scores=parsed.scores or defaults.scores)
-    return ImageCodecSpec(
-        preprocess=_preprocess(parsed, defaults, inputs),
-        labels=labels,
-        scores=parsed.scores or defaults.scores,
-    )
-
-
-def _preprocess(
-    parsed: argparse.Namespace, defaults: Defaults, inputs: tuple[TensorSpec, ...]
-) -> PicturePreprocess:
-    shape = inputs[0].item_shape
-    fits = len(shape) == 3 and shape[0] in (1, 3) and inputs[0].is_fixed
-    if len(inputs) != 1 or not fits or inputs[0].dtype != "float32":
-        raise UsageError(
-            "--codec image needs one --input float32[-1,C,H,W], where C is 1 or 3 and H and W are "
-            f"given, such as {EXAMPLE}"
-        )
-    channels, height, width = shape
-    fit = parsed.fit or defaults.fit
-    shorter = parsed.resize_shorter
-    if fit == "crop" and shorter is None:
-        shorter = round(max(width, height) * RESIZE)
-    fields = {
-        "width": width,
-        "height": height,
-        "channels": channels,
-        "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
-        "std": _floats("--std", parsed.std) or defaults.std or (1.0,) * channels,
-        "polarity": parsed.polarity or "light-on-dark",
-        "fit": fit,
-        "resize_shorter": shorter,
-    }
-    try:
-        return PicturePreprocess.model_validate(fields)
-    except ValidationError as error:
-        raise UsageError(f"--codec image: {_first(error)}") from error
-
-
-def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
-    try:
-        return None if text is None else tuple(float(each) for each in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r}: numbers with commas between, one per channel") from (
-            error
-        )
+def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Path | None]:
+    """The names of outputs, which of them comes first, and the file of its labels."""
+    pairs = [text.partition("=") for text in parsed.output or ()]
+    names = tuple(name for name, _, _ in pairs)
+    labelled = [(name, Path(file)) for name, equals, file in pairs if equals]
+    for name in names:
+        if not outputs.is_name(name):
+            raise UsageError(
+                f"--output {name!r}: a name has 1 to 64 letters, digits, _ and -, of which the "
+                "first is a letter or a digit"
+            )
+    if bare := [name for name, equals, file in pairs if equals and not file]:
+        raise UsageError(f"--output '{bare[0]}=': the file of its labels is missing")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--output: names must differ, got {', '.join(names)}")
+    if len(labelled) + (parsed.labels is not None) > 1:
+        raise UsageError("labels can be given once: --labels FILE, or one --output NAME=FILE")
+    return names, *(labelled[0] if labelled else (None, parsed.labels))
 
 
 def _read_labels(file: Path) -> tuple[str, ...]:
@@ -270,20 +227,3 @@ def _read_labels(file: Path) -> tuple[str, ...]:
         return labels_of([line.strip() for line in lines], file.name)
     except (ExportError, UnicodeDecodeError) as error:
         raise UsageError(f"--labels: {error}") from error
-
-
-def _check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> None:
-    """Raise where labels or scores do not fit; whose fault it is depends on who said them."""
-    labels = codec.labels
-    if labels is not None and first.item_shape != (len(labels),):
-        kind = UsageError if by_command else ExportError
-        raise kind(
-            f"{len(labels)} labels need a first output of shape [-1, {len(labels)}], the model's "
-            f"is {list(first.shape)}; say --labels with a file that fits"
-        )
-    if codec.scores == "softmax" and not first.item_shape:
-        raise UsageError(f"--scores softmax needs more than one number, got {list(first.shape)}")
-
-
-def _first(error: ValidationError) -> str:
-    return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")

@@ -12,6 +12,7 @@ import torch
 
 from export import traces
 from export.errors import ExportError, UsageError, reason
+from export.outputs import Made, by_name
 from export.samples import SEED, Samples, draw, sample_bytes
 from models.archive import ArchiveError, check_archive
 from models.forms import load_torchscript
@@ -37,7 +38,6 @@ FAILURES = (
 )
 
 Sizes: TypeAlias = tuple[int, int]  # of the batch, and of every free dimension
-Made: TypeAlias = list[torch.Tensor]
 
 
 class DoesNotRun(ExportError):
@@ -84,16 +84,26 @@ def load(data: bytes, what: str) -> torch.jit.ScriptModule:
 
 
 def infer(
-    module: torch.jit.ScriptModule, inputs: tuple[TensorSpec, ...], codec: CodecSpec
+    module: torch.jit.ScriptModule,
+    inputs: tuple[TensorSpec, ...],
+    codec: CodecSpec,
+    names: Sequence[str] = (),
 ) -> tuple[tuple[TensorSpec, ...], Samples]:
     """Run the model on samples of several batch sizes and free dimensions.
 
+    Args:
+        module: the model.
+        inputs: what it takes.
+        codec: how pictures are normalised.
+        names: of its outputs that are wanted, see `by_name`.
+
     Returns:
-        its outputs, named `output`, or `output_0`, `output_1` and so on, where an axis that ever
-        differed is free; and samples like the smallest that it ran on.
+        its outputs, where an axis that ever differed is free; and samples like the smallest that it
+        ran on.
 
     Raises:
-        UsageError: if the model takes another number of inputs, or one sample would be too large.
+        UsageError: if the model takes another number of inputs, one sample would be too large, or
+            the names do not fit.
         ExportError: if it fails on the samples, answers otherwise each time, or gives what cannot
             be served.
     """
@@ -111,7 +121,7 @@ def infer(
             break
         began = time.perf_counter()
         try:
-            made = _runs(module, inputs, codec, pair)
+            made = _runs(module, inputs, codec, pair, names)
         except DoesNotRun:
             if first is None and pair == pairs[-1]:
                 raise
@@ -144,6 +154,7 @@ def _runs(
     inputs: tuple[TensorSpec, ...],
     codec: CodecSpec,
     free_sizes: Sequence[int],
+    names: Sequence[str],
 ) -> dict[Sizes, Made]:
     """What it gives to batches of every size, without the numbers: dtypes and shapes."""
     rng = np.random.default_rng(SEED)
@@ -151,11 +162,12 @@ def _runs(
     for free in free_sizes:
         for batch in BATCHES:
             sample = draw(inputs, codec, rng, (batch, free))
-            made = _run(module, inputs, sample)
+            made = by_name(_run(module, inputs, sample), names)
             _check_finite(made)
-            runs[batch, free] = [tensor.to("meta") for tensor in made]
-    for before, after in zip(made, _run(module, inputs, sample), strict=True):
-        if not _same(before, after):
+            runs[batch, free] = {name: tensor.to("meta") for name, tensor in made.items()}
+    again = by_name(_run(module, inputs, sample), names)
+    for name, tensor in made.items():
+        if name not in again or not _same(tensor, again[name]):
             raise ExportError(
                 "the model answers otherwise each time that it is asked the same: something in it "
                 "is random, such as a dropout that was traced in training mode; call model.eval() "
@@ -165,7 +177,9 @@ def _runs(
 
 
 def _check_finite(made: Made) -> None:
-    floats = [each for each in made if str(each.dtype).removeprefix("torch.") in get_args(Dtype)]
+    floats = [
+        each for each in made.values() if str(each.dtype).removeprefix("torch.") in get_args(Dtype)
+    ]
     if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
         raise DoesNotRun(
             "the model gives NaN or infinite numbers for the samples, so nothing can be proved "
@@ -182,33 +196,24 @@ def _same(before: torch.Tensor, after: torch.Tensor) -> bool:
     return torch.equal(before, after)
 
 
-def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Arrays) -> Made:
+def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Arrays) -> object:
     try:
         with torch.inference_mode():
-            made = module(*(torch.from_numpy(sample[spec.name]) for spec in inputs))
+            return module(*(torch.from_numpy(sample[spec.name]) for spec in inputs))
     except FAILURES as error:
         shapes = ", ".join(f"{spec.name} {list(sample[spec.name].shape)}" for spec in inputs)
         raise DoesNotRun(f"the model fails on samples of {shapes}: {reason(error)}") from error
-    given = made if isinstance(made, tuple | list) else (made,)
-    outputs = [each for each in given if isinstance(each, torch.Tensor) and not each.is_sparse]
-    if len(outputs) < len(given) or not outputs:
-        strange = ", ".join(type(each).__name__ for each in given) or "nothing"
-        raise ExportError(
-            f"the model gives {strange} where a tensor, or a tuple or list of tensors, can be "
-            "served; wrap it in a module that returns those, and script it"
-        )
-    return outputs
 
 
 def _outputs(runs: Mapping[Sizes, Made]) -> tuple[TensorSpec, ...]:
     counts = {len(made) for made in runs.values()}
     if len(counts) > 1:
         raise ExportError(f"the number of the model's outputs changes: {sorted(counts)}")
-    count = counts.pop()
-    names = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+    named = [list(made) for made in runs.values()]
+    if strange := [each for each in named if set(each) != set(named[0])]:
+        raise ExportError(f"the names of the outputs change: {named[0]}, then {strange[0]}")
     return tuple(
-        _output(name, {sizes: made[index] for sizes, made in runs.items()})
-        for index, name in enumerate(names)
+        _output(name, {sizes: made[name] for sizes, made in runs.items()}) for name in named[0]
     )
 
 

@@ -48,6 +48,14 @@ class TestWrongArguments:
                 [*X3, "--input", "input_0=int8[-1]", "--input", "input_0=int8[-1]"],
                 "--input: names must differ, got ['input_0', 'input_0', 'input_0']",
             ),
+            ([*X3, "--output", "a b"], "--output 'a b': a name has 1 to 64 letters, digits, _ and"),
+            ([*X3, "--output", "a", "--output", "a"], "--output: names must differ, got a, a"),
+            ([*X3, "--output", "a", "--output", "b"], "--output: 2 given, the model gives 1; give"),
+            ([*X3, "--output", "a="], "--output 'a=': the file of its labels is missing"),
+            (
+                [*X3, "--output", "a=x.txt", "--labels", "y.txt"],
+                "labels can be given once: --labels FILE, or one --output NAME=FILE",
+            ),
             ([*X3, "--mean", "0"], "--mean is for pictures: say --codec image as well"),
             ([*X3, "--resize-shorter", "9"], "--resize-shorter is for pictures"),
             ([*X3, "--codec", "image"], "--codec image needs one --input float32[-1,C,H,W]"),
@@ -90,7 +98,7 @@ class TestWrongArguments:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"one\ntwo\nthree\n", "3 labels need a first output of shape [-1, 3], the model's is"),
+            (b"one\ntwo\nthree\n", "3 labels need a first output of shape [-1, 3], 'output' is"),
             (b"one\n\n", "1 labels need a first output of shape [-1, 1]"),
             (b"one\n\ntwo", "--labels: labels: the label of the index 1 is no text: ''"),
             (b"", "--labels: labels is neither a list of labels"),
@@ -151,7 +159,7 @@ class TestRefusedFiles:
             (mar({"net.pth": b""}, MODEL | {"modelFile": "net.py"}), "holds an eager model"),
             (
                 mar({"sums.pt": SUMS, "index_to_name.json": b'["a"]'}),
-                "1 labels need a first output of shape [-1, 1], the model's is [-1, 2]; say --lab",
+                "1 labels need a first output of shape [-1, 1], 'output' is [-1, 2]; say --label",
             ),
         ],
     )

@@ -1,0 +1,125 @@
+"""What clients send to an adopted model and what they get: the options, and what they come to."""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+from pydantic import ValidationError
+
+from export.errors import ExportError, UsageError
+from export.mar import Defaults
+from models.manifest import (
+    CodecSpec,
+    ImageCodecSpec,
+    PicturePreprocess,
+    Polarity,
+    Scores,
+    TensorCodecSpec,
+)
+from models.tensors import TensorSpec
+
+EXAMPLE = "--input 'float32[-1,3,224,224]'"
+OF_PICTURES = ("mean", "std", "polarity", "fit", "resize_shorter")  # options of --codec image
+RESIZE = 256 / 224  # the customary share of the larger side that a crop keeps
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `codec_of` reads."""
+    add = parser.add_argument
+    add("--codec", choices=("tensor", "image"), help="what clients send (default: tensor)")
+    add("--scores", choices=get_args(Scores), help="what makes scores of it (default: none)")
+    picture = parser.add_argument_group("for --codec image")
+    add = picture.add_argument
+    add("--mean", metavar="X,X,X", help="subtracted from values of 0 to 1 (default: 0)")
+    add("--std", metavar="X,X,X", help="what they are then divided by (default: 1)")
+    add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, as it comes)")
+    add("--fit", choices=("pad", "crop"), help="fill the rest, or cut the middle (default: pad)")
+    add(
+        "--resize-shorter",
+        type=int,
+        metavar="PIXELS",
+        help="for --fit crop: the picture's shorter side before the cut (default: 256 for 224)",
+    )
+
+
+def codec_of(
+    parsed: argparse.Namespace,
+    defaults: Defaults,
+    inputs: tuple[TensorSpec, ...],
+    labels: tuple[str, ...] | None,
+) -> CodecSpec:
+    """What clients send and what they get, of the options and of what an archive says.
+
+    Raises:
+        UsageError: if the options contradict each other, or the inputs.
+    """
+    if (parsed.codec or defaults.codec) == "tensor":
+        if strays := [name for name in OF_PICTURES if getattr(parsed, name) is not None]:
+            option = strays[0].replace("_", "-")
+            raise UsageError(f"--{option} is for pictures: say --codec image as well")
+        return TensorCodecSpec(labels=labels, scores=parsed.scores or defaults.scores)
+    return ImageCodecSpec(
+        preprocess=_preprocess(parsed, defaults, inputs),
+        labels=labels,
+        scores=parsed.scores or defaults.scores,
+    )
+
+
+def _preprocess(
+    parsed: argparse.Namespace, defaults: Defaults, inputs: tuple[TensorSpec, ...]
+) -> PicturePreprocess:
+    shape = inputs[0].item_shape
+    fits = len(shape) == 3 and shape[0] in (1, 3) and inputs[0].is_fixed
+    if len(inputs) != 1 or not fits or inputs[0].dtype != "float32":
+        raise UsageError(
+            "--codec image needs one --input float32[-1,C,H,W], where C is 1 or 3 and H and W are "
+            f"given, such as {EXAMPLE}"
+        )
+    channels, height, width = shape
+    fit = parsed.fit or defaults.fit
+    shorter = parsed.resize_shorter
+    if fit == "crop" and shorter is None:
+        shorter = round(max(width, height) * RESIZE)
+    fields = {
+        "width": width,
+        "height": height,
+        "channels": channels,
+        "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
+        "std": _floats("--std", parsed.std) or defaults.std or (1.0,) * channels,
+        "polarity": parsed.polarity or "light-on-dark",
+        "fit": fit,
+        "resize_shorter": shorter,
+    }
+    try:
+        return PicturePreprocess.model_validate(fields)
+    except ValidationError as error:
+        raise UsageError(f"--codec image: {first_of(error)}") from error
+
+
+def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if text is None else tuple(float(each) for each in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r}: numbers with commas between, one per channel") from (
+            error
+        )
+
+
+def check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> None:
+    """Raise where labels or scores do not fit; whose fault it is depends on who said them."""
+    labels = codec.labels
+    if labels is not None and first.item_shape != (len(labels),):
+        kind = UsageError if by_command else ExportError
+        raise kind(
+            f"{len(labels)} labels need a first output of shape [-1, {len(labels)}], "
+            f"{first.name!r} is {list(first.shape)}; say --labels with a file that fits, or "
+            "--output NAME=FILE for the output that they are of"
+        )
+    if codec.scores == "softmax" and not first.item_shape:
+        raise UsageError(f"--scores softmax needs more than one number, got {list(first.shape)}")
+
+
+def first_of(error: ValidationError) -> str:
+    """The first thing that is wrong, in one sentence."""
+    return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
