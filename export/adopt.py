@@ -35,11 +35,13 @@ class Adopted:
         name: what it is called in the repository.
         definition: as if it stood in `models/definitions`; `build` gives a ScriptModule.
         warnings: a sentence on each thing that could not be taken over.
+        hint: a sentence on an option that may have been forgotten.
     """
 
     name: str
     definition: Definition
     warnings: tuple[str, ...]
+    hint: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         golden_inputs=samples.golden_inputs,
         example=samples.example,
     )
-    return Adopted(name, definition, source.warnings)
+    return Adopted(name, definition, source.warnings, codecs.hint(parsed, codec, inputs))
 
 
 def _build(source: _Source, inputs: int, ways: Sequence[str] | None) -> torch.jit.ScriptModule:

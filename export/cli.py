@@ -148,8 +148,10 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
     found = adopt.adopt(parsed)
-    for warning in found.warnings:
-        console.print(f"warning: {escape(warning)}", highlight=False, soft_wrap=True)
+    told = [f"warning: {warning}" for warning in found.warnings]
+    told += [f"hint: {found.hint}"] if found.hint else []
+    for line in told:
+        console.print(escape(line), highlight=False, soft_wrap=True)
     job = Job(
         model=found.name,
         definition=found.definition,

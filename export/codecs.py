@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 from pydantic import ValidationError
 
 from export.errors import ExportError, UsageError
-from export.mar import Defaults
+from export.mar import IMAGENET_MEAN, IMAGENET_STD, Defaults
 from models.manifest import (
     CodecSpec,
     ImageCodecSpec,
@@ -21,6 +23,7 @@ from models.tensors import TensorSpec
 
 EXAMPLE = "--input 'float32[-1,3,224,224]'"
 OF_PICTURES = ("mean", "std", "polarity", "fit", "resize_shorter")  # options of --codec image
+IMAGENET = "imagenet"  # in place of numbers
 RESIZE = 256 / 224  # the customary share of the larger side that a crop keeps
 
 
@@ -31,8 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scores", choices=get_args(Scores), help="what makes scores of it (default: none)")
     picture = parser.add_argument_group("for --codec image")
     add = picture.add_argument
-    add("--mean", metavar="X,X,X", help="subtracted from values of 0 to 1 (default: 0)")
-    add("--std", metavar="X,X,X", help="what they are then divided by (default: 1)")
+    add(
+        "--mean",
+        metavar="X,X,X",
+        help="subtracted from values of 0 to 1 (default: 0); imagenet: the figures of ImageNet, "
+        "here and for --std",
+    )
+    add("--std", metavar="X,X,X", help="what they are then divided by (default: 1); or imagenet")
     add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, as it comes)")
     add("--fit", choices=("pad", "crop"), help="fill the rest, or cut the middle (default: pad)")
     add(
@@ -85,8 +93,7 @@ def _preprocess(
         "width": width,
         "height": height,
         "channels": channels,
-        "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
-        "std": _floats("--std", parsed.std) or defaults.std or (1.0,) * channels,
+        **_figures(parsed, defaults, channels),
         "polarity": parsed.polarity or "light-on-dark",
         "fit": fit,
         "resize_shorter": shorter,
@@ -97,13 +104,44 @@ def _preprocess(
         raise UsageError(f"--codec image: {first_of(error)}") from error
 
 
+def _figures(
+    parsed: argparse.Namespace, defaults: Defaults, channels: int
+) -> dict[str, tuple[float, ...]]:
+    """Mean and std; where one is of ImageNet, so is the other, unless it was given too."""
+    if IMAGENET in (parsed.mean, parsed.std):
+        if channels != len(IMAGENET_MEAN):
+            raise UsageError(f"imagenet stands for 3 channels, the input has {channels}")
+        defaults = replace(defaults, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return {
+        "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
+        "std": _floats("--std", parsed.std) or defaults.std or (1.0,) * channels,
+    }
+
+
 def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None or text == IMAGENET:
+        return None
     try:
-        return None if text is None else tuple(float(each) for each in text.split(","))
+        return tuple(float(each) for each in text.split(","))
     except ValueError as error:
-        raise UsageError(f"{option} {text!r}: numbers with commas between, one per channel") from (
-            error
-        )
+        raise UsageError(
+            f"{option} {text!r}: numbers with commas between, one per channel; or {IMAGENET}"
+        ) from error
+
+
+def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSpec]) -> str | None:
+    """A sentence where clients could send pictures, and nothing was said about that."""
+    if parsed.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
+        return None
+    shape = inputs[0].item_shape
+    if inputs[0].dtype != "float32" or len(shape) != 3 or shape[0] not in (1, 3):
+        return None
+    size = "" if inputs[0].is_fixed else ", and H and W in --input instead of -1,"
+    figures = " --mean imagenet" if shape[0] == 3 else ""
+    return (
+        f"the input looks like a picture: with --codec image{figures}{size} clients can send PNG "
+        "and JPEG files; --codec tensor says that they send numbers"
+    )
 
 
 def check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> None:

@@ -56,14 +56,17 @@ class Defaults:
 
 
 PLAIN = Defaults()
+# Red, green, blue: of the pictures that most published models were trained on.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 # `ts/torch_handler/image_classifier.py`: the shorter side is resized to 256 (bilinear), the middle
 # 224 x 224 cut out, values scaled to 0 .. 1 and normalised with the figures of ImageNet; the answer
 # is a softmax. (It keeps the five best; here all scores are answered.)
 IMAGE_CLASSIFIER = Defaults(
     codec="image",
     inputs=("float32[-1,3,224,224]",),
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
+    mean=IMAGENET_MEAN,
+    std=IMAGENET_STD,
     fit="crop",
     scores="softmax",
 )

@@ -17,7 +17,7 @@ from torch import nn
 from export import adopt
 from export import mar as mar_module
 from export.adopt import Adopted
-from export.mar import IMAGE_CLASSIFIER
+from export.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.preprocess import preprocess
 from tests.unit.export.torchscripts import (
@@ -138,6 +138,41 @@ class TestPictures:
             fit="crop",
             resize_shorter=9,
         )
+
+    @pytest.mark.parametrize(
+        ("options", "mean", "std"),
+        [
+            ("--mean imagenet", IMAGENET_MEAN, IMAGENET_STD),
+            ("--std imagenet", IMAGENET_MEAN, IMAGENET_STD),
+            ("--mean imagenet --std imagenet", IMAGENET_MEAN, IMAGENET_STD),
+            ("--mean imagenet --std 1,1,1", IMAGENET_MEAN, (1, 1, 1)),
+            ("--mean 0,0,0 --std imagenet", (0, 0, 0), IMAGENET_STD),
+        ],
+    )
+    def test_the_figures_of_imagenet_go_together(
+        self, light: Path, options: str, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> None:
+        made = how(run(light, *PICTURE, *options.split()))
+        assert (made.mean, made.std) == (mean, std)
+
+    @pytest.mark.parametrize(
+        ("spec", "options", "told"),
+        [
+            ("float32[-1,3,8,6]", "", "with --codec image --mean imagenet clients can send"),
+            ("float32[-1,1,8,6]", "", "with --codec image clients can send PNG and JPEG files"),
+            ("float32[-1,3,-1,-1]", "", "with --codec image --mean imagenet, and H and W in"),
+            ("float32[-1,3,8,6]", "--codec tensor", None),
+            ("float32[-1,3,8,6]", "--codec image", None),
+            ("float32[-1,4,8,6]", "", None),
+            ("float16[-1,3,8,6]", "", None),
+        ],
+    )
+    def test_a_hint_where_clients_could_send_pictures(
+        self, tmp_path: Path, spec: str, options: str, told: str | None
+    ) -> None:
+        file = written(tmp_path, BRIGHTNESS)
+        hint = run(file, "--name", "x", "--input", spec, *options.split()).hint
+        assert hint is None if told is None else told in str(hint)
 
     @pytest.mark.parametrize(("side", "shorter"), [(224, 256), (299, 342), (32, 37)])
     def test_a_cut_keeps_the_customary_share(self, light: Path, side: int, shorter: int) -> None:

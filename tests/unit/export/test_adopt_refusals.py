@@ -25,6 +25,8 @@ from tests.unit.export.torchscripts import (
 )
 from tests.unit.models.test_archive import zipped
 
+GREY = (*PICTURE[:2], *PICTURE[4:])  # the argument says its input
+
 
 class TestWrongArguments:
     @pytest.mark.parametrize(
@@ -77,7 +79,11 @@ class TestWrongArguments:
         [
             (["--mean", "0.5"], "--codec image: mean and std need 3 numbers, one per channel"),
             (["--std", "1,0,1"], "--codec image: std must be positive"),
-            (["--std", "1,2,x"], "--std '1,2,x': numbers with commas between, one per channel"),
+            (["--std", "1,2,x"], "--std '1,2,x': numbers with commas between, one per channel; or"),
+            (
+                ["--input", "float32[-1,1,8,6]", "--std", "imagenet"],
+                "imagenet stands for 3 channels, the input has 1",
+            ),
             (["--resize-shorter", "9"], "resize_shorter belongs to fit 'crop', only"),
             (["--fit", "crop", "--resize-shorter", "7"], "needs resize_shorter, at least 8"),
             (["--mean", "nan,0,0"], "--codec image: Input should be a finite number"),
@@ -85,7 +91,7 @@ class TestWrongArguments:
     )
     def test_of_pictures(self, light: Path, arguments: list[str], message: str) -> None:
         with pytest.raises(UsageError) as caught:
-            run(light, *PICTURE, *arguments)
+            run(light, *(PICTURE if "--input" not in arguments else GREY), *arguments)
         assert message in str(caught.value)
 
     @pytest.mark.parametrize(
