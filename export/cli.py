@@ -18,10 +18,11 @@ from export import adopt, compare, signing
 from export.artifact import any_artifact
 from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact
-from export.progress import shown_on
+from export.progress import shown_on, stdout
 from export.prove import ProofOptions
 from export.renewal import tune_again
 from export.report import print_report
+from export.summary import print_summary
 from export.tune import MAX_BATCH, TuneOptions
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
@@ -60,7 +61,7 @@ def main(
     Returns:
         the exit code: 0 done, 1 failed, 2 wrong usage.
     """
-    console = console or Console()
+    console = console or stdout()
     try:
         with warnings.catch_warnings():
             # TorchScript is the format we make; torch 2.13 announces its deprecation at every call.
@@ -231,7 +232,7 @@ COMMANDS: dict[str, Command] = {
 def _carry_out(work: Callable[[Stage], Made], console: Console) -> None:
     with shown_on(console) as stage:
         made = work(stage)
-    print_report(console, made.manifest, made.folder)
+    print_summary(console, made.manifest, made.folder)
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:

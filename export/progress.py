@@ -1,19 +1,56 @@
-"""The progress display of long commands: a line for each step."""
+"""The progress of long commands: a bar for each step, or a line where nobody looks at a screen."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import sys
+import time
 from collections.abc import Iterator
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from export.pipeline import Stage
+
+UNBOUNDED = 10_000  # columns: what goes to a file or a pipe is never cut or wrapped
+
+
+class _Trimmed:
+    """A file that gets no spaces at the ends of lines; tables would fill them up."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def stdout() -> Console:
+    """Where commands write: as wide as the terminal, or unbounded where there is none."""
+    console = Console()
+    if console.is_terminal:
+        return console
+    return Console(file=_Trimmed(sys.stdout), width=UNBOUNDED)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def shown_on(console: Console) -> Iterator[Stage]:
     """Gives what is told of each step that begins."""
+    if not console.is_terminal:
+        with contextlib.ExitStack() as steps:
+
+            def line(name: str) -> _Line:
+                steps.close()  # the step before is over
+                return steps.enter_context(contextlib.closing(_Line(console, name)))
+
+            yield line
+        return
     columns = (
         TextColumn("{task.description:<10}", markup=False),
         BarColumn(),
@@ -23,14 +60,14 @@ def shown_on(console: Console) -> Iterator[Stage]:
     )
     with Progress(*columns, console=console) as bars:
 
-        def stage(name: str) -> _Bar:
+        def bar(name: str) -> _Bar:
             return _Bar(bars, name)
 
-        yield stage
+        yield bar
 
 
 class _Bar:
-    """A line of the progress display; satisfies `models.definitions.definition.Progress`."""
+    """A bar on a terminal; satisfies `models.definitions.definition.Progress`."""
 
     def __init__(self, bars: Progress, name: str) -> None:
         self._bars = bars
@@ -38,3 +75,21 @@ class _Bar:
 
     def __call__(self, done: int, total: int, note: str) -> None:
         self._bars.update(self._task, completed=done, total=total, note=note)
+
+
+class _Line:
+    """A line, printed once the step is over; satisfies `models.definitions.definition.Progress`."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._began = time.monotonic()
+        self._reached = ""
+
+    def __call__(self, done: int, total: int, note: str) -> None:
+        self._reached = f"{done}/{total} {note}"
+
+    def close(self) -> None:
+        took = dt.timedelta(seconds=round(time.monotonic() - self._began))
+        line = f"{self._name:<10} {took} {self._reached}"
+        self._console.print(Text(line), soft_wrap=True)

@@ -26,14 +26,14 @@ def print_report(
         signature: what to say of it; None: nothing.
     """
     content = content_of(manifest)
-    console.print(_plain(content.title), style="bold")
-    console.print(_plain(content.description))
+    console.print(plain(content.title), style="bold")
+    console.print(plain(content.description))
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     signed = () if signature is None else (("signature", signature),)
     for word, what in (*content.facts, ("artifact", str(folder)), *signed):
-        facts.add_row(_plain(word), _plain(what))
+        facts.add_row(plain(word), plain(what))
     console.print(facts)
     for section in content.sections:
         _print_section(console, section)
@@ -41,25 +41,25 @@ def print_report(
 
 def _print_section(console: Console, section: Section) -> None:
     console.print()
-    console.print(_plain(section.title), style="bold")
+    console.print(plain(section.title), style="bold")
     for line in section.lines:
-        console.print(_plain(line))
+        console.print(plain(line))
     if not section.columns:
         return
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
     for index, column in enumerate(section.columns):
         widest = max(len(line) for row in section.rows for line in row[index].split("\n"))
         table.add_column(
-            _plain(column.title),
+            plain(column.title),
             justify="right" if column.numeric else "left",
             overflow="fold",
             min_width=widest if column.numeric else None,  # a number in two lines misleads
         )
     for row in section.rows:
-        table.add_row(*(_plain(cell) for cell in row))
+        table.add_row(*(plain(cell) for cell in row))
     console.print(table)
 
 
-def _plain(text: str) -> Text:
+def plain(text: str) -> Text:
     """Text that is neither markup nor a command to the terminal, whoever wrote it."""
     return Text("".join(each if each.isprintable() or each == "\n" else "?" for each in text))

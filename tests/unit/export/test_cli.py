@@ -21,11 +21,11 @@ from tests.unit.export.command_line import (
 
 
 class TestDone:
-    def test_an_artifact_and_a_report(self, tmp_path: Path) -> None:
+    def test_an_artifact_and_a_summary(self, tmp_path: Path) -> None:
         code, printed = run("tiny", "--out", tmp_path, *QUICK)
         assert code == 0
         assert files(tmp_path) == complete("tiny/1")
-        for fact in ("tiny version 1", "script.pt", str(tmp_path / "tiny/1"), "Plan on cpu"):
+        for fact in ("tiny version 1", str(tmp_path / "tiny/1"), "float32 on cpu: 1..2 script"):
             assert fact in printed
         for step in ("training", "eager", "script", "timing"):
             assert step in printed

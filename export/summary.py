@@ -1,0 +1,93 @@
+"""What an export ends with: some ten lines on what was made, and how to serve it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from export.content import ranges
+from export.pipeline import REPORT_FILE
+from export.report import plain
+from export.timings import plan_line
+from models.manifest import Manifest
+
+DEFAULT_OUT = Path("artifacts")  # where a server looks if it is told nothing
+LONGEST = 160  # characters of a reason; the report has all of it
+
+
+def print_summary(console: Console, manifest: Manifest, folder: Path) -> None:
+    """Print what was written, which form serves which sizes, what was left out, how to serve it.
+
+    Args:
+        console: where to.
+        manifest: of the artifact.
+        folder: where it lies: repository/model/version.
+    """
+    console.print(plain(f"{manifest.model} version {manifest.version}"), style="bold")
+    for word, what in _rows(manifest, folder):
+        # The terminal folds long lines by itself: then a command can be copied from it.
+        console.print(Text(f"{word:<9} ", style="dim") + plain(what), soft_wrap=True)
+
+
+def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
+    size = sum(file.bytes for file in manifest.files.values())
+    yield "written", f"{folder}: {len(manifest.files)} files, {size:,} bytes"
+    for word, specs in (("takes", manifest.inputs), ("gives", manifest.outputs)):
+        yield word, "; ".join(f"{each.name} {each.dtype}{list(each.shape)}" for each in specs)
+    yield from _proved(manifest)
+    yield from _planned(manifest)
+    for each in manifest.left_out:
+        reason = textwrap.shorten(each.reason, LONGEST, placeholder=" ...")
+        yield "left out", f"{each.variant}: {reason}"
+    python = shlex.quote(_python())
+    yield "report", str(folder / REPORT_FILE)
+    yield "the same", f"{python} -m export show {shlex.quote(str(folder))}"
+    out = folder.parent.parent
+    where = "" if out == DEFAULT_OUT else f"TORCHLANE_MODEL_DIR={shlex.quote(str(out))} "
+    yield "serve it", f"{where}{python} -m app"
+    yield "ask it", f"http://127.0.0.1:8000/docs, or POST to /models/{manifest.model}/predict"
+
+
+def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """By precision: forms of one differ from eager by about the same."""
+    worst: dict[str, float] = {}
+    sizes: set[int] = set()
+    for variant in manifest.variants.values():
+        sizes |= set(variant.parity.batch_sizes)
+        found = max(worst.get(variant.precision, 0), variant.parity.max_absolute)
+        worst[variant.precision] = found
+    told = ", ".join(f"{precision} within {found:.1e}" for precision, found in worst.items())
+    yield "proved", f"{', '.join(manifest.variants)}; batches {ranges(sizes)}; {told} of eager"
+    if manifest.accuracy is not None:
+        others = (
+            f", {name} {variant.accuracy:.4f}"
+            for name, variant in manifest.variants.items()
+            if variant.accuracy is not None and variant.accuracy != manifest.accuracy
+        )
+        yield "accuracy", f"{manifest.accuracy:.4f}{''.join(others)}"
+
+
+def _planned(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    plan = manifest.plan
+    if plan is None:
+        yield "serves", f"{next(iter(manifest.variants))}, batches of every size"
+        return
+    for device in plan.devices:
+        steps = device.steps.get(plan.precision)
+        line = plan_line(steps) if steps else "nothing"
+        yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
+    others = {name for device in plan.devices for name in device.steps} - {plan.precision}
+    if others:
+        yield "or", f"{', '.join(sorted(others))}: say TORCHLANE_PLAN_PRECISION"
+
+
+def _python() -> str:
+    """The interpreter that runs this, as short as it can be said."""
+    here, used = Path.cwd(), Path(sys.executable)
+    return str(used.relative_to(here) if used.is_relative_to(here) else used)

@@ -1,0 +1,80 @@
+"""What an export ends with, on a screen and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from export.content import content_of
+from export.summary import print_summary
+from models.manifest import LeftOut, Manifest
+from tests.unit.export.command_line import QUICK, run
+from tests.unit.export.measured import measured_manifest
+
+LONG = "the model " + "has a very long reason " * 20
+
+
+def printed(manifest: Manifest, folder: str = "artifacts/tiny/3") -> list[str]:
+    out = io.StringIO()
+    print_summary(Console(file=out, width=80), manifest, Path(folder))
+    return out.getvalue().splitlines()
+
+
+def test_what_was_written_what_serves_which_sizes_what_was_left_out_and_how_to_serve_it() -> None:
+    manifest = measured_manifest()
+    lines = printed(manifest)
+    assert len(lines) <= 14
+    text = "\n".join(lines)
+    assert lines[0] == "tiny version 3"
+    plan = manifest.plan
+    assert plan is not None
+    for step in plan.devices[0].steps[plan.precision]:
+        assert f"{step.up_to} {step.form}" in text
+    for left_out in manifest.left_out:
+        assert f"left out  {left_out.variant}: {left_out.reason}" in text
+    for told in ("written   artifacts/tiny/3: ", "report    artifacts/tiny/3/report.html"):
+        assert told in text
+    assert lines[-2].startswith("serve it  ")
+    assert lines[-2].endswith("python -m app") or "python3" in lines[-2]
+    assert lines[-1].endswith("/models/tiny/predict")
+
+
+def test_a_repository_elsewhere_is_named_for_the_shell() -> None:
+    text = "\n".join(printed(measured_manifest(), "my models/tiny/3"))
+    assert "serve it  TORCHLANE_MODEL_DIR='my models' " in text
+    assert "export show 'my models/tiny/3'" in text
+
+
+def test_a_long_reason_is_shortened_and_no_line_is_cut() -> None:
+    manifest = measured_manifest().model_copy(
+        update={"left_out": (LeftOut(variant="int8", reason=LONG),), "plan": None}
+    )
+    (line,) = (line for line in printed(manifest) if line.startswith("left out"))
+    assert line.startswith("left out  int8: the model has a very long reason")
+    assert line.endswith(" ...")
+    assert 80 < len(line) < 200
+    assert LONG.strip() in str(content_of(manifest).sections)
+
+
+def test_what_goes_into_a_pipe_is_neither_cut_nor_filled_up(tmp_path: Path) -> None:
+    """`show` has wide tables; rich would take a pipe for 80 columns."""
+    assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
+    folder = tmp_path / "tiny/1"
+    command = [sys.executable, "-m", "export", "show", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert any(line.endswith(str(folder)) for line in lines)
+    assert max(map(len, lines)) > 80
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_each_step_is_a_line_where_there_is_no_screen(tmp_path: Path) -> None:
+    code, text = run("tiny", "--out", tmp_path, *QUICK)
+    assert code == 0
+    steps = [line.split()[0] for line in text.splitlines()[:4]]
+    assert steps == ["training", "eager", "script", "timing"]
+    assert len(text.splitlines()) <= 20
