@@ -17,7 +17,7 @@ from typing import get_args
 import torch
 from pydantic import ValidationError
 
-from export import codecs, foreign, outputs
+from export import advice, codecs, foreign, outputs
 from export.codecs import EXAMPLE
 from export.errors import ExportError, UsageError
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
@@ -186,6 +186,7 @@ def _input(text: str, name: str) -> TensorSpec:
     if found[2] not in get_args(Dtype):
         raise UsageError(
             f"--input {text!r}: unknown dtype {found[2]!r}; there are {', '.join(get_args(Dtype))}"
+            f"{advice.of_input(found[2])}"
         )
     try:
         shape = tuple(int(size) for size in found[3].split(",") if size.strip())

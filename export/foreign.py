@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import torch
 
-from export import traces
+from export import advice, traces
 from export.errors import ExportError, UsageError, reason
 from export.outputs import Made, by_name
 from export.samples import SEED, Samples, draw, sample_bytes
@@ -20,6 +20,7 @@ from models.manifest import CodecSpec
 from models.tensors import Arrays, Dtype, TensorSpec
 
 BATCHES = (1, 2, 3)
+OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # where it runs on none of those, to say why
 # Pairs of sizes for free dimensions. Samples are of the first pair on which the model runs: a
 # network that halves its picture five times needs more than a few pixels, and an even number. The
 # larger ones tell which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
@@ -27,10 +28,6 @@ FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
 MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, of the pairs after the first that the model ran on
 LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
-HOW = (
-    "make a TorchScript file where its Python code is: torch.jit.script(model.eval())"
-    ".save('model.pt'), or torch.jit.trace(model.eval(), example_input).save('model.pt')"
-)
 # What torch raises at a file that is not what it should be, and at inputs that do not fit.
 FAILURES = (
     *(torch.jit.Error, RuntimeError, ValueError, TypeError),
@@ -58,7 +55,7 @@ def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str
     try:
         return check_archive(io.BytesIO(data), what, of_torch=of_torch)
     except ArchiveError as error:
-        raise ExportError(_advice(data, what) or str(error)) from error
+        raise ExportError(advice.of_data(data, what) or str(error)) from error
 
 
 def load(data: bytes, what: str) -> torch.jit.ScriptModule:
@@ -73,7 +70,7 @@ def load(data: bytes, what: str) -> torch.jit.ScriptModule:
     """
     files = {name.partition("/")[2] for name in archive_names(data, what, of_torch=True)}
     if not {"data.pkl", "constants.pkl"} <= files:
-        raise ExportError(_what_it_is(files, what))
+        raise ExportError(advice.of_files(files, what))
     try:
         module = load_torchscript(data, torch.device("cpu"))
     except FAILURES as error:
@@ -107,7 +104,7 @@ def infer(
         ExportError: if it fails on the samples, answers otherwise each time, or gives what cannot
             be served.
     """
-    _check_count(module, inputs)
+    _check_inputs(module, inputs)
     traces.check_evaluating(module)
     fixed = all(spec.is_fixed for spec in inputs)
     pairs = _affordable(inputs, ((1,),) if fixed else FREE_SIZES)
@@ -122,9 +119,9 @@ def infer(
         began = time.perf_counter()
         try:
             made = _runs(module, inputs, codec, pair, names)
-        except DoesNotRun:
+        except DoesNotRun as error:
             if first is None and pair == pairs[-1]:
-                raise
+                raise _with_cause(error, module, inputs, codec, pair[-1]) from error
             continue
         took, size = time.perf_counter() - began, wanted
         runs |= made
@@ -205,6 +202,29 @@ def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Ar
         raise DoesNotRun(f"the model fails on samples of {shapes}: {reason(error)}") from error
 
 
+def _with_cause(
+    error: DoesNotRun,
+    module: torch.jit.ScriptModule,
+    inputs: tuple[TensorSpec, ...],
+    codec: CodecSpec,
+    free: int,
+) -> DoesNotRun:
+    """The same, and that it runs on a batch of another size, where it does."""
+    rng = np.random.default_rng(SEED)
+    runs: dict[int, bool] = {}
+    for batch in OTHER_BATCHES:
+        if sample_bytes(inputs, (batch, free)) <= MAX_SAMPLE_BYTES:
+            try:
+                _run(module, inputs, draw(inputs, codec, rng, (batch, free)))
+                runs[batch] = True
+            except DoesNotRun:
+                runs[batch] = False
+    if any(runs.values()) and not all(runs.values()):
+        size = next(batch for batch, ran in runs.items() if ran)
+        return DoesNotRun(f"{error}. It runs on a batch of {size}: {advice.NO_SIZE}")
+    return error
+
+
 def _outputs(runs: Mapping[Sizes, Made]) -> tuple[TensorSpec, ...]:
     counts = {len(made) for made in runs.values()}
     if len(counts) > 1:
@@ -221,18 +241,13 @@ def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in made.values()}
     known = [dtype for dtype in get_args(Dtype) if {dtype} == dtypes]
     if not known:
-        raise ExportError(
-            f"{name} is {' or '.join(sorted(dtypes))}, which no answer can carry; convert it in "
-            f"the model to one of {', '.join(get_args(Dtype))}"
-        )
+        told = " or ".join(sorted(dtypes))
+        change = advice.of_output(min(dtypes))
+        raise ExportError(f"{name} is {told}, which no answer can carry: {change}")
     for (batch, _), tensor in made.items():
         if tensor.shape[:1] != (batch,):
-            raise ExportError(
-                f"the model's output does not follow the batch axis: for a batch of {batch}, "
-                f"{name} has shape {list(tensor.shape)}, and its axis 0 should be {batch}. Keep "
-                "the batch axis in front, and write no batch size into the model, as a traced "
-                "x.view(1, -1) does"
-            )
+            scalars = all(not each.ndim for each in made.values())
+            raise ExportError(advice.of_batch_axis(name, batch, tensor.shape, scalars=scalars))
     shape = [-1]
     for (batch, free), tensor in made.items():
         if tensor.shape[1:] != made[BATCHES[0], free].shape[1:]:
@@ -248,7 +263,7 @@ def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
     return TensorSpec(name=name, dtype=known[0], shape=tuple(shape))
 
 
-def _check_count(module: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) -> None:
+def _check_inputs(module: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) -> None:
     forward: Any = module.forward
     arguments = forward.schema.arguments[1:]  # without self
     needed = [argument.name for argument in arguments if not argument.has_default_value()]
@@ -258,26 +273,7 @@ def _check_count(module: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) -
             f"--input: {len(inputs)} given, the model takes {len(arguments)} ({names}); give "
             "--input once for each, in this order"
         )
-
-
-def _advice(data: bytes, what: str) -> str | None:
-    """For files that are no zip archives but often taken for one."""
-    if data.startswith(b"\x80"):
-        return f"{what} is a pickle, as old versions of torch.save wrote them; {HOW}"
-    if data.startswith(b"\x1f\x8b"):
-        return (
-            f"{what} is a gzip file; a model archive must be a zip file: make it with "
-            "torch-model-archiver --archive-format default"
-        )
-    return None
-
-
-def _what_it_is(files: set[str], what: str) -> str:
-    if "archive_format" in files:
-        return f"{what} is a package of torch.export, not TorchScript; {HOW}"
-    if "data.pkl" in files:
-        return (
-            f"{what} is what torch.save writes, a state_dict or a pickled model, not TorchScript; "
-            f"{HOW}"
-        )
-    return f"{what} is a zip archive but not TorchScript; {HOW}"
+    for argument in arguments[: len(inputs)]:
+        kind = argument.type.annotation_str
+        if kind not in ("Tensor", "Optional[Tensor]"):
+            raise ExportError(advice.of_argument(argument.name, kind))

@@ -1,0 +1,142 @@
+"""Models of every signature that people bring: adopted and served, or told what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from export.cli import main
+from export.outputs import by_name
+from tests import signatures as theirs
+from tests.integration.harness import serving
+from tests.unit.export.torchscripts import scripted, written
+
+ROWS = [[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0], [0.0, 0.0, 9.0]]
+X3 = "x=float32[-1,3]"
+LARGEST = 4  # batch that is proved and served
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Works:
+    """A model, what it takes, and items to ask it; they need not have one shape."""
+
+    model: nn.Module
+    inputs: tuple[str, ...]
+    items: Sequence[Item]
+    options: tuple[str, ...] = ()
+    tolerance: float = 1e-6
+
+
+def picture(height: int, width: int, seed: int) -> list[Any]:
+    made: list[Any] = np.random.default_rng(seed).random((3, height, width)).round(3).tolist()
+    return made
+
+
+WORKS = {
+    "several outputs": Works(theirs.Several(), (X3,), [{"x": row} for row in ROWS]),
+    "pairs of int64": Works(
+        theirs.Pairs(),
+        ("ids=int64[-1,-1]", "types=int64[-1,-1]"),
+        [{"ids": [1, 0, 1], "types": [0, 0, 1]}, {"ids": [1], "types": [0]}],
+    ),
+    "a mask of bool": Works(
+        theirs.Masked(),
+        ("x=float32[-1,-1]", "mask=bool[-1,-1]"),
+        [
+            {"x": [1.0, 5.0], "mask": [True, False]},
+            {"x": [1.0, 2.0, 6.0], "mask": [True, True, True]},
+        ],
+    ),
+    "a number for each item": Works(theirs.Scalar(), (X3,), [{"x": row} for row in ROWS]),
+    "a padded detector": Works(
+        theirs.Padded(),
+        ("x=float32[-1,3,8,8]",),
+        [{"x": picture(8, 8, 1)}, {"x": picture(8, 8, 2)}],
+    ),
+    "segmentation of any size": Works(
+        theirs.Segmenter(),
+        ("x=float32[-1,3,-1,-1]",),
+        [{"x": picture(5, 7, 1)}, {"x": picture(2, 3, 2)}],
+    ),
+    "an optional input, not given": Works(theirs.Optional(), (X3,), [{"x": row} for row in ROWS]),
+    "an optional input, given": Works(
+        theirs.Optional(), (X3, "scale=float32[-1,1]"), [{"x": ROWS[0], "scale": [2.0]}]
+    ),
+    "float16": Works(
+        theirs.Half(),
+        ("x=float16[-1,8]",),
+        [{"x": [0.5, -1.0, 2.0, 0.0, 1.5, 0.25, -3.0, 1.0]}],
+        tolerance=2e-3,
+    ),
+    "a dict": Works(theirs.Mapped(), (X3,), [{"x": row} for row in ROWS]),
+    "one output of a dict": Works(
+        theirs.Mapped(), (X3,), [{"x": row} for row in ROWS], options=("--output", "out")
+    ),
+    "a NamedTuple": Works(theirs.Named(), (X3,), [{"x": row} for row in ROWS]),
+}
+REFUSED = {
+    "a list of dicts": (theirs.Detector(), "float32[-1,3,8,8]", "pads what it finds to a fixed"),
+    "one number for a batch": (theirs.Loss(), X3, "give one for each item, of shape [n], such"),
+    "text that is taken": (theirs.Reads(), "int64[-1]", "the client turns text into numbers"),
+    "an input of text": (theirs.Reads(), "str[-1]", "the client turns text into numbers"),
+    "text that is given": (theirs.Says(), X3, "give the index of a class, and name the classes"),
+    "complex numbers given": (theirs.Spectrum(), "float32[-1,8]", "give torch.view_as_real of it"),
+    "complex numbers taken": (theirs.Scalar(), "complex64[-1,8]", "torch.view_as_complex in the"),
+    "as many rows as there are": (theirs.Nonzero(), X3, "give a fixed number for each item, pad"),
+    "a batch size written in": (theirs.FixedBatch(), X3, "It runs on a batch of 4: write no batch"),
+    "batch-mates that are mixed": (theirs.BatchMates(), X3, "keep operations off axis 0"),
+}
+
+
+def adopt(folder: Path, model: nn.Module, inputs: Sequence[str], *options: str) -> int:
+    """The exit code; what is made is called m."""
+    file = written(folder, scripted(model))
+    arguments = ["adopt", str(file), "--name", "m", "--out", str(folder / "out"), *options]
+    arguments += [each for spec in inputs for each in ("--input", spec)]
+    return main([*arguments, "--max-batch-size", str(LARGEST), "--threads", "1"], {})
+
+
+def expected(case: Works, item: Item) -> dict[str, Any]:
+    """What the model itself answers to an item that is alone."""
+    arrays = [
+        np.array([value], spec.partition("=")[2].partition("[")[0])
+        for spec, value in zip(case.inputs, item.values(), strict=True)
+    ]
+    made = by_name(case.model(*map(torch.from_numpy, arrays)), case.options[1::2])
+    return {name: tensor[0].tolist() for name, tensor in made.items()}
+
+
+@pytest.mark.parametrize("case", WORKS.values(), ids=WORKS)
+async def test_it_is_adopted_and_answers_as_the_model_itself_does(
+    case: Works, tmp_path: Path
+) -> None:
+    assert adopt(tmp_path, case.model, case.inputs, *case.options) == 0
+    inputs = [item if len(item) > 1 else next(iter(item.values())) for item in case.items]
+    async with serving(tmp_path / "out", default_model="m", max_batch_size=LARGEST) as api:
+        answer = await api.client.post("/batch-predict", json={"inputs": inputs})
+    assert answer.status_code == 200, answer.text
+    predictions = answer.json()["predictions"]
+    for item, prediction in zip(case.items, predictions, strict=True):
+        wanted = expected(case, item)
+        assert list(prediction["outputs"]) == list(wanted)
+        for name, value in wanted.items():
+            np.testing.assert_allclose(prediction["outputs"][name], value, atol=case.tolerance)
+
+
+@pytest.mark.parametrize(("model", "spec", "change"), REFUSED.values(), ids=REFUSED)
+def test_it_is_told_what_to_change_in_the_model(
+    model: nn.Module, spec: str, change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert adopt(tmp_path, model, [spec]) in (1, 2)
+    told = capsys.readouterr().err
+    assert change in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.glob("out/*/*"))
