@@ -38,20 +38,24 @@ def print_summary(console: Console, manifest: Manifest, folder: Path) -> None:
 def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     size = sum(file.bytes for file in manifest.files.values())
     yield "written", f"{folder}: {len(manifest.files)} files, {size:,} bytes"
-    for word, specs in (("takes", manifest.inputs), ("gives", manifest.outputs)):
-        yield word, "; ".join(f"{each.name} {each.dtype}{list(each.shape)}" for each in specs)
+    taken, given = (
+        ", ".join(f"{each.name} {each.dtype}{list(each.shape)}" for each in specs)
+        for specs in (manifest.inputs, manifest.outputs)
+    )
+    yield "model", f"{taken} -> {given}"
     yield from _proved(manifest)
     yield from _planned(manifest)
     for each in manifest.left_out:
         reason = textwrap.shorten(each.reason, LONGEST, placeholder=" ...")
         yield "left out", f"{each.variant}: {reason}"
     python = shlex.quote(_python())
-    yield "report", str(folder / REPORT_FILE)
-    yield "the same", f"{python} -m export show {shlex.quote(str(folder))}"
+    yield (
+        "report",
+        f"{folder / REPORT_FILE}, and {python} -m export show {shlex.quote(str(folder))}",
+    )
     out = folder.parent.parent
     where = "" if out == DEFAULT_OUT else f"TORCHLANE_MODEL_DIR={shlex.quote(str(out))} "
     yield "serve it", f"{where}{python} -m app"
-    yield "ask it", f"http://127.0.0.1:8000/docs, or POST to /models/{manifest.model}/predict"
 
 
 def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
