@@ -32,6 +32,9 @@ class LabelledPrediction(BaseModel):
     label: str
     score: float
     scores: list[float] = Field(description="one per label, in the manifest's order")
+    outputs: dict[str, JsonValue] = Field(
+        default={}, description="where the model has more: output name -> nested numbers"
+    )
 
 
 class TensorPrediction(BaseModel):

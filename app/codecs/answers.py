@@ -33,13 +33,17 @@ class AnswerEncoder:
         return {**outputs, first: apply_scores(self._scores, outputs[first])}
 
     def encode(self, outputs: Arrays) -> dict[str, object]:
-        """With labels `{label, score, scores}`, without `{outputs: {name: array}}`."""
+        """Without labels `{outputs: {name: array}}`.
+
+        With labels `{label, score, scores}` of the first output; `outputs` has the others, if any.
+        """
         first = outputs[self._outputs[0]]
+        rest = {name: _plain(outputs[name]) for name in self._outputs[1:]}
         if self._labels is None:
-            rest = {name: _plain(outputs[name]) for name in self._outputs[1:]}
             return {"outputs": {self._outputs[0]: _plain(first), **rest}}
         best = int(first.argmax())
-        return {"label": self._labels[best], "score": first[best], "scores": first}
+        answer = {"label": self._labels[best], "score": first[best], "scores": first}
+        return {**answer, "outputs": rest} if rest else answer
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
         """Little-endian row-major bytes, or an .npy file."""

@@ -45,7 +45,7 @@ class Known:
     """A right answer, and how far from it one may be.
 
     Attributes:
-        values: output name -> array without the batch axis; of labelled models only the scores.
+        values: output name -> array without the batch axis.
         low: the least that each may be.
         high: the most that each may be.
         labels: those that may be answered; more than one where the best scores are nearly equal.
@@ -82,11 +82,11 @@ class Judge:
             raise WrongAnswer(f"a prediction that is no object: {str(prediction)[:100]}")
         if "error" in prediction:
             raise WrongAnswer(f"the item failed: {prediction.get('code')}")
+        outputs = prediction.get("outputs", {})
         if self._labels:
-            if prediction.keys() != LABELLED:
+            if prediction.keys() - {"outputs"} != LABELLED or not isinstance(outputs, dict):
                 raise WrongAnswer(f"a prediction with {sorted(prediction)}, not label and scores")
-            return {self._first.name: _numbers(self._first, prediction["scores"])}
-        outputs = prediction.get("outputs")
+            outputs = {self._first.name: prediction["scores"], **outputs}
         if not isinstance(outputs, dict) or outputs.keys() != self._outputs.keys():
             raise WrongAnswer(f"a prediction without the outputs {list(self._outputs)}")
         return {name: _numbers(spec, outputs[name]) for name, spec in self._outputs.items()}

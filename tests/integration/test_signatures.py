@@ -131,6 +131,19 @@ async def test_it_is_adopted_and_answers_as_the_model_itself_does(
             np.testing.assert_allclose(prediction["outputs"][name], value, atol=case.tolerance)
 
 
+async def test_an_output_with_labels_is_answered_beside_the_others(tmp_path: Path) -> None:
+    labels = written(tmp_path, b"up\ndown\n", "labels.txt")
+    named = ("--output", f"logits={labels}", "--output", "features")
+    assert adopt(tmp_path, theirs.Several(), [X3], *named, "--scores", "softmax") == 0
+    async with serving(tmp_path / "out", default_model="m", max_batch_size=LARGEST) as api:
+        answer = await api.client.post("/predict", json={"input": [1.0, 2.0, 3.0]})
+    assert answer.status_code == 200, answer.text
+    prediction = answer.json()["prediction"]
+    assert list(prediction) == ["label", "score", "scores", "outputs"]
+    assert prediction["label"] == "up"
+    assert prediction["outputs"] == {"features": [2.0, 4.0, 6.0]}
+
+
 @pytest.mark.parametrize(("model", "spec", "change"), REFUSED.values(), ids=REFUSED)
 def test_it_is_told_what_to_change_in_the_model(
     model: nn.Module, spec: str, change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

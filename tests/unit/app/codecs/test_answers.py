@@ -83,6 +83,18 @@ class TestJson:
         assert answer["score"] == pytest.approx(score)
         np.testing.assert_array_equal(answer["scores"], apply_scores(scores, LOGITS))
 
+    def test_with_labels_the_other_outputs_are_answered_too(self) -> None:
+        outputs = [spec("y", shape=(-1, 3)), spec("z", shape=(-1, 3)), spec("n", "int64", (-1,))]
+        codec = TensorCodecSpec(labels=("a", "b", "c"))
+        many = AnswerEncoder(make_manifest(outputs=outputs, codec=codec))
+        answer = as_json(prediction(many, y=LOGITS, z=LOGITS * 0, n=np.array(7)))
+        assert answer == {
+            "label": "c",
+            "score": pytest.approx(float(LOGITS[2])),
+            "scores": pytest.approx(LOGITS.tolist()),
+            "outputs": {"z": [0, 0, 0], "n": 7},
+        }
+
     def test_without_labels_scores_still_apply(self) -> None:
         answer = as_json(prediction(encoder(scores="softmax"), y=LOGITS))
         assert answer == {"outputs": {"y": pytest.approx([1 / 8, 3 / 8, 4 / 8])}}

@@ -40,6 +40,17 @@ def test_what_lies_within_the_tolerance_is_right_and_what_does_not_is_wrong() ->
     assert problem == "y differs by about 1e-02 from the idle server's answer"
 
 
+def test_the_other_outputs_of_a_model_with_labels_are_judged_too() -> None:
+    target = FakeServer(codec=LABELLED).target()
+    more = {"name": "z", "dtype": "float32", "shape": [-1, 2]}
+    manifest = {**target.manifest, "outputs": [*target.manifest["outputs"], more]}
+    both = Judge(dataclasses.replace(target, manifest=manifest))
+    right = labelled(0.7, 0.2, 0.1) | {"outputs": {"z": [1.0, 2.0]}}
+    wrong = labelled(0.7, 0.2, 0.1) | {"outputs": {"z": [1.0, 2.5]}}
+    assert both.problem(right, both.known(right, TIGHT)) is None
+    assert str(both.problem(wrong, both.known(right, TIGHT))).startswith("z differs by about")
+
+
 def test_labels_may_differ_only_where_the_best_scores_are_nearly_equal() -> None:
     assert known(0.7, 0.2, 0.1).labels == frozenset({"ant"})
     assert known(0.45, 0.4495, 0.1005).labels == frozenset({"ant", "bee"})
@@ -59,6 +70,8 @@ def test_labels_may_differ_only_where_the_best_scores_are_nearly_equal() -> None
         (labelled(0.7, 0.2, 0.1) | {"scores": [0.7, None, 0.1]}, "no number"),
         (labelled(0.7, 0.2, 0.1) | {"scores": [[0.7], 0.2]}, "unevenly"),
         ({"label": "ant"}, "not label and scores"),
+        (labelled(0.7, 0.2, 0.1) | {"outputs": [1]}, "not label and scores"),
+        (labelled(0.7, 0.2, 0.1) | {"outputs": {"z": 1}}, "without the outputs ['y']"),
         ({"error": "no", "code": "backend_failed"}, "the item failed: backend_failed"),
         (None, "no object"),
     ],
