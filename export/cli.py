@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import warnings
@@ -14,7 +13,7 @@ from typing import NoReturn, get_args
 from rich.console import Console
 from rich.markup import escape
 
-from export import adopt, compare, signing
+from export import adopt, compare, signing, values
 from export.artifact import any_artifact
 from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact
@@ -96,14 +95,14 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
     _add_out(parser)
     parser.add_argument(
         "--variants",
-        type=_names,
+        type=values.names,
         metavar="A,B",
         help=f"which forms to make, of {', '.join(MAKERS)} (default: all that the model and this "
         "machine allow; trace only where script fails)",
     )
     parser.add_argument(
         "--max-accuracy-drop",
-        type=_points,
+        type=values.points,
         default=0.5,
         metavar="POINTS",
         help="leave out what is less accurate than eager by more, in hundredths (default: 0.5)",
@@ -260,7 +259,7 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
     )
     parser.add_argument(
         "--max-batch-size",
-        type=_positive,
+        type=values.positive,
         default=None if again else MAX_BATCH,
         metavar="N",
         help=f"time batches of up to N (default: as far as its plan reaches, else {MAX_BATCH})"
@@ -269,7 +268,7 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
     )
     parser.add_argument(
         "--threads",
-        type=_positive,
+        type=values.positive,
         metavar="N",
         help="time with N threads on the CPU (default: as many as a server with one replica takes, "
         "all usable cores but one)",
@@ -284,23 +283,3 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
 
 def _tuning(parsed: argparse.Namespace) -> TuneOptions:
     return TuneOptions(parsed.max_batch_size, parsed.threads, parsed.plan_precision)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
-    return int(text)
-
-
-def _points(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"must be 0 to 100 points, got {text!r}")
-    return value

@@ -54,8 +54,8 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
         f"{folder / REPORT_FILE}, and {python} -m export show {shlex.quote(str(folder))}",
     )
     out = folder.parent.parent
-    where = "" if out == DEFAULT_OUT else f"TORCHLANE_MODEL_DIR={shlex.quote(str(out))} "
-    yield "serve it", f"{where}{python} -m app"
+    where = "" if out == DEFAULT_OUT else f" --model-dir {shlex.quote(str(out))}"
+    yield "serve it", f"{python} -m app{where}"
 
 
 def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -88,7 +88,7 @@ def _planned(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
     others = {name for device in plan.devices for name in device.steps} - {plan.precision}
     if others:
-        yield "or", f"{', '.join(sorted(others))}: say TORCHLANE_PLAN_PRECISION"
+        yield "or", f"{', '.join(sorted(others))}, when served with --plan-precision"
 
 
 def _python() -> str:

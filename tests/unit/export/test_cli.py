@@ -152,6 +152,12 @@ class TestCommands:
         made_by = manifest_of(tmp_path / "out/linear/1").variants["script"].made_by
         assert made_by == "TorchScript as it was given + torch.jit.freeze"
 
+    def test_adopt_hints_at_pictures(self, light: Path, tmp_path: Path) -> None:
+        arguments = ("--name", "light", "--input", "float32[-1,3,8,6]", "--max-batch-size", 1)
+        code, printed = run("adopt", light, "--out", tmp_path / "out", *arguments)
+        assert code == 0
+        assert printed.startswith("hint: the input looks like a picture: with --codec image ")
+
 
 class TestHelp:
     def told(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -44,7 +44,7 @@ def test_what_was_written_what_serves_which_sizes_what_was_left_out_and_how_to_s
 
 def test_a_repository_elsewhere_is_named_for_the_shell() -> None:
     text = "\n".join(printed(measured_manifest(), "my models/tiny/3"))
-    assert "serve it  TORCHLANE_MODEL_DIR='my models' " in text
+    assert text.endswith(" -m app --model-dir 'my models'")
     assert "export show 'my models/tiny/3'" in text
 
 
