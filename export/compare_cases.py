@@ -14,7 +14,7 @@ from export.errors import ParityError, reason
 from export.variants.base import NotApplicable
 from export.variants.compiled import find_compiler
 from models.packages import load_package
-from models.plan import time_interleaved
+from models.timing import time_interleaved
 
 LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "compiled"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from models.plan import WARM_RUNS
+from models.timing import WARM_RUNS
 
 # Wheels of torch since 2.1 are built without LLVM, which TorchScript's fuser needs on the CPU:
 # https://github.com/pytorch/pytorch/issues/124383

@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from export.errors import ExportError
-from models.plan import WARM_RUNS
+from models.timing import WARM_RUNS
 
 FORWARDS = 10  # recorded of each form
 # What a viewer needs of a trace. The rest names the machine: its host, and the path written to.

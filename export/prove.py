@@ -19,8 +19,9 @@ from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import Forward, kinds_here, load_form
 from models.manifest import Difference, Parity, Variant
 from models.packages import growth_per_reload
-from models.plan import GIL_LIMIT_S, Precision, time_interleaved
+from models.plan import GIL_LIMIT_S, Precision
 from models.processor import DeviceKind
+from models.timing import time_interleaved
 
 # Each load keeps the whole of the weights, and all of it stays: no more loads than tell how much.
 RELOADS = 3

@@ -40,12 +40,12 @@ from models.plan import (
     choose,
     choose_one,
     summary,
-    time_interleaved,
     within_limits,
 )
 from models.processor import DeviceKind
 from models.resources import usable_cores
 from models.tensors import Arrays
+from models.timing import time_interleaved
 
 ROUNDS = 21
 BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds

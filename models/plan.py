@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
 from models.processor import DeviceKind, Processor
 from models.tensors import Name, Part
 
-Key = TypeVar("Key", bound=Hashable)
 Precision = Literal["float32", "bf16", "fp16", "int8"]
 
 MIN_GAIN = 0.03  # a form replaces another only where it takes at least this share of time less
-SAMPLE_S = 1e-3  # one sample repeats a forward until it takes about this long: clocks are coarse
-MAX_REPEATS = 50
-MIN_ROUNDS = 3  # fewer cannot tell a gain from noise
-WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 # A compiled package holds the GIL while it runs, and with it the event loop: no longer than this.
 GIL_LIMIT_S = 1e-3
 
@@ -104,47 +98,6 @@ Rounds: TypeAlias = Mapping[int, Mapping[Form, Sequence[float]]]
 def form_at(steps: Sequence[Step], size: int) -> Form:
     """The form that runs a batch of `size`; the last step's beyond what was measured."""
     return next((step.form for step in steps if size <= step.up_to), steps[-1].form)
-
-
-def nothing() -> None:
-    """Where nothing else is to be done between forwards."""
-
-
-def time_interleaved(
-    runs: Mapping[Key, Callable[[], object]],
-    rounds: int,
-    budget_s: float = math.inf,
-    between: Callable[[], None] = nothing,
-) -> dict[Key, list[float]]:
-    """Time every form on the same batch, in turns, so that all share the noise.
-
-    Args:
-        runs: each does one forward and returns when its result is there.
-        rounds: how many at the most.
-        budget_s: no further round is begun after so many seconds, but MIN_ROUNDS always are.
-        between: called before each form's turn, and before each run that warms it; not timed.
-
-    Returns:
-        form -> seconds of one forward, one number per round.
-    """
-    repeats: dict[Key, int] = {}
-    for form, run in runs.items():
-        for _ in range(WARM_RUNS):
-            between()
-            run()
-        between()
-        repeats[form] = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(seconds_of(run), 1e-9))))
-    taken: dict[Key, list[float]] = {form: [] for form in runs}
-    started = time.perf_counter()
-    order = list(runs)
-    for done in range(1, rounds + 1):
-        for form in order:
-            between()
-            taken[form].append(seconds_of(runs[form], repeats[form]))
-        order.append(order.pop(0))  # nobody always follows the same neighbour
-        if done >= MIN_ROUNDS and time.perf_counter() - started > budget_s:
-            break
-    return taken
 
 
 def choose(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
@@ -259,11 +212,3 @@ def batch_sizes(largest: int) -> tuple[int, ...]:
     while sizes[-1] < largest:
         sizes.append(min(2 * sizes[-1], largest))
     return tuple(sizes)
-
-
-def seconds_of(run: Callable[[], object], repeats: int = 1) -> float:
-    """Seconds of one call, the mean of several in a row."""
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - begin) / repeats

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 import structlog
 
 from app.types import Arrays, DeviceTimes, Serving
-from models.plan import nothing
+from models.timing import nothing
 
 LOG = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.backends.base import Between, size_of
 from app.types import Arrays, ServedStep, Serving
-from models.plan import nothing
+from models.timing import nothing
 
 # Gets the inputs of a run and either returns its outputs, or None to leave that to the backend; it
 # may block, or raise what a real backend would.

@@ -21,7 +21,8 @@ from models.archive import ArchiveError
 from models.forms import Forward, Stages, compute_in_float32, named_outputs
 from models.integrity import IntegrityError, read_verified
 from models.manifest import Manifest
-from models.plan import WARM_RUNS, Form, nothing
+from models.plan import Form
+from models.timing import WARM_RUNS, nothing
 
 LOG = structlog.get_logger(__name__)
 

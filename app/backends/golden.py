@@ -9,8 +9,8 @@ from app.backends.base import Backend, Between
 from app.errors import ArtifactInvalid
 from app.types import Array, Arrays
 from models.manifest import Manifest
-from models.plan import nothing
 from models.tensors import Tolerance, stack
+from models.timing import nothing
 
 
 class Golden:

@@ -27,8 +27,8 @@ from app.errors import OutOfMemory, ReplicaError
 from app.types import NO_DEVICE_TIMES, Arrays, DeviceTimes
 from models.forms import Forward, declared_outputs
 from models.manifest import Manifest
-from models.plan import nothing, time_interleaved
 from models.tensors import TensorSpec, Tolerance
+from models.timing import nothing, time_interleaved
 
 LOG = structlog.get_logger(__name__)
 SLOTS = 2  # batches that are on their way at once

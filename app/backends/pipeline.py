@@ -25,7 +25,8 @@ from app.errors import ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
 from models.forms import Forward, sequence_of
 from models.manifest import Manifest
-from models.plan import Form, nothing, time_interleaved
+from models.plan import Form
+from models.timing import nothing, time_interleaved
 
 HOST = torch.device("cpu")
 MOST_PARTS = 16  # of one batch

@@ -21,19 +21,16 @@ from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
 from models.plan import (
     GIL_LIMIT_S,
-    WARM_RUNS,
     Form,
     Rounds,
     Step,
     choose,
     choose_one,
     form_at,
-    nothing,
-    seconds_of,
-    time_interleaved,
     within_limits,
 )
 from models.processor import Processor
+from models.timing import WARM_RUNS, nothing, seconds_of, time_interleaved
 
 LOG = structlog.get_logger(__name__)
 TIMED_ROUNDS = 9

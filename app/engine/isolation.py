@@ -21,7 +21,7 @@ from app.types import (
     Outcome,
     frozen_copy,
 )
-from models.plan import nothing
+from models.timing import nothing
 
 # Rows up to here are views of one copy of their batch, and keep it alive as long as they wait to be
 # answered: a copy of each takes 0.6 us. What is kept for longer, in the cache, is copied there.

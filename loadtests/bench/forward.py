@@ -19,9 +19,10 @@ import torch
 from models.forms import Forward, WrongMachine, check_runs_here, load_form, named_outputs
 from models.golden import golden_batches
 from models.manifest import MANIFEST_FILE, Manifest
-from models.plan import Form, Step, form_at, time_interleaved
+from models.plan import Form, Step, form_at
 from models.processor import this_cpu
 from models.tensors import Arrays
+from models.timing import time_interleaved
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 31

@@ -33,8 +33,8 @@ from app.engine.replicas import Replica
 from app.metrics import Metrics
 from app.types import Arrays, Device, Item, ModelId, Serving
 from models.forms import Stages
-from models.plan import WARM_RUNS, time_interleaved
 from models.quiet import DEPRECATIONS, ignore_warnings
+from models.timing import WARM_RUNS, time_interleaved
 
 MODEL = ModelId("products", 1)
 SIDE, PRODUCTS, BATCH = 256, 12, 32

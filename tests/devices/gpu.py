@@ -40,8 +40,9 @@ from app.types import Arrays, Device, Item, ModelId
 from export.cli import main as export
 from models.catalog import CATALOG
 from models.packages import Packages
-from models.plan import WARM_RUNS, Form
+from models.plan import Form
 from models.quiet import DEPRECATIONS, ignore_warnings
+from models.timing import WARM_RUNS
 from tests.devices import trace
 
 SIZES = (1, 8, 16, 32, 64)

@@ -128,7 +128,7 @@ class TestMeasure:
         preferred = {name: made.manifest.variants[name] for name in ("compiled", "script")}
         manifest = with_variants(made.manifest, **preferred)
         ticks = itertools.count()
-        monkeypatch.setattr("models.plan.time.perf_counter", lambda: float(next(ticks)))
+        monkeypatch.setattr("models.timing.time.perf_counter", lambda: float(next(ticks)))
         device = tune.measure(made.folder, manifest, TuneOptions(max_batch=1), quiet).on("cpu")
         assert device is not None
         assert "compiled" in {times.form.variant for times in device.times}

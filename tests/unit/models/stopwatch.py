@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 
 class Stopwatch:
-    """It is what `models.plan` reads, until the test ends.
+    """The clock that `models.timing` reads, until the test ends; the real machine is not seen.
 
     Attributes:
         now: seconds; set by what works.
+        waited_s: how much of them this thread was kept waiting for a core; see `waited`.
         calls: who worked, in order.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
+        self.waited_s = 0.0
         self.calls: list[str] = []
-        monkeypatch.setattr("models.plan.time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr("models.timing.time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr("models.timing.TASKS", Path("/none"))
+        monkeypatch.setattr("models.timing.STAT", Path("/none"))
 
     def work(self, name: str, *durations_s: float) -> Callable[[], None]:
         """Takes the given times in turn, then the last one for ever."""
-        pending = list(durations_s)
+        return self.kept_waiting(name, *((duration_s, 0.0) for duration_s in durations_s))
+
+    def kept_waiting(self, name: str, *pairs: tuple[float, float]) -> Callable[[], None]:
+        """Computes and waits for a core so long, in turn; then as the last time for ever."""
+        pending = list(pairs)
 
         def run() -> None:
             self.calls.append(name)
-            self.now += pending.pop(0) if len(pending) > 1 else pending[0]
+            works_s, waits_s = pending.pop(0) if len(pending) > 1 else pending[0]
+            self.now += works_s + waits_s
+            self.waited_s += waits_s
 
         return run
+
+    def waited(self) -> dict[int, int]:
+        """What a timing is to watch."""
+        return {threading.get_native_id(): round(self.waited_s * 1e9)}

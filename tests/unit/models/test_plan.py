@@ -27,6 +27,7 @@ from models.plan import (
     form_at,
     is_faster,
     same_release,
+    summary,
     within_limits,
 )
 from models.processor import Processor
@@ -221,6 +222,20 @@ class TestLimits:
     def test_what_holds_no_gil_may_take_its_time(self) -> None:
         rounds = {1: table(a=9.0)}
         assert within_limits(rounds, []) == rounds
+
+
+class TestSummary:
+    def test_quartiles_in_microseconds_per_batch(self) -> None:
+        rounds = {4: {A: [5e-6, 1e-6, 3e-6, 2e-6, 4e-6]}, 1: {A: [7.126e-6]}, 2: {B: [1.0]}}
+        found = summary(rounds, A, "int8")
+        assert found == FormTimes(
+            form=A,
+            precision="int8",
+            batch_sizes=(1, 4),
+            median_us=(7.13, 3),
+            low_us=(7.13, 2),
+            high_us=(7.13, 4),
+        )
 
 
 class TestContract:

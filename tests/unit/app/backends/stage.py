@@ -10,8 +10,9 @@ from app.backends.fake import FakeBackend
 from app.backends.golden import Golden
 from app.backends.planned import Measurements, Part, PlannedBackend
 from app.types import Array, Arrays
-from models.plan import WARM_RUNS, Form, Step
+from models.plan import Form, Step
 from models.tensors import Tolerance
+from models.timing import WARM_RUNS
 from tests.unit.models.manifests import CLOSE, XEON, example, make_manifest
 from tests.unit.models.stopwatch import Stopwatch
 

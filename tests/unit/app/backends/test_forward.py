@@ -28,7 +28,7 @@ from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.archive import ArchiveError
 from models.forms import Forward
-from models.plan import WARM_RUNS
+from models.timing import WARM_RUNS
 from tests.artifacts import write_artifact
 from tests.unit.models.manifests import form
 

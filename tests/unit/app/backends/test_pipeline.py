@@ -300,6 +300,6 @@ def test_while_it_is_warmed_others_get_their_turn_before_each_forward(
         return run(self, tensors, parts)
 
     monkeypatch.setattr(Pipeline, "run", counting)
-    monkeypatch.setattr("models.plan.MAX_REPEATS", 1)  # quick ones are repeated to be timed
+    monkeypatch.setattr("models.timing.MAX_REPEATS", 1)  # quick ones are repeated to be timed
     made.warm_up([{"x": np.ones((16, 2), np.float32)}], between)
     assert most == [1]

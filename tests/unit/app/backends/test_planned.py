@@ -22,7 +22,8 @@ from app.errors import (
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
 from models.packages import Packages
-from models.plan import GIL_LIMIT_S, WARM_RUNS
+from models.plan import GIL_LIMIT_S
+from models.timing import WARM_RUNS
 from tests.artifacts import small_batch, write_small
 from tests.unit.app.backends.stage import SIZES, Stage, batch, golden
 from tests.unit.app.backends.suite import BackendSuite

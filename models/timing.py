@@ -1,0 +1,283 @@
+"""How long a forward takes, also on a machine that has other work to do.
+
+Everything is timed in turns, in many short samples: what one form meets, all meet. Linux counts for
+each thread how long it was ready to run and had no core. With that a sample that was disturbed is
+known, and taken again; a time is corrected by it; and where hardly a sample was undisturbed, the
+measuring takes longer and says so. Where the system does not count, all samples pass for quiet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+TASKS = Path("/proc/self/task")
+STAT = Path("/proc/stat")
+SAMPLE_S = 1e-3  # one sample repeats a forward until it takes about this long: clocks are coarse
+MAX_REPEATS = 50
+SLOW_S = 10 * SAMPLE_S  # longer than a scheduler's time slice: no second try would be quieter
+MIN_ROUNDS = 3  # fewer cannot tell a gain from noise
+WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
+QUIET = 0.05  # a sample that waited for a larger share of its time was disturbed
+TRIES = 4  # of one sample, until one is quiet
+PATIENCE = 3  # times as many rounds, and as much time, where most samples are disturbed
+
+# Thread -> nanoseconds for which it was ready to run and had no core, since it began.
+Watch: TypeAlias = Callable[[], Mapping[int, int]]
+
+
+def nothing() -> None:
+    """Where nothing else is to be done between forwards."""
+
+
+def never(_: object) -> bool:
+    """Where no contest ends before its rounds are done."""
+    return False
+
+
+def this_thread() -> dict[int, int]:
+    """How long the calling thread has waited for a core: all there is to know of serial code."""
+    return _waited([str(threading.get_native_id())])
+
+
+def all_threads() -> dict[int, int]:
+    """How long each thread of this process has waited: a forward may wait for its helpers."""
+    try:
+        return _waited(os.listdir(TASKS))
+    except OSError:
+        return {}
+
+
+def watch_for(threads: int) -> Watch:
+    """What to watch where a forward computes with so many threads."""
+    return this_thread if threads == 1 else all_threads
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to measure.
+
+    Attributes:
+        rounds: how many at the most, on a quiet machine.
+        budget_s: no further round is begun after so many seconds, but MIN_ROUNDS always are. Where
+            most samples are disturbed there may be PATIENCE times as many of both.
+        warm_runs: of each form, before it is timed; 0 where all are warm.
+    """
+
+    rounds: int
+    budget_s: float = math.inf
+    warm_runs: int = WARM_RUNS
+
+
+@dataclass(slots=True)
+class Timing(Generic[Key]):
+    """What was measured.
+
+    Attributes:
+        seconds: form -> seconds of one forward, one number per round, without what its thread
+            waited for a core.
+        waits: form -> the share of its time for which each of these samples waited, 0 to 1.
+        took_s: all samples together, those that were taken again included.
+        waited_s: for how much of it they waited for a core.
+    """
+
+    seconds: dict[Key, list[float]]
+    waits: dict[Key, list[float]]
+    took_s: float = 0.0
+    waited_s: float = 0.0
+
+    @property
+    def kept_waiting(self) -> float:
+        """The share of its time for which this process was kept from running, 0 to 1."""
+        return share_waited([self])
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether of each form three quarters of the samples, or more, were undisturbed."""
+        return all(
+            4 * sum(wait <= QUIET for wait in waits) >= 3 * len(waits)
+            for waits in self.waits.values()
+        )
+
+
+def share_waited(timings: Iterable[Timing[Key]]) -> float:
+    """The share of the time of several timings for which the process was kept from running."""
+    each = [(timing.waited_s, timing.took_s) for timing in timings]
+    took_s = sum(took for _, took in each)
+    return min(1.0, sum(waited for waited, _ in each) / took_s) if took_s else 0.0
+
+
+def take_turns(
+    runs: Mapping[Key, Callable[[], object]],
+    limits: Limits,
+    between: Callable[[], None] = nothing,
+    watch: Watch = this_thread,
+    enough: Callable[[Mapping[Key, Sequence[float]]], bool] = never,
+) -> Timing[Key]:
+    """Time every form on the same batch, in turns, so that all share the noise.
+
+    Args:
+        runs: each does one forward and returns when its result is there.
+        limits: how long to measure.
+        between: called before each form's turn, and before each run that warms it; not timed.
+        watch: tells which threads have waited for a core.
+        enough: asked after each round whether the seconds so far leave nothing open; not before
+            MIN_ROUNDS are done, and not while most samples are disturbed.
+    """
+    turns = {form: _turn(run, limits.warm_runs, between) for form, run in runs.items()}
+    timing: Timing[Key] = Timing({form: [] for form in runs}, {form: [] for form in runs})
+    stolen = _Stolen()
+    started = time.perf_counter()
+    order = list(runs)
+    for done in itertools.count(1):
+        for form in order:
+            best = _quietest(turns[form], between, watch, timing)
+            timing.seconds[form].append(best.forward_s)
+            timing.waits[form].append(best.share)
+        order.append(order.pop(0))  # nobody always follows the same neighbour
+        longer = 1 if timing.is_quiet else PATIENCE
+        if done >= limits.rounds * longer:
+            break
+        if done < MIN_ROUNDS:
+            continue
+        if time.perf_counter() - started > limits.budget_s * longer:
+            break
+        if longer == 1 and enough(timing.seconds):
+            break
+    timing.waited_s += stolen.share() * (timing.took_s - timing.waited_s)
+    return timing
+
+
+def time_interleaved(
+    runs: Mapping[Key, Callable[[], object]],
+    rounds: int,
+    budget_s: float = math.inf,
+    between: Callable[[], None] = nothing,
+) -> dict[Key, list[float]]:
+    """The seconds that `take_turns` finds, for serial code and with no early end.
+
+    Returns:
+        form -> seconds of one forward, one number per round.
+    """
+    return take_turns(runs, Limits(rounds, budget_s), between).seconds
+
+
+def lasts_s(times: Sequence[float]) -> float:
+    """How long one forward takes by its times: their lower quartile, for load only ever adds."""
+    return sorted(times)[round((len(times) - 1) / 4)]
+
+
+def seconds_of(run: Callable[[], object], repeats: int = 1) -> float:
+    """Seconds of one call, the mean of several in a row."""
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - begin) / repeats
+
+
+class _Turn(NamedTuple):
+    """A warm form: how often a sample repeats it, and how often a disturbed one is taken again."""
+
+    run: Callable[[], object]
+    repeats: int
+    tries: int
+
+
+class _Sample(NamedTuple):
+    """Seconds of all of it, and of one forward; the share that any watched thread waited."""
+
+    wall_s: float
+    forward_s: float
+    share: float
+
+
+def _turn(run: Callable[[], object], warm_runs: int, between: Callable[[], None]) -> _Turn:
+    """Warm a form, and see how long it takes: a slow one was seen while it was warmed."""
+    shortest_s = math.inf
+    for warmed in range(warm_runs + 1):
+        if warmed < warm_runs or shortest_s < SLOW_S or warm_runs == 0:
+            between()
+            shortest_s = min(shortest_s, seconds_of(run))
+    repeats = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(shortest_s, 1e-9))))
+    return _Turn(run, repeats, TRIES if shortest_s < SLOW_S else 1)
+
+
+def _quietest(
+    turn: _Turn, between: Callable[[], None], watch: Watch, timing: Timing[Key]
+) -> _Sample:
+    """The sample that waited least, of as many as may be quieter; what all took is counted."""
+    samples: list[_Sample] = []
+    while len(samples) < turn.tries and (not samples or samples[-1].share > QUIET):
+        between()
+        samples.append(sample := _sample(turn, watch))
+        timing.took_s += sample.wall_s
+        timing.waited_s += sample.share * sample.wall_s
+    return min(samples, key=lambda sample: sample.share)
+
+
+def _sample(turn: _Turn, watch: Watch) -> _Sample:
+    """Repeat a forward for SLOW_S at most: where it is kept waiting it may take much longer."""
+    own, before = threading.get_native_id(), watch()
+    done, wall_s, begin = 0, 0.0, time.perf_counter()
+    while done < turn.repeats and wall_s < SLOW_S:
+        turn.run()
+        done += 1
+        wall_s = time.perf_counter() - begin
+    # Another thread's wait may have begun before the sample: that part of it is none of its own.
+    waits = {
+        thread: min(wall_s, (after - before[thread]) / 1e9)
+        for thread, after in watch().items()
+        if thread in before
+    }
+    share = max(waits.values(), default=0.0) / wall_s if wall_s else 0.0
+    return _Sample(wall_s, (wall_s - waits.get(own, 0.0)) / done, share)
+
+
+def _waited(threads: Iterable[str]) -> dict[int, int]:
+    found = {}
+    for thread in threads:
+        try:
+            _, waited_ns, _ = (TASKS / thread / "schedstat").read_text().split()
+            found[int(thread)] = int(waited_ns)
+        except (OSError, ValueError):  # it has ended, or the kernel does not count
+            continue
+    return found
+
+
+def _ticks() -> tuple[int, int]:
+    """Of this process's cores, the ticks that were stolen, and those with something to run."""
+    if not hasattr(os, "sched_getaffinity"):
+        return 0, 0
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    stolen = wanted = 0
+    try:
+        lines = [line.split() for line in STAT.read_text(encoding="utf-8").splitlines()]
+        for name, *fields in lines:
+            if name in mine:
+                user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+                stolen += steal
+                wanted += user + nice + system + irq + softirq + steal
+    except (OSError, ValueError):
+        return 0, 0
+    return stolen, wanted
+
+
+@dataclass(slots=True)
+class _Stolen:
+    """What a hypervisor takes away from the cores of this process, from now on."""
+
+    before: tuple[int, int] = field(default_factory=_ticks)
+
+    def share(self) -> float:
+        """Of the time in which there was something to run."""
+        stolen, wanted = (now - then for now, then in zip(_ticks(), self.before, strict=True))
+        return stolen / wanted if stolen > 0 and wanted > 0 else 0.0

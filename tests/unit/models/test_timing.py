@@ -1,0 +1,275 @@
+"""How forms are timed in turns, on a quiet machine and on a busy one; by a clock of the tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from models import timing
+from models.timing import (
+    MAX_REPEATS,
+    MIN_ROUNDS,
+    PATIENCE,
+    QUIET,
+    SAMPLE_S,
+    SLOW_S,
+    TRIES,
+    WARM_RUNS,
+    Limits,
+    Timing,
+    all_threads,
+    lasts_s,
+    share_waited,
+    take_turns,
+    this_thread,
+    time_interleaved,
+    watch_for,
+)
+from tests.unit.models.stopwatch import Stopwatch
+
+A, B = "a", "b"
+MS = 1e-3
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    return Stopwatch(monkeypatch)
+
+
+class TestTimeInterleaved:
+    def test_each_round_times_every_form_once_and_the_order_rotates(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        watch = Stopwatch(monkeypatch)
+        runs = {name: watch.work(name, 1.0) for name in "abc"}
+        taken = time_interleaved(runs, 3)
+        assert taken == {name: [1.0] * 3 for name in "abc"}
+        warm = WARM_RUNS * 3
+        assert "".join(watch.calls[warm:]) == "abc" + "bca" + "cab"
+
+    def test_forms_are_warm_before_they_are_timed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        watch = Stopwatch(monkeypatch)
+        cold = watch.work("a", *[100.0] * WARM_RUNS, 1.0)
+        assert time_interleaved({"a": cold}, 5) == {"a": [1.0] * 5}
+
+    @pytest.mark.parametrize(
+        ("forward_s", "repeats"),
+        [
+            (SAMPLE_S / 10, 10),
+            (SAMPLE_S / 2.4, 2),
+            (SAMPLE_S, 1),
+            (100 * SAMPLE_S, 1),
+            (SAMPLE_S / 1e6, MAX_REPEATS),
+            (0.0, MAX_REPEATS),  # faster than the clock can tell
+        ],
+    )
+    def test_short_forwards_are_repeated_for_a_sample_and_counted_once(
+        self, monkeypatch: pytest.MonkeyPatch, forward_s: float, repeats: int
+    ) -> None:
+        watch = Stopwatch(monkeypatch)
+        taken = time_interleaved({"a": watch.work("a", forward_s)}, 2)
+        assert taken["a"] == pytest.approx([forward_s] * 2)
+        seen = forward_s < SLOW_S  # how long a slow one takes is known once it is warm
+        assert len(watch.calls) == WARM_RUNS + seen + 2 * repeats
+
+    def test_no_round_is_begun_after_the_budget_and_none_is_left_half(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        watch = Stopwatch(monkeypatch)
+        runs = {"a": watch.work("a", 1.0), "b": watch.work("b", 2.0)}
+        taken = time_interleaved(runs, rounds=100, budget_s=8.5)
+        assert taken == {"a": [1.0] * 3, "b": [2.0] * 3}
+
+    def test_three_rounds_are_always_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        watch = Stopwatch(monkeypatch)
+        runs = {"a": watch.work("a", 60.0), "b": watch.work("b", 90.0)}
+        assert time_interleaved(runs, rounds=9, budget_s=0) == {
+            "a": [60.0] * MIN_ROUNDS,
+            "b": [90.0] * MIN_ROUNDS,
+        }
+
+    def test_with_the_real_clock_every_form_has_as_many_rounds(self) -> None:
+        taken = time_interleaved({A: lambda: None, B: lambda: sum(range(1000))}, 4)
+        assert [len(times) for times in taken.values()] == [4, 4]
+        assert all(time > 0 for times in taken.values() for time in times)
+
+    def test_what_a_form_raises_is_not_swallowed(self) -> None:
+        def fails() -> None:
+            raise RuntimeError("it broke")
+
+        with pytest.raises(RuntimeError, match="it broke"):
+            time_interleaved({A: fails}, 1)
+
+
+class TestSlow:
+    def test_a_form_that_is_warm_already_is_run_once_to_see_how_long_it_takes(
+        self, watch: Stopwatch
+    ) -> None:
+        take_turns({A: watch.work(A, 1.0)}, Limits(3, warm_runs=0))
+        assert len(watch.calls) == 1 + 3
+
+    def test_a_sample_whose_forwards_take_much_longer_than_before_is_cut_short(
+        self, watch: Stopwatch
+    ) -> None:
+        """Seen to take a tenth of a sample; then each takes half of what is slow."""
+        quick = [SAMPLE_S / 10] * (WARM_RUNS + 1)
+        taken = time_interleaved({A: watch.work(A, *quick, SLOW_S / 2)}, 1)
+        assert taken == {A: [pytest.approx(SLOW_S / 2)]}
+        assert len(watch.calls) == WARM_RUNS + 1 + 2
+
+
+class TestEnough:
+    """A contest that is over ends early."""
+
+    def test_it_is_asked_after_each_round_but_not_before_three(self, watch: Stopwatch) -> None:
+        asked: list[int] = []
+
+        def enough(seconds: Mapping[str, Sequence[float]]) -> bool:
+            asked.append(len(seconds[A]))
+            return len(asked) == 2
+
+        found = take_turns({A: watch.work(A, 1.0)}, Limits(21), enough=enough)
+        assert asked == [MIN_ROUNDS, MIN_ROUNDS + 1]
+        assert found.seconds == {A: [1.0] * (MIN_ROUNDS + 1)}
+
+
+class TestBusy:
+    """What waits for a core is neither counted nor believed."""
+
+    def timed(self, watch: Stopwatch, limits: Limits, *pairs: tuple[float, float]) -> Timing[str]:
+        """One form that computes and waits so long; it is warm, and was seen to take 1 ms."""
+        run = watch.kept_waiting(A, (1 * MS, 0), *pairs)
+        warm = Limits(limits.rounds, limits.budget_s, warm_runs=0)
+        return take_turns({A: run}, warm, watch=watch.waited)
+
+    def test_a_quiet_machine(self, watch: Stopwatch) -> None:
+        found = self.timed(watch, Limits(5), (1 * MS, QUIET / 2 * MS))
+        assert found.seconds[A] == pytest.approx([1 * MS] * 5)
+        assert found.is_quiet
+        assert found.kept_waiting == pytest.approx(QUIET / 2, rel=QUIET)
+
+    def test_a_disturbed_sample_is_taken_again(self, watch: Stopwatch) -> None:
+        """Every second one waits four times as long as it computes."""
+        found = self.timed(watch, Limits(3), *[(1.3 * MS, 4 * MS), (1 * MS, 0)] * 3)
+        assert found.seconds[A] == pytest.approx([1 * MS] * 3)
+        assert found.waits == {A: [0, 0, 0]}
+        assert found.is_quiet
+        assert found.kept_waiting == pytest.approx(12 / (12 + 3.9 + 3))
+
+    def test_it_is_taken_a_few_times_and_the_quietest_is_kept(self, watch: Stopwatch) -> None:
+        waits = [3 * MS, 1 * MS, 2 * MS, 4 * MS]
+        quiet = (1 * MS, 0)
+        found = self.timed(watch, Limits(4), *((1 * MS, wait) for wait in waits), quiet)
+        assert len(watch.calls) == 1 + TRIES + 3
+        assert found.seconds[A] == pytest.approx([1 * MS] * 4)  # without what its thread waited
+        assert found.waits[A] == pytest.approx([0.5, 0, 0, 0])
+
+    def test_one_that_is_longer_than_a_time_slice_is_not(self, watch: Stopwatch) -> None:
+        run = watch.kept_waiting(A, (2 * SLOW_S, SLOW_S))
+        found = take_turns({A: run}, Limits(3), watch=watch.waited)
+        assert len(watch.calls) == WARM_RUNS + 3 * PATIENCE
+        assert found.seconds[A] == pytest.approx([2 * SLOW_S] * 3 * PATIENCE)
+
+    def test_where_most_are_disturbed_it_measures_longer_and_says_so(
+        self, watch: Stopwatch
+    ) -> None:
+        found = self.timed(watch, Limits(4), (1 * MS, 1 * MS))
+        assert len(found.seconds[A]) == 4 * PATIENCE
+        assert not found.is_quiet
+
+    def test_until_enough_of_them_are_quiet(self, watch: Stopwatch) -> None:
+        """Of four rounds two are disturbed, and none later: eight have three quiet quarters."""
+        disturbed = [(1 * MS, 1 * MS)] * 2 * TRIES
+        found = self.timed(watch, Limits(4), *disturbed, (1 * MS, 0))
+        assert len(found.seconds[A]) == 8
+        assert found.is_quiet
+
+    def test_but_no_longer_than_its_budget_allows(self, watch: Stopwatch) -> None:
+        budget_s = 3.9 * TRIES * 2 * MS  # four rounds of disturbed samples
+        found = self.timed(watch, Limits(99, budget_s), (1 * MS, 1 * MS))
+        assert len(found.seconds[A]) == 4 * PATIENCE
+
+    def test_it_does_not_end_early(self, watch: Stopwatch) -> None:
+        run = watch.kept_waiting(A, (1 * MS, 1 * MS))
+        found = take_turns({A: run}, Limits(4), watch=watch.waited, enough=lambda _: True)
+        assert len(found.seconds[A]) == 4 * PATIENCE
+
+    def test_a_helper_that_waits_disturbs_but_is_not_taken_off(self, watch: Stopwatch) -> None:
+        """How much of its wait the forward waited for it is not known."""
+        helper = threading.get_native_id() + 1
+        run = watch.work(A, 2 * SLOW_S)
+        found = take_turns({A: run}, Limits(3), watch=lambda: {helper: round(watch.now * 1e9 / 2)})
+        assert found.seconds[A] == pytest.approx([2 * SLOW_S] * 3 * PATIENCE)
+        assert found.waits[A] == pytest.approx([0.5] * 3 * PATIENCE)
+
+    def test_a_thread_that_began_meanwhile_counts_for_nothing(self, watch: Stopwatch) -> None:
+        threads = iter(range(1000))
+        found = take_turns({A: watch.work(A, 1.0)}, Limits(3), watch=lambda: {next(threads): 10**9})
+        assert found.is_quiet
+        assert found.kept_waiting == 0
+
+    def test_what_the_hypervisor_takes_away_is_counted(
+        self, watch: Stopwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("models.timing.STAT", tmp_path / "stat")
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: {1})
+
+        def work() -> None:
+            """Of each 4 ticks core 1 has 3; core 0 is another's."""
+            watch.now += 0.04
+            ticks = round(watch.now * 100)
+            stat = f"cpu 1 2 3\ncpu0 9 9 9 9 9 9 9 {9 * ticks} 0 0\n"
+            stat += f"cpu1 {ticks // 2} 0 {ticks // 4} 7 7 0 0 {ticks // 4} 0 0\nintr 5\n"
+            (tmp_path / "stat").write_text(stat)
+
+        work()
+        found = take_turns({A: work}, Limits(5))
+        assert found.kept_waiting == pytest.approx(0.25)
+        assert found.is_quiet  # which samples it hit nobody can tell
+
+
+class TestWatch:
+    @pytest.fixture
+    def tasks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        for name, text in (("7", "11 70 3\n"), ("8", "12 80 3\n"), ("9", "nonsense")):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "schedstat").write_text(text)
+        (tmp_path / "10").mkdir()  # it ended meanwhile
+        monkeypatch.setattr("models.timing.TASKS", tmp_path)
+        monkeypatch.setattr("threading.get_native_id", lambda: 8)
+        return tmp_path
+
+    def test_of_serial_code_its_own_thread_of_other_code_all(self, tasks: Path) -> None:
+        assert watch_for(1)() == this_thread() == {8: 80}
+        assert watch_for(2)() == all_threads() == {7: 70, 8: 80}
+
+    def test_where_the_system_does_not_count_nothing_waits(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("models.timing.TASKS", Path("/none"))
+        monkeypatch.setattr("models.timing.STAT", Path("/none"))
+        assert this_thread() == all_threads() == {}
+        assert take_turns({A: lambda: None}, Limits(3)).is_quiet
+
+    @pytest.mark.skipif(not timing.TASKS.exists(), reason="Linux counts, other systems do not")
+    def test_the_real_one_counts_every_thread_and_never_less(self) -> None:
+        before = all_threads()
+        after = all_threads()
+        assert threading.get_native_id() in before
+        assert all(after[thread] >= waited for thread, waited in before.items() if thread in after)
+
+
+def test_of_several_timings_the_share_of_all_their_time() -> None:
+    one: Timing[str] = Timing({}, {}, took_s=3.0, waited_s=1.0)
+    assert share_waited([one, Timing({}, {}, took_s=1.0)]) == 0.25
+    assert share_waited([]) == share_waited([Timing[str]({}, {})]) == 0
+
+
+@pytest.mark.parametrize(
+    ("times", "lasts"), [([5.0], 5), ([9.0, 1.0, 2.0], 1), ([5.0, 4.0, 3.0, 2.0, 1.0], 2)]
+)
+def test_how_long_a_forward_takes_is_the_lower_quartile(times: list[float], lasts: float) -> None:
+    assert lasts_s(times) == lasts
