@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from models.processor import DeviceKind, Processor
 from models.tensors import Name, Part
+from models.timing import lasts_s
 
 Precision = Literal["float32", "bf16", "fp16", "int8"]
 
@@ -66,6 +67,16 @@ class DevicePlan(Part):
     torch_version: str
     times: tuple[FormTimes, ...]
     steps: dict[Precision, tuple[Step, ...]]
+    kept_waiting: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="share of its time for which other work kept the measuring process from "
+        "running; none: hardly any",
+    )
+    unsettled: tuple[int, ...] = Field(
+        default=(), description="batch sizes at which hardly a sample was undisturbed"
+    )
 
     @model_validator(mode="after")
     def _ascending(self) -> DevicePlan:
@@ -100,15 +111,19 @@ def form_at(steps: Sequence[Step], size: int) -> Form:
     return next((step.form for step in steps if size <= step.up_to), steps[-1].form)
 
 
-def choose(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
-    """The fastest candidate by batch size; within the noise a form keeps its place.
+def choose(
+    rounds: Rounds, candidates: Sequence[Form], unsettled: Collection[int] = ()
+) -> tuple[Step, ...]:
+    """Choose the fastest candidate by batch size; within the noise a form keeps its place.
 
     Args:
         rounds: what was measured; a form that may not run at a size is missing there.
         candidates: in order of preference: the first one is replaced only by a faster one.
+        unsettled: sizes at which the machine was too busy to tell: there a form is replaced only
+            by one that was faster in every round.
 
     Returns:
-        ascending steps, as few as say it; none where no candidate was measured.
+        ascending steps, as few as possible; none where no candidate was measured.
     """
     steps: list[Step] = []
     current: Form | None = None
@@ -118,12 +133,17 @@ def choose(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
             continue
         if current not in taken:
             current = next(iter(taken))
-        while better := _better(taken, current):
+        while better := _better(taken, current, always=size in unsettled):
             current = better
         if steps and steps[-1].form == current:
             steps.pop()
         steps.append(Step(up_to=size, form=current))
     return tuple(steps)
+
+
+def extended(steps: tuple[Step, ...], largest: int) -> tuple[Step, ...]:
+    """The same steps, the last one up to `largest`: for sizes that need not be measured."""
+    return (*steps[:-1], Step(up_to=max(largest, steps[-1].up_to), form=steps[-1].form))
 
 
 def choose_one(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
@@ -148,33 +168,38 @@ def choose_one(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
     return (Step(up_to=max(rounds), form=best if wins else first),)
 
 
-def _better(taken: Mapping[Form, Sequence[float]], current: Form) -> Form | None:
+def _better(taken: Mapping[Form, Sequence[float]], current: Form, *, always: bool) -> Form | None:
     """The fastest of those that beat the current form; the fastest of all may be too noisy to."""
     limit = statistics.median(taken[current])
     medians = {
         form: median
         for form, times in taken.items()
-        if (median := statistics.median(times)) < limit and is_faster(times, taken[current])
+        if (median := statistics.median(times)) < limit
+        and is_faster(times, taken[current], always=always)
     }
     return min(medians, key=lambda form: medians[form], default=None)
 
 
-def is_faster(times: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether it wins by more than the noise: round by round, in the median and mostly."""
+def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool = False) -> bool:
+    """Whether a form beats another by more than the noise, round by round.
+
+    Its ratio to the other must show the gain in the median, and any gain in three quarters of the
+    rounds, or in all of them.
+    """
     ratios = sorted(own / other for own, other in zip(times, others, strict=True))
-    upper_quartile = ratios[3 * len(ratios) // 4]
-    return statistics.median(ratios) < 1 - MIN_GAIN and upper_quartile < 1
+    worst = ratios[-1 if always else 3 * len(ratios) // 4]
+    return statistics.median(ratios) < 1 - MIN_GAIN and worst < 1
 
 
 def within_limits(
     rounds: Rounds, holds_gil: Collection[Form]
 ) -> dict[int, dict[Form, list[float]]]:
-    """Leave out where a form that holds the GIL would hold it for longer than GIL_LIMIT_S."""
+    """Leave a form that holds the GIL out where a forward lasts longer than GIL_LIMIT_S."""
     return {
         size: {
             form: list(times)
             for form, times in taken.items()
-            if form not in holds_gil or statistics.median(times) <= GIL_LIMIT_S
+            if form not in holds_gil or lasts_s(times) <= GIL_LIMIT_S
         }
         for size, taken in rounds.items()
     }

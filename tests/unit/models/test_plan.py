@@ -24,6 +24,7 @@ from models.plan import (
     batch_sizes,
     choose,
     choose_one,
+    extended,
     form_at,
     is_faster,
     same_release,
@@ -114,6 +115,12 @@ class TestIsFaster:
         assert not is_faster(times, times)
         assert not (is_faster(times, others) and is_faster(others, times))
 
+    def test_where_nothing_can_be_told_for_sure_it_must_win_every_round(self) -> None:
+        hiccup = [0.5, 0.5, 0.5, 0.5, 1.1]
+        assert is_faster(hiccup, [1.0] * 5)
+        assert not is_faster(hiccup, [1.0] * 5, always=True)
+        assert is_faster([0.5] * 5, [1.0] * 5, always=True)
+
     def test_rounds_that_do_not_match_are_a_mistake(self) -> None:
         with pytest.raises(ValueError, match="zip"):
             is_faster([1.0], [1.0, 1.0])
@@ -155,6 +162,18 @@ class TestChoose:
     def test_where_the_form_before_may_not_run_the_preference_decides_anew(self) -> None:
         rounds = {1: table(a=1.0, b=1.0, c=0.1), 2: table(a=1.0, b=1.0)}
         assert choose(rounds, [B, A, C]) == steps((1, C), (2, B))
+
+    def test_where_the_machine_was_too_busy_a_form_keeps_its_place_unless_it_always_lost(
+        self,
+    ) -> None:
+        mostly = table(a=1.0, b=[0.5, 0.5, 0.5, 0.5, 1.1])
+        rounds = {1: mostly, 2: mostly, 4: table(a=1.0, b=0.5)}
+        assert choose(rounds, [A, B]) == steps((4, B))
+        assert choose(rounds, [A, B], unsettled=[1, 2, 4]) == steps((2, A), (4, B))
+
+    def test_the_last_step_reaches_over_sizes_that_were_not_measured(self) -> None:
+        assert extended(steps((2, A), (4, B)), 64) == steps((2, A), (64, B))
+        assert extended(steps((64, A)), 8) == steps((64, A))
 
     def test_what_is_no_candidate_is_passed_over(self) -> None:
         rounds = {1: table(a=1.0, b=0.1), 2: table(b=0.1), 4: table(a=1.0)}
@@ -213,11 +232,11 @@ class TestLimits:
             4: {},
         }
 
-    def test_the_median_decides_and_the_limit_itself_is_allowed(self) -> None:
-        hiccup = [GIL_LIMIT_S, GIL_LIMIT_S, 50 * GIL_LIMIT_S]
-        rounds = {1: {A: hiccup}}
+    def test_its_shortest_quarter_decides_and_the_limit_itself_is_allowed(self) -> None:
+        """Load only adds: a form that is short in every fourth round is short."""
+        rounds = {1: {A: [GIL_LIMIT_S] * 2 + [50 * GIL_LIMIT_S] * 3}}
         assert within_limits(rounds, [A]) == rounds
-        assert within_limits({1: {A: sorted(hiccup[1:] * 2)}}, [A]) == {1: {}}
+        assert within_limits({1: {A: [GIL_LIMIT_S] + [2 * GIL_LIMIT_S] * 4}}, [A]) == {1: {}}
 
     def test_what_holds_no_gil_may_take_its_time(self) -> None:
         rounds = {1: table(a=9.0)}

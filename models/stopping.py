@@ -1,0 +1,73 @@
+"""When a measurement may stop, because more of it cannot change the plan."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from models.plan import Form, Rounds, is_faster
+from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
+
+FAR = 1.5  # a form that takes so many times as long in every round needs no further ones
+STEADY = 0.1  # times per item that differ by a smaller share count as equal
+
+# Form -> seconds of one forward, one number per round: what was measured at one size.
+Taken: TypeAlias = Mapping[Form, Sequence[float]]
+
+
+def is_decided(taken: Taken) -> bool:
+    """Whether more rounds change nothing: each form but one took FAR times as long in every one."""
+    if not taken:
+        return True
+    best = min(taken, key=lambda form: statistics.median(taken[form]))
+    return all(
+        other >= FAR * own
+        for form in taken.keys() - {best}
+        for own, other in zip(taken[best], taken[form], strict=True)
+    )
+
+
+def can_stop(
+    contests: Iterable[Rounds], size: int, budget_s: float, warm_runs: int = WARM_RUNS
+) -> bool:
+    """Whether batches of `size` and larger ones need not be timed.
+
+    Quick ones are timed in any case, slow ones only while larger batches may change the plan.
+
+    Args:
+        contests: what was measured so far, of each precision that is planned by itself.
+        size: the next one, larger than all of them.
+        budget_s: what can be timed in so many seconds is quick.
+        warm_runs: of each form, before it is timed.
+    """
+    known = [rounds for rounds in contests if rounds]
+    forwards_s = sum(_forwards_s(rounds, size) for rounds in known)
+    is_slow = (warm_runs + MIN_ROUNDS) * forwards_s > budget_s
+    return is_slow and all(in_proportion(rounds) for rounds in known)
+
+
+def in_proportion(rounds: Rounds) -> bool:
+    """Whether larger batches would change nothing.
+
+    That is so where at the two largest sizes the same forms were measured, each took the same time
+    per item, and each beat the same others.
+    """
+    if len(rounds) < 2:
+        return False
+    small, large = sorted(rounds)[-2:]
+    fewer, more = rounds[small], rounds[large]
+    if fewer.keys() != more.keys():
+        return False
+    growths = [lasts_s(more[form]) * small / (lasts_s(fewer[form]) * large) for form in more]
+    return all(abs(growth - 1) <= STEADY for growth in growths) and all(
+        is_faster(fewer[one], fewer[other]) == is_faster(more[one], more[other])
+        for one, other in itertools.permutations(more, 2)
+    )
+
+
+def _forwards_s(rounds: Rounds, size: int) -> float:
+    """What one forward of every form would take at a larger size, in proportion."""
+    largest = max(rounds)
+    return sum(lasts_s(times) for times in rounds[largest].values()) * size / largest

@@ -1,0 +1,83 @@
+"""What need not be measured: rounds after one form has won, and sizes that change nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.plan import Form
+from models.stopping import FAR, STEADY, can_stop, in_proportion, is_decided
+from models.timing import MIN_ROUNDS, WARM_RUNS
+from tests.unit.models.manifests import form
+
+A, B, C = form("a"), form("b"), form("c")
+Size = dict[Form, list[float]]
+
+
+def size(**forms: float | list[float]) -> Size:
+    """One size: letter -> its times, one number for three equal rounds."""
+    return {
+        form(name): times if isinstance(times, list) else [times] * MIN_ROUNDS
+        for name, times in forms.items()
+    }
+
+
+class TestDecided:
+    @pytest.mark.parametrize(
+        ("taken", "wanted"),
+        [
+            ({}, True),
+            (size(a=1.0), True),  # one candidate: no contest
+            (size(a=1.0, b=FAR, c=9.0), True),
+            (size(a=FAR, b=1.0), True),
+            (size(a=1.0, b=0.99 * FAR), False),
+            (size(a=1.0, b=9.0, c=1.0), False),
+            (size(a=[1.0, 1.0, 1.0], b=[9.0, 1.1, 9.0]), False),  # not in every round
+        ],
+    )
+    def test_where_every_other_form_lost_by_far_in_every_round(
+        self, taken: Size, wanted: bool
+    ) -> None:
+        assert is_decided(taken) is wanted
+
+
+class TestProportion:
+    @pytest.mark.parametrize(
+        ("rounds", "wanted"),
+        [
+            ({}, False),
+            ({1: size(a=1.0)}, False),
+            ({1: size(a=1.0), 2: size(a=2.0)}, True),
+            ({1: size(a=9.0), 4: size(a=1.0), 6: size(a=1.5)}, True),  # the two largest count
+            ({1: size(a=1.0), 2: size(a=2 * (1 + 0.9 * STEADY))}, True),
+            ({1: size(a=1.0), 2: size(a=2 * (1 - 1.1 * STEADY))}, False),  # batching still helps
+            ({1: size(a=1.0), 2: size(a=2 * (1 + 1.1 * STEADY))}, False),
+            ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=2.0)}, False),
+            ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=4.0)}, True),
+            ({1: size(a=1.0, b=1.05), 2: size(a=2.1, b=2.0)}, False),  # they changed places
+            ({1: size(a=1.0, b=1.0), 2: size(a=2.0)}, False),
+        ],
+    )
+    def test_the_same_time_per_item_and_the_same_winners(
+        self, rounds: dict[int, Size], wanted: bool
+    ) -> None:
+        assert in_proportion(rounds) is wanted
+
+
+class TestCanStop:
+    ROUNDS = {1: size(a=1.0, b=2.0), 2: size(a=2.0, b=4.0)}  # noqa: RUF012 - never changed
+    LEAST_S = (WARM_RUNS + MIN_ROUNDS) * (4.0 + 8.0)  # at batch 4
+
+    def test_what_is_quick_is_timed_however_well_it_is_known(self) -> None:
+        assert can_stop([self.ROUNDS], 4, 0.99 * self.LEAST_S)
+        assert not can_stop([self.ROUNDS], 4, 1.01 * self.LEAST_S)
+
+    def test_what_is_warm_already_takes_less(self) -> None:
+        assert not can_stop([self.ROUNDS], 4, 0.99 * self.LEAST_S, warm_runs=0)
+
+    def test_every_precision_must_be_known(self) -> None:
+        open_still = {1: size(c=1.0), 2: size(c=1.0)}
+        assert not can_stop([self.ROUNDS, open_still], 4, 0)
+        assert can_stop([self.ROUNDS, {}], 4, 0)  # one that has no form here
+
+    def test_before_anything_was_measured_nothing_is_known(self) -> None:
+        assert not can_stop([], 1, 0)
