@@ -15,10 +15,11 @@ from torch import nn
 
 from export import profiling, report_html, tune, verify
 from export.artifact import Sign, choose_version, digest_of, publish, staging_folder
+from export.contest import runner
 from export.errors import ExportError, UsageError
-from export.prove import Proof, ProofOptions, prove_variants, wanted_variants
+from export.prove import Proof, ProofOptions, prove_variants
 from export.variants.base import Subject
-from export.variants.registry import MAKERS
+from export.variants.registry import MAKERS, wanted_variants
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
 from models.integrity import IntegrityError, Untrusted, Verifier, read_artifact
@@ -81,7 +82,7 @@ def export(job: Job, stage: Stage) -> Made:
     version = choose_version(job.out / job.model, job.version)
     with staging_folder(job.out, job.model) as staging:
         subject = Subject(job.model, job.definition, _learned(job, stage))
-        proof = prove_variants(subject, job.proof, staging, stage)
+        proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
         _check_precision(job.tuning.precision, proof)
         manifest = _manifest(job, version, subject, proof, staging)
         plan = tune.measure(staging, manifest, job.tuning, stage("timing"))
@@ -144,7 +145,7 @@ def renewed(manifest: Manifest, **changes: object) -> Manifest:
 
 def _check(job: Job) -> None:
     """What can be told to be wrong before anything was learned, which may take long."""
-    wanted, precision = wanted_variants(job.proof, job.definition), job.tuning.precision
+    wanted, precision = wanted_variants(job.proof.variants, job.definition), job.tuning.precision
     if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
         raise UsageError(f"--plan-precision {precision}: of {', '.join(wanted)} none computes so")
     if not job.definition.golden_inputs():
@@ -202,11 +203,11 @@ def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Prog
     """Of eager and of every form, on the CPU, with a batch of eight."""
     batch = golden_batches(manifest, PROFILED_BATCH)[0]
     device = torch.device("cpu")
-    runs = {"eager": tune.runner(subject.eager, batch, device)}
+    runs = {"eager": runner(subject.eager, batch, device)}
     forms = tune.load_forms(staging, manifest, device, lambda why: progress(0, 1, why))
     for form, call in forms.items():
         name = f"{form.variant}-optimized" if form.optimized else form.variant
-        runs[name] = tune.runner(call, batch, device)
+        runs[name] = runner(call, batch, device)
     progress(0, 1, f"{len(runs)} forms")
     profiling.profile(runs, staging)
     progress(1, 1, "")

@@ -21,12 +21,35 @@ def plan_sections(manifest: Manifest) -> Iterator[Section]:
         yield Section("Plan", (f"No form was timed: {first} runs batches of every size.",))
         return
     for device in manifest.plan.devices:
-        yield _plan(manifest.plan, device)
+        yield _plan(manifest, manifest.plan, device)
         for precision in device.steps:
             yield _times(device, precision, manifest)
 
 
-def _plan(plan: Plan, device: DevicePlan) -> Section:
+def load_lines(device: DevicePlan, artifact: str) -> Iterator[str]:
+    """What to know of a plan that was made on a busy machine, and what to do; else nothing.
+
+    Args:
+        device: what was measured.
+        artifact: its folder, as a user would name it.
+    """
+    if device.kept_waiting is None and not device.unsettled:
+        return
+    share = "" if device.kept_waiting is None else f" for {device.kept_waiting:.0%} of the time"
+    yield (
+        f"Measured under load: other work kept the forwards from running{share}. Disturbed samples "
+        "were taken again."
+    )
+    if device.unsettled:
+        sizes = ", ".join(map(str, device.unsettled))
+        yield (
+            f"The machine was too busy to tell which form is the fastest at batch {sizes}; there a "
+            "form replaces the preferred one only if it was faster in every round."
+        )
+    yield f"To measure again when the machine is idle: python -m export tune {artifact}"
+
+
+def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
     rows = (
         (precision + (", the default" if precision == plan.precision else ""), plan_line(steps))
         for precision, steps in device.steps.items()
@@ -35,6 +58,13 @@ def _plan(plan: Plan, device: DevicePlan) -> Section:
         f"Measured on {device.processor} with torch {device.torch_version}.",
         "A server follows one precision for all batch sizes; larger batches run as the largest.",
     ]
+    timed = max((size for times in device.times for size in times.batch_sizes), default=0)
+    if any(steps[-1].up_to > timed > 0 for steps in device.steps.values()):
+        lines.append(
+            f"Batches of more than {timed} were not timed: every form's time had begun to grow in "
+            "proportion to the batch."
+        )
+    lines += load_lines(device, f"artifacts/{manifest.model}/{manifest.version}")
     if plan.precision not in device.steps:
         lines.append(f"The default precision, {plan.precision}, has no form on this device.")
     return Section(

@@ -6,14 +6,13 @@ Python model.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from export.contest import Measured, contests, time_forms
 from export.errors import ExportError, UsageError, reason
 from models.archive import ArchiveError
 from models.definitions.definition import Progress
@@ -25,7 +24,6 @@ from models.forms import (
     kinds_here,
     load_form,
     processor_of,
-    sequence_of,
 )
 from models.golden import golden_batches
 from models.manifest import Manifest, Variant, forms_of, may_mix
@@ -34,21 +32,16 @@ from models.plan import (
     Form,
     Plan,
     Precision,
-    Rounds,
     Step,
     batch_sizes,
     choose,
     choose_one,
+    extended,
     summary,
-    within_limits,
 )
 from models.processor import DeviceKind
-from models.resources import usable_cores
-from models.tensors import Arrays
-from models.timing import time_interleaved
+from models.resources import serving_threads
 
-ROUNDS = 21
-BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
 MAX_BATCH = 64  # where nothing else is said
 
 Tell = Callable[[str], None]
@@ -113,97 +106,68 @@ def _measure_on(
     kind: DeviceKind, folder: Path, manifest: Manifest, options: TuneOptions, progress: Progress
 ) -> DevicePlan | None:
     device = torch.device(kind)
-    threads = (options.threads or max(1, usable_cores() - 1)) if kind == "cpu" else 1
+    threads = (options.threads or serving_threads()) if kind == "cpu" else 1
     with intra_op_threads(threads):
         sizes = batch_sizes(options.max_batch or _largest(manifest.plan, kind))
         forms = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
         if not forms:
             return None
-        rounds: dict[int, dict[Form, list[float]]] = {}
-        slowest: dict[int, dict[Form, list[float]]] = {}
+        found = Measured(manifest)
         for done, size in enumerate(sizes, start=1):
-            taken = _time(forms, golden_batches(manifest, size), device, size)
-            # Per round: the mean over the shapes, and the slowest of them.
-            rounds[size] = {
-                form: [statistics.fmean(shapes) for shapes in each] for form, each in taken.items()
-            }
-            slowest[size] = {form: [max(shapes) for shapes in each] for form, each in taken.items()}
+            if found.can_stop(size):
+                why = f"{kind}, batches of {size} and more: not timed, nothing would change"
+                progress(len(sizes), len(sizes), why)
+                break
+            batches = golden_batches(manifest, size)
+            try:
+                found.add(size, time_forms(manifest, forms, batches, device, threads))
+            except Exception as error:  # what was never run at this size may fail in any way
+                raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
             progress(done, len(sizes), f"{kind}, batch {size}")
     return DevicePlan(
         processor=processor_of(device, threads),
         torch_version=torch.__version__,
         times=tuple(
-            summary(rounds, form, manifest.variants[form.variant].precision) for form in forms
+            summary(found.rounds, form, manifest.variants[form.variant].precision) for form in forms
         ),
-        steps=plan_steps(manifest, rounds, slowest),
+        steps=plan_steps(found, sizes[-1]),
+        kept_waiting=found.kept_waiting,
+        unsettled=found.unsettled,
     )
 
 
-def plan_steps(
-    manifest: Manifest, rounds: Rounds, slowest: Rounds
-) -> dict[Precision, tuple[Step, ...]]:
+def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:
     """Which form runs which batch, per precision.
 
-    A compiled form holds the GIL, so it is planned only where the slowest shape keeps the limit;
-    and never where a dimension is free: a client's item may be larger than all golden ones.
-
     Args:
-        manifest: of what was measured.
-        rounds: a forward of the mean shape.
-        slowest: a forward of the slowest shape; the same forms, sizes and rounds.
+        measured: the times.
+        largest: the batch size that the plan is for; the sizes above the measured ones change
+            nothing.
     """
-    forms = list(dict.fromkeys(form for taken in rounds.values() for form in taken))
-    variants = {form: manifest.variants[form.variant] for form in forms}
-    holds_gil = [form for form in forms if variants[form].format == "aotinductor"]
-    short = within_limits(slowest, holds_gil)
-    fixed = all(spec.is_fixed for spec in manifest.inputs)
-    allowed = {
-        size: {
-            form: times
-            for form, times in taken.items()
-            if form in short[size] and (fixed or form not in holds_gil)
-        }
-        for size, taken in rounds.items()
-    }
-    by_precision: dict[Precision, list[Form]] = {}
-    for form in forms:
-        by_precision.setdefault(variants[form].precision, []).append(form)
-    made = {
-        precision: (choose if may_mix(variants[form] for form in candidates) else choose_one)(
-            allowed, candidates
-        )
-        for precision, candidates in by_precision.items()
-    }
-    return {precision: steps for precision, steps in made.items() if steps}
-
-
-def _time(
-    forms: Mapping[Form, Forward], batches: Sequence[Arrays], device: torch.device, size: int
-) -> dict[Form, list[tuple[float, ...]]]:
-    """Seconds of one forward: per form and round, one number per shape."""
-    runs = {
-        (form, shape): runner(call, batch, device)
-        for form, call in forms.items()
-        for shape, batch in enumerate(batches)
-    }
-    try:
-        taken = time_interleaved(runs, ROUNDS, BUDGET_S)
-    except Exception as error:  # what was never run at this size may fail in any way
-        raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
-    return {
-        form: list(zip(*(taken[form, shape] for shape in range(len(batches))), strict=True))
-        for form in forms
-    }
+    manifest, made = measured.manifest, {}
+    forms = dict.fromkeys(form for taken in measured.rounds.values() for form in taken)
+    for precision, rounds in contests(manifest, measured.rounds, measured.slowest).items():
+        candidates = [
+            form for form in forms if manifest.variants[form.variant].precision == precision
+        ]
+        if may_mix(manifest.variants[form.variant] for form in candidates):
+            steps = choose(rounds, candidates, measured.unsettled)
+        else:
+            steps = choose_one(rounds, candidates)
+        if steps:
+            whole = steps[-1].up_to == max(measured.rounds)
+            made[precision] = extended(steps, largest) if whole else steps
+    return made
 
 
 def _largest(plan: Plan | None, kind: DeviceKind) -> int:
-    """The largest batch that was timed before: on this kind of device, else on any."""
+    """The largest batch of the plan there is: on this kind of device, else on any."""
     if plan is None:
         return MAX_BATCH
     own = plan.on(kind)
     devices = (own,) if own is not None else plan.devices
-    sizes = (size for device in devices for times in device.times for size in times.batch_sizes)
-    return max(sizes, default=MAX_BATCH)
+    ends = (steps[-1].up_to for device in devices for steps in device.steps.values())
+    return max(ends, default=MAX_BATCH)
 
 
 def load_forms(
@@ -241,16 +205,3 @@ def load_forms(
                 raise ExportError(why) from error
             tell(f"{why}; it needs a temporary folder (TMPDIR) that files may be executed from")
     return forms
-
-
-def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[], object]:
-    """One forward of a batch, host memory to host memory."""
-    tensors = [torch.from_numpy(np.array(array)) for array in batch.values()]
-
-    def run() -> None:
-        with torch.inference_mode():
-            made = forward(*(tensor.to(device) for tensor in tensors))
-            for output in sequence_of(made):
-                output.cpu()
-
-    return run

@@ -29,6 +29,11 @@ def usable_cores() -> int:
     return max(1, min(allowed, int(min(quotas, default=allowed))))
 
 
+def serving_threads() -> int:
+    """Intra-op threads of a server with one replica on the CPU: the event loop has a core."""
+    return max(1, usable_cores() - 1)
+
+
 def numa_nodes() -> tuple[frozenset[int], ...]:
     """The cores of each NUMA node that this process may run on; empty where that is not known.
 

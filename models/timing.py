@@ -239,7 +239,8 @@ def _sample(turn: _Turn, watch: Watch) -> _Sample:
         if thread in before
     }
     share = max(waits.values(), default=0.0) / wall_s if wall_s else 0.0
-    return _Sample(wall_s, (wall_s - waits.get(own, 0.0)) / done, share)
+    own_s = max(wall_s - waits.get(own, 0.0), 1e-9)  # times are divided by each other
+    return _Sample(wall_s, own_s / done, share)
 
 
 def _waited(threads: Iterable[str]) -> dict[int, int]:

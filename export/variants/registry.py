@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from export.errors import UsageError
 from export.variants.base import Maker
 from export.variants.compiled import Compiled
 from export.variants.half import Half
 from export.variants.int8 import Int8
 from export.variants.staged import Staged
 from export.variants.torchscript import TorchScript
+from models.definitions.definition import Definition
 
 STAGED = "staged"
 MAKERS: dict[str, Maker] = {
@@ -20,3 +22,22 @@ MAKERS: dict[str, Maker] = {
     "int8": Int8(),
     STAGED: Staged(),
 }
+
+
+def wanted_variants(asked_for: tuple[str, ...] | None, definition: Definition) -> tuple[str, ...]:
+    """The names of what is to be made, in the order of preference.
+
+    Where nobody says, a model that has stages is made in stages: it may be too large for anything
+    else.
+
+    Raises:
+        UsageError: if one is unknown, or there is none.
+    """
+    if asked_for is None:
+        whole = tuple(name for name in MAKERS if name != STAGED)
+        return whole if definition.stages is None else (STAGED,)
+    unknown = [name for name in asked_for if name not in MAKERS]
+    if unknown or not asked_for:
+        given = ",".join(unknown) or "''"
+        raise UsageError(f"--variants {given}: there are: {', '.join(MAKERS)}")
+    return tuple(name for name in MAKERS if name in asked_for)

@@ -6,8 +6,9 @@ import pytest
 
 from export.content import content_of, ranges
 from export.sections import Section
+from export.timing_sections import load_lines
 from models.manifest import Manifest
-from models.plan import Plan, Step
+from models.plan import Plan, Step, extended
 from tests.unit.export.measured import (
     COMPILED,
     MIXED,
@@ -50,6 +51,42 @@ def test_each_precision_has_its_plan() -> None:
 def test_without_a_plan_the_first_variant_runs() -> None:
     found = section(make_manifest(), "Plan")
     assert found.lines == ("No form was timed: script runs batches of every size.",)
+
+
+def test_a_plan_that_was_made_on_a_quiet_machine_says_nothing_of_load() -> None:
+    assert list(load_lines(MIXED, "here")) == []
+    lines = section(measured_manifest(), "Plan on cpu").lines
+    assert not any("under load" in line or "not timed" in line for line in lines)
+
+
+def test_a_plan_that_was_made_under_load_says_how_much_and_what_to_do() -> None:
+    busy = MIXED.model_copy(update={"kept_waiting": 0.37})
+    found = section(measured_manifest(busy), "Plan on cpu").lines
+    assert found[-2].startswith(
+        "Measured under load: other work kept the forwards from running for 37% of the time."
+    )
+    assert found[-1] == (
+        "To measure again when the machine is idle: python -m export tune artifacts/tiny/3"
+    )
+    assert list(load_lines(busy, "a/b"))[-1].endswith("python -m export tune a/b")
+
+
+def test_where_the_machine_was_too_busy_to_tell_it_says_so() -> None:
+    busy = MIXED.model_copy(update={"kept_waiting": 0.9, "unsettled": (2, 4)})
+    told = (
+        "The machine was too busy to tell which form is the fastest at batch 2, 4; there a form "
+        "replaces the preferred one only if it was faster in every round."
+    )
+    assert told in section(measured_manifest(busy), "Plan on cpu").lines
+
+
+def test_sizes_that_were_not_timed_are_named() -> None:
+    steps = {precision: extended(steps, 64) for precision, steps in MIXED.steps.items()}
+    further = MIXED.model_copy(update={"steps": steps})
+    assert any(
+        line.startswith("Batches of more than 4 were not timed: ")
+        for line in section(measured_manifest(further), "Plan on cpu").lines
+    )
 
 
 def test_a_device_without_the_default_precision_says_so() -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from export.errors import ExportError, ParityError, UsageError
-from export.prove import Proof, ProofOptions, prove_variants, wanted_variants
+from export.prove import Proof, ProofOptions, prove_variants
 from export.variants.base import TOLERANCES
-from export.variants.registry import MAKERS
+from export.variants.registry import MAKERS, wanted_variants
 from models.definitions.definition import Definition, HeldOut, Progress
 from tests.unit.export.definitions import (
     CATALOG,
@@ -228,14 +228,13 @@ class TestRefused:
 class TestWanted:
     def test_all_by_default_or_stages_where_there_are_some(self) -> None:
         whole = CATALOG["tiny"]
-        assert wanted_variants(ProofOptions(), whole) == tuple(MAKERS)[:-1]
+        assert wanted_variants(None, whole) == tuple(MAKERS)[:-1]
         split = dataclasses.replace(whole, stages=lambda module: (module, module))
-        assert wanted_variants(ProofOptions(), split) == ("staged",)
-        assert wanted_variants(ProofOptions(("staged",)), whole) == ("staged",)
+        assert wanted_variants(None, split) == ("staged",)
+        assert wanted_variants(("staged",), whole) == ("staged",)
 
     def test_once_each_and_in_the_order_of_preference(self) -> None:
-        options = ProofOptions(("int8", "script", "int8"))
-        assert wanted_variants(options, CATALOG["tiny"]) == ("script", "int8")
+        assert wanted_variants(("int8", "script", "int8"), CATALOG["tiny"]) == ("script", "int8")
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -246,4 +245,4 @@ class TestWanted:
     )
     def test_unknown_ones(self, given: tuple[str, ...], message: str) -> None:
         with pytest.raises(UsageError, match=message):
-            wanted_variants(ProofOptions(given), CATALOG["tiny"])
+            wanted_variants(given, CATALOG["tiny"])

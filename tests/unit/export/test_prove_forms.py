@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from torch import nn
 from export.errors import ExportError
 from export.prove import Proof, ProofOptions, prove_variants
 from models.definitions.definition import Definition, HeldOut
+from models.forms import intra_op_threads
+from models.resources import serving_threads
+from models.timing import Timing
 from tests.unit.export.definitions import CATALOG, Close, definition, quiet, subject
 
 
@@ -116,6 +120,44 @@ class TestCompiledForLong:
             proof.left_out["compiled"],
         )
         assert "compiled.pt2" not in names(tmp_path)
+
+    def test_a_machine_that_is_too_busy_to_tell_drops_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A helper of the forward waits for a core all the time."""
+        waited_ns = itertools.count(step=10**10)
+        monkeypatch.setattr(
+            "export.contest.watch_for",
+            lambda _: lambda: {1: next(waited_ns)},
+        )
+        notes: list[str] = []
+        proof = prove_variants(
+            subject(definition(train=None)),
+            ProofOptions(max_batch=3),
+            tmp_path,
+            lambda name: lambda done, total, note: notes.append(note),
+        )
+        assert "compiled" in proof.variants
+        assert "kept: the machine is too busy to tell whether its forwards are short" in notes
+
+    @pytest.mark.parametrize("threads", [None, 2])
+    def test_it_is_timed_with_as_many_threads_as_it_serves_with(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None
+    ) -> None:
+        """On all cores of a busy machine it would wait for the slowest of them."""
+        seen: list[int] = []
+
+        def timed(runs: Iterable[str], *_: object, **__: object) -> Timing[str]:
+            seen.append(torch.get_num_threads())
+            return Timing({key: [1.0] for key in runs}, {})
+
+        monkeypatch.setattr("export.contest.take_turns", timed)
+        with intra_op_threads(3):
+            model = subject(definition(train=None))
+            options = ProofOptions(max_batch=3)
+            proof = prove_variants(model, options, tmp_path, lambda name: quiet, threads)
+        assert seen == [threads or serving_threads()]
+        assert "compiled" in proof.left_out
 
     def test_it_is_kept_where_it_was_asked_for(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, definition(train=None), "compiled")

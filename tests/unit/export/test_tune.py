@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from export import tune
+from export.contest import Key
 from export.errors import ExportError, UsageError
 from export.tune import TuneOptions
 from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form, Plan
 from models.processor import Processor, machine
+from models.timing import Timing
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, definition, quiet
 from tests.unit.export.jobs import make
@@ -111,13 +113,61 @@ class TestMeasure:
             golden=[{"x": array} for array in shapes],
         )
 
-        def timed(runs: Iterable[tuple[Form, int]], *_: object) -> dict[tuple[Form, int], object]:
-            return {(form, shape): [(1.0, 2.0, 6.0)[shape]] * 5 for form, shape in runs}
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            return Timing({(form, shape): [(1.0, 2.0, 6.0)[shape]] * 5 for form, shape in runs}, {})
 
-        monkeypatch.setattr("export.tune.time_interleaved", timed)
+        monkeypatch.setattr("export.contest.take_turns", timed)
         device = tune.measure(folder, read(folder), TuneOptions(max_batch=2), quiet).on("cpu")
         assert device is not None
         assert device.times[0].median_us == (3e6, 3e6)
+
+    def test_what_is_slow_is_timed_until_it_grows_in_proportion_and_the_plan_reaches_on(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes = iter((1, 2, 4))
+
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            size = next(sizes)
+            return Timing({key: [1.0 * size] * 3 for key in runs}, {})
+
+        monkeypatch.setattr("export.contest.take_turns", timed)
+        told: list[tuple[int, int, str]] = []
+        options = TuneOptions(max_batch=64)
+        device = tune.measure(*artifact, options, lambda *each: told.append(each)).on("cpu")
+        assert device is not None
+        assert {times.batch_sizes for times in device.times} == {(1, 2)}
+        assert {steps[-1].up_to for steps in device.steps.values()} == {64}
+        assert told[-1] == (7, 7, "cpu, batches of 4 and more: not timed, nothing would change")
+
+    def test_a_plan_that_was_made_under_load_says_so(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At batch 2 hardly a sample was undisturbed, and the faster form did not win them all."""
+        busy = iter((False, True))
+        names = {False: "script", True: "script, optimized at load"}
+
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            wait = 0.5 if next(busy) else 0.0
+            seconds = {
+                (form, shape): [0.5, 0.5, 0.5, 0.5, 1.1] if form.optimized else [1.0] * 5
+                for form, shape in runs
+            }
+            return Timing(seconds, {key: [wait] * 5 for key in seconds}, 1.0, wait)
+
+        monkeypatch.setattr("export.contest.take_turns", timed)
+        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
+        assert device is not None
+        assert (device.kept_waiting, device.unsettled) == (0.25, (2,))
+        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
+            (2, names[True])  # it had its place already
+        ]
+        busy = iter((True, False))
+        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
+        assert device is not None
+        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
+            (1, names[False]),
+            (2, names[True]),
+        ]
 
     def test_what_holds_the_gil_for_long_is_measured_and_not_planned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

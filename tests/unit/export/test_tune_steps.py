@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from export import tune
+from export.contest import Measured, runner
 from models.golden import golden_batches
 from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form
@@ -43,16 +44,15 @@ class TestSteps:
         )
         rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
         manifest = with_variants(make_manifest(), script=variant)
-        (steps,) = tune.plan_steps(manifest, rounds, rounds).values()
+        (steps,) = tune.plan_steps(Measured(manifest, rounds, rounds), 2).values()
         expected = [(1, PLAIN), (2, OPTIMIZED)] if mixes else [(2, OPTIMIZED)]
         assert [(step.up_to, step.form) for step in steps] == expected
 
     def test_lossy_forms_that_answer_alike_are(self) -> None:
         variant = SCRIPT.model_copy(update={"precision": "bf16", "optimized": SCRIPT.parity})
         rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
-        (steps,) = tune.plan_steps(
-            with_variants(make_manifest(), script=variant), rounds, rounds
-        ).values()
+        manifest = with_variants(make_manifest(), script=variant)
+        (steps,) = tune.plan_steps(Measured(manifest, rounds, rounds), 2).values()
         assert [step.form for step in steps] == [PLAIN, OPTIMIZED]
 
     @pytest.mark.parametrize(("slowest", "form"), [(0.9e-3, MACHINE), (1.1e-3, PLAIN)])
@@ -62,7 +62,7 @@ class TestSteps:
         manifest = with_variants(make_manifest(), script=SCRIPT, compiled=COMPILED)
         mean = {1: {PLAIN: [0.8e-3] * 5, MACHINE: [0.4e-3] * 5}}
         worst = {1: {PLAIN: [5e-3] * 5, MACHINE: [slowest] * 5}}
-        steps = tune.plan_steps(manifest, mean, worst)["float32"]
+        steps = tune.plan_steps(Measured(manifest, mean, worst), 1)["float32"]
         assert [(step.up_to, step.form) for step in steps] == [(1, form)]
 
     def test_where_a_dimension_is_free_no_machine_code_is_planned(self) -> None:
@@ -72,7 +72,7 @@ class TestSteps:
         )
         manifest = with_variants(manifest, script=SCRIPT, compiled=COMPILED)
         rounds = {1: {PLAIN: [0.8e-3] * 5, MACHINE: [0.1e-3] * 5}}
-        steps = tune.plan_steps(manifest, rounds, rounds)["float32"]
+        steps = tune.plan_steps(Measured(manifest, rounds, rounds), 2)["float32"]
         assert [step.form for step in steps] == [PLAIN]
 
 
@@ -112,7 +112,7 @@ def test_a_runner_gives_its_batch_to_the_model_each_time() -> None:
         seen.append([*a.tolist(), *b.tolist()])
         return a, b
 
-    run = tune.runner(forward, {"a": np.array([1]), "b": np.array([2])}, torch.device("cpu"))
+    run = runner(forward, {"a": np.array([1]), "b": np.array([2])}, torch.device("cpu"))
     run()
     run()
     assert seen == [[1, 2], [1, 2]]

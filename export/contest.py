@@ -1,0 +1,180 @@
+"""Time the forms of a model against each other, one batch size after the other."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from models.forms import Forward, intra_op_threads, sequence_of
+from models.manifest import Manifest
+from models.plan import Form, Precision, Rounds, within_limits
+from models.stopping import can_stop, is_decided
+from models.tensors import Arrays
+from models.timing import QUIET, Limits, Timing, lasts_s, share_waited, take_turns, watch_for
+
+ROUNDS = 21
+BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
+SHORT = Limits(rounds=11, budget_s=1.0)  # to see whether a forward is short enough
+
+Key = tuple[Form, int]  # a form, and which of the golden shapes
+
+
+@dataclass(slots=True)
+class Measured:
+    """What was measured on one device.
+
+    Attributes:
+        manifest: of what is measured.
+        rounds: per round the mean over the shapes.
+        slowest: per round the slowest shape; the same forms, sizes and rounds.
+        timings: batch size -> all that is known of it.
+    """
+
+    manifest: Manifest
+    rounds: dict[int, dict[Form, list[float]]] = field(default_factory=dict)
+    slowest: dict[int, dict[Form, list[float]]] = field(default_factory=dict)
+    timings: dict[int, Timing[Key]] = field(default_factory=dict)
+
+    def add(self, size: int, timing: Timing[Key]) -> None:
+        """Add what was measured at one more size."""
+        self.rounds[size] = _over_shapes(timing.seconds, statistics.fmean)
+        self.slowest[size] = _over_shapes(timing.seconds, max)
+        self.timings[size] = timing
+
+    @property
+    def kept_waiting(self) -> float | None:
+        """The share of its time for which other work kept it from running; None: hardly any."""
+        share = share_waited(self.timings.values())
+        return round(share, 3) if share > QUIET else None
+
+    @property
+    def unsettled(self) -> tuple[int, ...]:
+        """The sizes at which the machine was too busy to tell."""
+        return tuple(size for size, timing in self.timings.items() if not timing.is_quiet)
+
+    def can_stop(self, size: int) -> bool:
+        """Whether batches of `size` and larger ones cannot change the plan, and are slow."""
+        if self.unsettled or not self.timings:
+            return False
+        last = max(self.rounds)
+        short = within_limits({last: self.slowest[last]}, holders_of_gil(self.manifest))[last]
+        if any(form in short for form in holders_of_gil(self.manifest)):
+            return False  # at a larger size it may hold the GIL for too long
+        shapes = 1 + max(shape for _, shape in self.timings[last].seconds)
+        found = contests(self.manifest, self.rounds, self.slowest)
+        return can_stop(found.values(), size, BUDGET_S / shapes)
+
+
+def time_forms(
+    manifest: Manifest,
+    forms: Mapping[Form, Forward],
+    batches: Sequence[Arrays],
+    device: torch.device,
+    threads: int,
+) -> Timing[Key]:
+    """Time every form on batches of one size.
+
+    Args:
+        manifest: of the forms' artifact.
+        forms: to be called.
+        batches: one of each shape.
+        device: where the forms are.
+        threads: with which they compute on the CPU.
+
+    Raises:
+        Exception: whatever a form raises.
+    """
+    runs = {
+        (form, shape): runner(call, batch, device)
+        for form, call in forms.items()
+        for shape, batch in enumerate(batches)
+    }
+
+    def enough(seconds: Mapping[Key, Sequence[float]]) -> bool:
+        means, slowest = _over_shapes(seconds, statistics.fmean), _over_shapes(seconds, max)
+        found = contests(manifest, {1: means}, {1: slowest})
+        return all(is_decided(taken) for rounds in found.values() for taken in rounds.values())
+
+    return take_turns(runs, Limits(ROUNDS, BUDGET_S), watch=watch_for(threads), enough=enough)
+
+
+def longest_forward(
+    runs: Mapping[Hashable, Callable[[], object]], threads: int
+) -> tuple[float, bool]:
+    """How many seconds a forward of the slowest shape takes, and whether that is certain.
+
+    It is timed as a server runs it: on all cores it would wait for the slowest of them, which on a
+    busy machine is long. It is uncertain where most samples were disturbed.
+
+    Args:
+        runs: one forward of each shape.
+        threads: with which they compute on the CPU.
+    """
+    with intra_op_threads(threads):
+        found = take_turns(runs, SHORT, watch=watch_for(threads))
+    return max(lasts_s(times) for times in found.seconds.values()), found.is_quiet
+
+
+def contests(
+    manifest: Manifest, rounds: Rounds, slowest: Rounds
+) -> dict[Precision, dict[int, dict[Form, list[float]]]]:
+    """Which forms compete: those of one precision, at the sizes at which they may run.
+
+    A compiled form holds the GIL, so it may run only where the slowest shape keeps the limit;
+    and never where a dimension is free: a client's item may be larger than all golden ones.
+
+    Args:
+        manifest: of what was measured.
+        rounds: a forward of the mean shape.
+        slowest: a forward of the slowest shape; the same forms, sizes and rounds.
+    """
+    holds_gil = holders_of_gil(manifest)
+    short = within_limits(slowest, holds_gil)
+    fixed = all(spec.is_fixed for spec in manifest.inputs)
+    found: dict[Precision, dict[int, dict[Form, list[float]]]] = {}
+    for size, taken in rounds.items():
+        for form, times in taken.items():
+            precision = manifest.variants[form.variant].precision
+            allowed = found.setdefault(precision, {}).setdefault(size, {})
+            if form in short[size] and (fixed or form not in holds_gil):
+                allowed[form] = list(times)
+    return found
+
+
+def holders_of_gil(manifest: Manifest) -> tuple[Form, ...]:
+    """The forms that hold the GIL while they run."""
+    return tuple(
+        Form(variant=name)
+        for name, variant in manifest.variants.items()
+        if variant.format == "aotinductor"
+    )
+
+
+def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[], object]:
+    """One forward of a batch, host memory to host memory."""
+    tensors = [torch.from_numpy(np.array(array)) for array in batch.values()]
+
+    def run() -> None:
+        with torch.inference_mode():
+            made = forward(*(tensor.to(device) for tensor in tensors))
+            for output in sequence_of(made):
+                output.cpu()
+
+    return run
+
+
+def _over_shapes(
+    seconds: Mapping[Key, Sequence[float]], one_of: Callable[[Sequence[float]], float]
+) -> dict[Form, list[float]]:
+    """Per form and round one number for all shapes."""
+    by_form: dict[Form, list[Sequence[float]]] = {}
+    for (form, _), times in seconds.items():
+        by_form.setdefault(form, []).append(times)
+    return {
+        form: [one_of(shapes) for shapes in zip(*times, strict=True)]
+        for form, times in by_form.items()
+    }
