@@ -14,14 +14,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from models.cores import core_time
 
 Key = TypeVar("Key", bound=Hashable)
 
 TASKS = Path("/proc/self/task")
-STAT = Path("/proc/stat")
 SAMPLE_S = 1e-3  # one sample repeats a forward until it takes about this long: clocks are coarse
 MAX_REPEATS = 50
 SLOW_S = 10 * SAMPLE_S  # longer than a scheduler's time slice: no second try would be quieter
@@ -135,8 +136,7 @@ def take_turns(
     """
     turns = {form: _turn(run, limits.warm_runs, between) for form, run in runs.items()}
     timing: Timing[Key] = Timing({form: [] for form in runs}, {form: [] for form in runs})
-    stolen = _Stolen()
-    started = time.perf_counter()
+    started, cores = time.perf_counter(), core_time()
     order = list(runs)
     for done in itertools.count(1):
         for form in order:
@@ -153,7 +153,8 @@ def take_turns(
             break
         if longer == 1 and enough(timing.seconds):
             break
-    timing.waited_s += stolen.share() * (timing.took_s - timing.waited_s)
+    stolen = core_time().stolen_since(cores)
+    timing.waited_s += stolen * (timing.took_s - timing.waited_s)
     return timing
 
 
@@ -252,33 +253,3 @@ def _waited(threads: Iterable[str]) -> dict[int, int]:
         except (OSError, ValueError):  # it has ended, or the kernel does not count
             continue
     return found
-
-
-def _ticks() -> tuple[int, int]:
-    """Of this process's cores, the ticks that were stolen, and those with something to run."""
-    if not hasattr(os, "sched_getaffinity"):
-        return 0, 0
-    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    stolen = wanted = 0
-    try:
-        lines = [line.split() for line in STAT.read_text(encoding="utf-8").splitlines()]
-        for name, *fields in lines:
-            if name in mine:
-                user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
-                stolen += steal
-                wanted += user + nice + system + irq + softirq + steal
-    except (OSError, ValueError):
-        return 0, 0
-    return stolen, wanted
-
-
-@dataclass(slots=True)
-class _Stolen:
-    """What a hypervisor takes away from the cores of this process, from now on."""
-
-    before: tuple[int, int] = field(default_factory=_ticks)
-
-    def share(self) -> float:
-        """Of the time in which there was something to run."""
-        stolen, wanted = (now - then for now, then in zip(_ticks(), self.before, strict=True))
-        return stolen / wanted if stolen > 0 and wanted > 0 else 0.0

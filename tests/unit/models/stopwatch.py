@@ -25,7 +25,7 @@ class Stopwatch:
         self.calls: list[str] = []
         monkeypatch.setattr("models.timing.time", SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr("models.timing.TASKS", Path("/none"))
-        monkeypatch.setattr("models.timing.STAT", Path("/none"))
+        monkeypatch.setattr("models.cores.STAT", Path("/none"))
 
     def work(self, name: str, *durations_s: float) -> Callable[[], None]:
         """Takes the given times in turn, then the last one for ever."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -14,7 +15,17 @@ from structlog.testing import capture_logs
 
 from app.backends import layout as module
 from app.backends.devices import compute_with
-from app.backends.layout import BUDGET_S, ROUNDS, Forward, Layout, best, layouts, throughput
+from app.backends.layout import (
+    BUDGET_S,
+    PATIENCE,
+    ROUNDS,
+    Forward,
+    Layout,
+    best,
+    layouts,
+    throughput,
+)
+from models.cores import CoreTime
 
 ANY = 1000
 USUAL, OTHER, THIRD = Layout(1, 3), Layout(4, 1), Layout(2, 2)
@@ -90,6 +101,12 @@ def test_a_replica_is_kept_to_its_cores_and_nobody_else_is() -> None:
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine does meanwhile."""
+    monkeypatch.setattr(module, "core_time", CoreTime)
+
+
 class Machine:
     """Says what each layout does, in the order of the rounds."""
 
@@ -121,6 +138,45 @@ def test_the_usual_one_unless_another_does_clearly_more(
         assert best({USUAL: int, OTHER: int}, 8, all_cores) == chosen
     assert machine.asked == [USUAL, OTHER] * ROUNDS  # in turns
     assert logs[0]["chosen"] == str(chosen)
+
+
+class TestUnderLoad:
+    """Other processes take three tenths of the cores."""
+
+    @pytest.fixture(autouse=True)
+    def _busy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seconds = itertools.count()
+        monkeypatch.setattr(
+            module, "core_time", lambda: CoreTime(busy_s=(now := next(seconds)), own_s=0.7 * now)
+        )
+
+    @pytest.mark.parametrize(
+        ("last", "chosen"),
+        [(200.0, OTHER), (99.0, USUAL)],  # once it did less: it cannot be told
+    )
+    def test_it_measures_longer_and_another_layout_must_win_every_round(
+        self, monkeypatch: pytest.MonkeyPatch, last: float, chosen: Layout
+    ) -> None:
+        rounds = PATIENCE * ROUNDS
+        rates = {USUAL: [100.0] * rounds, OTHER: [200.0] * (rounds - 1) + [last]}
+        monkeypatch.setattr(module, "throughput", Machine(rates).throughput)
+        with capture_logs() as logs:
+            assert best({USUAL: int, OTHER: int}, 8, all_cores) == chosen
+        assert [log["event"] for log in logs] == [
+            "cpu_layout_measured",
+            "cpu_layout_measured_under_load",
+        ]
+        assert [(log["chosen"], log["others"]) for log in logs] == [(str(chosen), 0.3)] * 2
+
+    def test_until_it_is_quiet_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shares = itertools.chain([0.5] * ROUNDS, itertools.repeat(0.0))
+        monkeypatch.setattr(CoreTime, "others_since", lambda *_: next(shares))
+        machine = Machine({USUAL: [100.0] * 99})
+        monkeypatch.setattr(module, "throughput", machine.throughput)
+        with capture_logs() as logs:
+            assert best({USUAL: int}, 8, all_cores) == USUAL
+        assert len(machine.asked) == ROUNDS + 1
+        assert [log["event"] for log in logs] == ["cpu_layout_measured"]
 
 
 def test_the_best_of_several_wins(monkeypatch: pytest.MonkeyPatch) -> None:

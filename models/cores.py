@@ -1,0 +1,64 @@
+"""What the cores of this process spend their time on; known on Linux only."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+STAT = Path("/proc/stat")
+
+
+class CoreTime(NamedTuple):
+    """Seconds of all cores that this process may run on, together, up to some moment.
+
+    Attributes:
+        stolen_s: in which there was something to run, and a hypervisor ran something else.
+        busy_s: in which they ran something.
+        idle_s: in which there was nothing to run.
+        own_s: in which they ran this process.
+    """
+
+    stolen_s: float = 0.0
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+    own_s: float = 0.0
+
+    def stolen_since(self, before: CoreTime) -> float:
+        """The share of the time with something to run that was stolen, 0 to 1."""
+        stolen_s = self.stolen_s - before.stolen_s
+        return _share(stolen_s, stolen_s + self.busy_s - before.busy_s)
+
+    def others_since(self, before: CoreTime) -> float:
+        """The share of all time that other processes took, and this one may have wanted, 0 to 1.
+
+        While cores are idle they are in nobody's way.
+        """
+        busy_s, idle_s = self.busy_s - before.busy_s, self.idle_s - before.idle_s
+        others_s = busy_s - (self.own_s - before.own_s) - idle_s
+        return _share(others_s, busy_s + idle_s)
+
+
+def core_time() -> CoreTime:
+    """Now; all zero where the system does not say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return CoreTime()
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    busy = idle = stolen = 0
+    try:
+        for line in STAT.read_text(encoding="utf-8").splitlines():
+            name, *fields = line.split()
+            if name in mine:
+                user, nice, system, rests, waits, irq, softirq, steal = map(int, fields[:8])
+                busy += user + nice + system + irq + softirq
+                idle += rests + waits
+                stolen += steal
+    except (OSError, ValueError):
+        return CoreTime()
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    return CoreTime(stolen * tick_s, busy * tick_s, idle * tick_s, time.process_time())
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return min(1.0, part_s / whole_s) if part_s > 0 and whole_s > 0 else 0.0
