@@ -11,7 +11,7 @@ import torch
 
 from models.forms import Forward, intra_op_threads, sequence_of
 from models.manifest import Manifest
-from models.plan import Form, Precision, Rounds, within_limits
+from models.plan import MIN_GAIN, Form, Precision, Rounds, within_limits
 from models.stopping import can_stop, is_decided
 from models.tensors import Arrays
 from models.timing import QUIET, Limits, Timing, lasts_s, share_waited, take_turns, watch_for
@@ -53,20 +53,34 @@ class Measured:
 
     @property
     def unsettled(self) -> tuple[int, ...]:
-        """The sizes at which the machine was too busy to tell."""
-        return tuple(size for size, timing in self.timings.items() if not timing.is_quiet)
+        """The sizes at which the machine was too busy to tell which form is the fastest."""
+        return tuple(
+            size
+            for size, timing in self.timings.items()
+            if not (timing.is_quiet or self._is_certain(size))
+        )
 
     def can_stop(self, size: int) -> bool:
-        """Whether batches of `size` and larger ones cannot change the plan, and are slow."""
-        if self.unsettled or not self.timings:
+        """Whether batches of `size` and larger ones cannot change the plan, or are too slow."""
+        if not self.timings:
             return False
         last = max(self.rounds)
-        short = within_limits({last: self.slowest[last]}, holders_of_gil(self.manifest))[last]
-        if any(form in short for form in holders_of_gil(self.manifest)):
+        if any(form in self._short(last) for form in holders_of_gil(self.manifest)):
             return False  # at a larger size it may hold the GIL for too long
         shapes = 1 + max(shape for _, shape in self.timings[last].seconds)
         found = contests(self.manifest, self.rounds, self.slowest)
         return can_stop(found.values(), size, BUDGET_S / shapes)
+
+    def _is_certain(self, size: int) -> bool:
+        """Whether one form won every round, and none was found to hold the GIL for too long."""
+        found = contests(self.manifest, {size: self.rounds[size]}, {size: self.slowest[size]})
+        return self._short(size).keys() == self.rounds[size].keys() and all(
+            is_decided(rounds[size], 1 + MIN_GAIN) for rounds in found.values()
+        )
+
+    def _short(self, size: int) -> dict[Form, list[float]]:
+        """What holds the GIL at this size for no longer than is allowed, if at all."""
+        return within_limits({size: self.slowest[size]}, holders_of_gil(self.manifest))[size]
 
 
 def time_forms(

@@ -61,8 +61,8 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
     timed = max((size for times in device.times for size in times.batch_sizes), default=0)
     if any(steps[-1].up_to > timed > 0 for steps in device.steps.values()):
         lines.append(
-            f"Batches of more than {timed} were not timed: every form's time had begun to grow in "
-            "proportion to the batch."
+            f"Batches of more than {timed} were not timed, for they are slow, and run as those do: "
+            "every form's time grew in proportion to the batch, or one size would take minutes."
         )
     lines += load_lines(device, f"artifacts/{manifest.model}/{manifest.version}")
     if plan.precision not in device.steps:

@@ -11,19 +11,20 @@ from models.plan import Form, Rounds, is_faster
 from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
 
 FAR = 1.5  # a form that takes so many times as long in every round needs no further ones
+MOST = 10  # times the budget: a size that would take longer is not timed, whatever is known
 STEADY = 0.1  # times per item that differ by a smaller share count as equal
 
 # Form -> seconds of one forward, one number per round: what was measured at one size.
 Taken: TypeAlias = Mapping[Form, Sequence[float]]
 
 
-def is_decided(taken: Taken) -> bool:
-    """Whether more rounds change nothing: each form but one took FAR times as long in every one."""
+def is_decided(taken: Taken, far: float = FAR) -> bool:
+    """Whether more rounds change nothing: each form but one took `far` times as long in each."""
     if not taken:
         return True
     best = min(taken, key=lambda form: statistics.median(taken[form]))
     return all(
-        other >= FAR * own
+        other >= far * own
         for form in taken.keys() - {best}
         for own, other in zip(taken[best], taken[form], strict=True)
     )
@@ -34,7 +35,8 @@ def can_stop(
 ) -> bool:
     """Whether batches of `size` and larger ones need not be timed.
 
-    Quick ones are timed in any case, slow ones only while larger batches may change the plan.
+    Quick ones are timed in any case, slow ones only while larger batches may change the plan, and
+    those that would take MOST times the budget never, once two sizes are known.
 
     Args:
         contests: what was measured so far, of each precision that is planned by itself.
@@ -44,8 +46,10 @@ def can_stop(
     """
     known = [rounds for rounds in contests if rounds]
     forwards_s = sum(_forwards_s(rounds, size) for rounds in known)
-    is_slow = (warm_runs + MIN_ROUNDS) * forwards_s > budget_s
-    return is_slow and all(in_proportion(rounds) for rounds in known)
+    least_s = (warm_runs + MIN_ROUNDS) * forwards_s
+    if least_s > MOST * budget_s and any(len(rounds) > 1 for rounds in known):
+        return True
+    return least_s > budget_s and all(in_proportion(rounds) for rounds in known)
 
 
 def in_proportion(rounds: Rounds) -> bool:

@@ -86,13 +86,14 @@ class Timing(Generic[Key]):
     Attributes:
         seconds: form -> seconds of one forward, one number per round, without what its thread
             waited for a core.
-        waits: form -> the share of its time for which each of these samples waited, 0 to 1.
+        disturbed: form -> the share of each of these samples that it waited, 0 to 1. What the
+            thread of a slow forward waited is none of it: little but that wait is different.
         took_s: all samples together, those that were taken again included.
         waited_s: for how much of it they waited for a core.
     """
 
     seconds: dict[Key, list[float]]
-    waits: dict[Key, list[float]]
+    disturbed: dict[Key, list[float]]
     took_s: float = 0.0
     waited_s: float = 0.0
 
@@ -105,8 +106,8 @@ class Timing(Generic[Key]):
     def is_quiet(self) -> bool:
         """Whether of each form three quarters of the samples, or more, were undisturbed."""
         return all(
-            4 * sum(wait <= QUIET for wait in waits) >= 3 * len(waits)
-            for waits in self.waits.values()
+            4 * sum(share <= QUIET for share in shares) >= 3 * len(shares)
+            for shares in self.disturbed.values()
         )
 
 
@@ -142,7 +143,7 @@ def take_turns(
         for form in order:
             best = _quietest(turns[form], between, watch, timing)
             timing.seconds[form].append(best.forward_s)
-            timing.waits[form].append(best.share)
+            timing.disturbed[form].append(best.disturbed)
         order.append(order.pop(0))  # nobody always follows the same neighbour
         longer = 1 if timing.is_quiet else PATIENCE
         if done >= limits.rounds * longer:
@@ -194,11 +195,12 @@ class _Turn(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """Seconds of all of it, and of one forward; the share that any watched thread waited."""
+    """Seconds of all of it, of any watched thread's wait, and of one forward; see `Timing`."""
 
     wall_s: float
+    waited_s: float
     forward_s: float
-    share: float
+    disturbed: float
 
 
 def _turn(run: Callable[[], object], warm_runs: int, between: Callable[[], None]) -> _Turn:
@@ -217,12 +219,12 @@ def _quietest(
 ) -> _Sample:
     """The sample that waited least, of as many as may be quieter; what all took is counted."""
     samples: list[_Sample] = []
-    while len(samples) < turn.tries and (not samples or samples[-1].share > QUIET):
+    while len(samples) < turn.tries and (not samples or samples[-1].disturbed > QUIET):
         between()
         samples.append(sample := _sample(turn, watch))
         timing.took_s += sample.wall_s
-        timing.waited_s += sample.share * sample.wall_s
-    return min(samples, key=lambda sample: sample.share)
+        timing.waited_s += sample.waited_s
+    return min(samples, key=lambda sample: sample.disturbed)
 
 
 def _sample(turn: _Turn, watch: Watch) -> _Sample:
@@ -239,9 +241,12 @@ def _sample(turn: _Turn, watch: Watch) -> _Sample:
         for thread, after in watch().items()
         if thread in before
     }
-    share = max(waits.values(), default=0.0) / wall_s if wall_s else 0.0
-    own_s = max(wall_s - waits.get(own, 0.0), 1e-9)  # times are divided by each other
-    return _Sample(wall_s, own_s / done, share)
+    own_s = waits.pop(own, 0.0)
+    helpers_s = max(waits.values(), default=0.0)
+    waited_s = max(own_s, helpers_s)
+    unknown_s = waited_s if turn.tries > 1 else helpers_s
+    forward_s = max(wall_s - own_s, 1e-9) / done  # times are divided by each other
+    return _Sample(wall_s, waited_s, forward_s, unknown_s / wall_s if wall_s else 0.0)
 
 
 def _waited(threads: Iterable[str]) -> dict[int, int]:

@@ -137,7 +137,11 @@ class TestMeasure:
         assert device is not None
         assert {times.batch_sizes for times in device.times} == {(1, 2)}
         assert {steps[-1].up_to for steps in device.steps.values()} == {64}
-        assert told[-1] == (7, 7, "cpu, batches of 4 and more: not timed, nothing would change")
+        assert told[-1] == (
+            7,
+            7,
+            "cpu, batches of 4 and more: not timed, they run as smaller ones do",
+        )
 
     def test_a_plan_that_was_made_under_load_says_so(
         self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.plan import Form
-from models.stopping import FAR, STEADY, can_stop, in_proportion, is_decided
+from models.stopping import FAR, MOST, STEADY, can_stop, in_proportion, is_decided
 from models.timing import MIN_ROUNDS, WARM_RUNS
 from tests.unit.models.manifests import form
 
@@ -38,6 +38,10 @@ class TestDecided:
         self, taken: Size, wanted: bool
     ) -> None:
         assert is_decided(taken) is wanted
+
+    def test_or_by_as_much_as_is_asked_for(self) -> None:
+        assert is_decided(size(a=1.0, b=1.1), 1.1)
+        assert not is_decided(size(a=1.0, b=1.1), 1.2)
 
 
 class TestProportion:
@@ -76,8 +80,15 @@ class TestCanStop:
 
     def test_every_precision_must_be_known(self) -> None:
         open_still = {1: size(c=1.0), 2: size(c=1.0)}
-        assert not can_stop([self.ROUNDS, open_still], 4, 0)
-        assert can_stop([self.ROUNDS, {}], 4, 0)  # one that has no form here
+        assert not can_stop([self.ROUNDS, open_still], 4, 0.5 * self.LEAST_S)
+        assert can_stop([self.ROUNDS, {}], 4, 0.5 * self.LEAST_S)  # one that has no form here
+
+    def test_what_takes_very_long_is_not_timed_once_two_sizes_are_known(self) -> None:
+        rounds = {1: size(a=1.0), 2: size(a=1.0)}
+        least_s = (WARM_RUNS + MIN_ROUNDS) * 2.0
+        assert can_stop([rounds], 4, 0.99 * least_s / MOST)
+        assert not can_stop([rounds], 4, 1.01 * least_s / MOST)
+        assert not can_stop([{1: size(a=1.0)}], 4, 0)
 
     def test_before_anything_was_measured_nothing_is_known(self) -> None:
         assert not can_stop([], 1, 0)
