@@ -14,7 +14,7 @@ from models.manifest import Manifest
 from models.plan import MIN_GAIN, Form, Precision, Rounds, within_limits
 from models.stopping import can_stop, is_decided
 from models.tensors import Arrays
-from models.timing import QUIET, Limits, Timing, lasts_s, share_waited, take_turns, watch_for
+from models.timing import QUIET, Limits, Timing, lasts_s, share_waited, take_turns
 
 ROUNDS = 21
 BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
@@ -113,11 +113,12 @@ def time_forms(
         found = contests(manifest, {1: means}, {1: slowest})
         return all(is_decided(taken) for rounds in found.values() for taken in rounds.values())
 
-    return take_turns(runs, Limits(ROUNDS, BUDGET_S), watch=watch_for(threads), enough=enough)
+    on_cpu = threads if device.type == "cpu" else None
+    return take_turns(runs, Limits(ROUNDS, BUDGET_S), threads=on_cpu, enough=enough)
 
 
 def longest_forward(
-    runs: Mapping[Hashable, Callable[[], object]], threads: int
+    runs: Mapping[Hashable, Callable[[], object]], device: torch.device, threads: int
 ) -> tuple[float, bool]:
     """How many seconds a forward of the slowest shape takes, and whether that is certain.
 
@@ -126,10 +127,11 @@ def longest_forward(
 
     Args:
         runs: one forward of each shape.
+        device: where they compute.
         threads: with which they compute on the CPU.
     """
     with intra_op_threads(threads):
-        found = take_turns(runs, SHORT, watch=watch_for(threads))
+        found = take_turns(runs, SHORT, threads=threads if device.type == "cpu" else None)
     return max(lasts_s(times) for times in found.seconds.values()), found.is_quiet
 
 

@@ -252,7 +252,7 @@ def _check_short(
         for each in work.reference.comparisons
         if all(len(array) == 1 for array in each.inputs.values())
     }
-    longest_s, is_certain = longest_forward(by_shape, work.threads)
+    longest_s, is_certain = longest_forward(by_shape, device, work.threads)
     if longest_s > GIL_LIMIT_S and not is_certain:
         progress(0, 1, "kept: the machine is too busy to tell whether its forwards are short")
     elif longest_s > GIL_LIMIT_S:

@@ -1,9 +1,9 @@
 """How long a forward takes, also on a machine that has other work to do.
 
 Everything is timed in turns, in many short samples: what one form meets, all meet. Linux counts for
-each thread how long it was ready to run and had no core. With that a sample that was disturbed is
-known, and taken again; a time is corrected by it; and where hardly a sample was undisturbed, the
-measuring takes longer and says so. Where the system does not count, all samples pass for quiet.
+each thread how long it was ready to run and had no core. So a disturbed sample is known and taken
+again, and the time of serial code is corrected. Where most samples are disturbed the measuring
+takes longer and says so. Where the system does not count, all samples pass for quiet.
 """
 
 from __future__ import annotations
@@ -58,11 +58,6 @@ def all_threads() -> dict[int, int]:
         return {}
 
 
-def watch_for(threads: int) -> Watch:
-    """What to watch where a forward computes with so many threads."""
-    return this_thread if threads == 1 else all_threads
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How long to measure.
@@ -84,10 +79,10 @@ class Timing(Generic[Key]):
     """What was measured.
 
     Attributes:
-        seconds: form -> seconds of one forward, one number per round, without what its thread
-            waited for a core.
-        disturbed: form -> the share of each of these samples that it waited, 0 to 1. What the
-            thread of a slow forward waited is none of it: little but that wait is different.
+        seconds: form -> seconds of one forward, one number per round; of serial code without what
+            it waited for a core.
+        disturbed: form -> the share of each of these samples that it waited, 0 to 1; 0 where serial
+            code is slow: it is always interrupted, and its time without the wait is good enough.
         took_s: all samples together, those that were taken again included.
         waited_s: for how much of it they waited for a core.
     """
@@ -122,7 +117,7 @@ def take_turns(
     runs: Mapping[Key, Callable[[], object]],
     limits: Limits,
     between: Callable[[], None] = nothing,
-    watch: Watch = this_thread,
+    threads: int | None = None,
     enough: Callable[[Mapping[Key, Sequence[float]]], bool] = never,
 ) -> Timing[Key]:
     """Time every form on the same batch, in turns, so that all share the noise.
@@ -130,18 +125,19 @@ def take_turns(
     Args:
         runs: each does one forward and returns when its result is there.
         limits: how long to measure.
-        between: called before each form's turn, and before each run that warms it; not timed.
-        watch: tells which threads have waited for a core.
+        between: called before each sample, and before each run that warms a form; not timed.
+        threads: with which a forward computes on the CPU. With 1 it does nothing while its thread
+            waits, with more it may wait for others. None: not known, or another device computes.
         enough: asked after each round whether the seconds so far leave nothing open; not before
             MIN_ROUNDS are done, and not while most samples are disturbed.
     """
-    turns = {form: _turn(run, limits.warm_runs, between) for form, run in runs.items()}
+    turns = {form: _turn(run, limits.warm_runs, between, threads) for form, run in runs.items()}
     timing: Timing[Key] = Timing({form: [] for form in runs}, {form: [] for form in runs})
     started, cores = time.perf_counter(), core_time()
     order = list(runs)
     for done in itertools.count(1):
         for form in order:
-            best = _quietest(turns[form], between, watch, timing)
+            best = _quietest(turns[form], between, timing)
             timing.seconds[form].append(best.forward_s)
             timing.disturbed[form].append(best.disturbed)
         order.append(order.pop(0))  # nobody always follows the same neighbour
@@ -165,7 +161,7 @@ def time_interleaved(
     budget_s: float = math.inf,
     between: Callable[[], None] = nothing,
 ) -> dict[Key, list[float]]:
-    """The seconds that `take_turns` finds, for serial code and with no early end.
+    """The seconds that `take_turns` finds, with no early end.
 
     Returns:
         form -> seconds of one forward, one number per round.
@@ -187,15 +183,25 @@ def seconds_of(run: Callable[[], object], repeats: int = 1) -> float:
 
 
 class _Turn(NamedTuple):
-    """A warm form: how often a sample repeats it, and how often a disturbed one is taken again."""
+    """A warm form.
+
+    Attributes:
+        run: one forward.
+        repeats: of it in one sample.
+        tries: how often a sample is taken until one is quiet.
+        watch: the threads whose waits matter.
+        serial: whether a forward does nothing while its thread waits.
+    """
 
     run: Callable[[], object]
     repeats: int
     tries: int
+    watch: Watch
+    serial: bool
 
 
 class _Sample(NamedTuple):
-    """Seconds of all of it, of any watched thread's wait, and of one forward; see `Timing`."""
+    """Seconds of all of it, of the longest wait, and of one forward; see `Timing`."""
 
     wall_s: float
     waited_s: float
@@ -203,7 +209,9 @@ class _Sample(NamedTuple):
     disturbed: float
 
 
-def _turn(run: Callable[[], object], warm_runs: int, between: Callable[[], None]) -> _Turn:
+def _turn(
+    run: Callable[[], object], warm_runs: int, between: Callable[[], None], threads: int | None
+) -> _Turn:
     """Warm a form, and see how long it takes: a slow one was seen while it was warmed."""
     shortest_s = math.inf
     for warmed in range(warm_runs + 1):
@@ -211,42 +219,36 @@ def _turn(run: Callable[[], object], warm_runs: int, between: Callable[[], None]
             between()
             shortest_s = min(shortest_s, seconds_of(run))
     repeats = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(shortest_s, 1e-9))))
-    return _Turn(run, repeats, TRIES if shortest_s < SLOW_S else 1)
+    watch = all_threads if threads is not None and threads > 1 else this_thread
+    return _Turn(run, repeats, TRIES if shortest_s < SLOW_S else 1, watch, threads == 1)
 
 
-def _quietest(
-    turn: _Turn, between: Callable[[], None], watch: Watch, timing: Timing[Key]
-) -> _Sample:
+def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> _Sample:
     """The sample that waited least, of as many as may be quieter; what all took is counted."""
     samples: list[_Sample] = []
     while len(samples) < turn.tries and (not samples or samples[-1].disturbed > QUIET):
         between()
-        samples.append(sample := _sample(turn, watch))
+        samples.append(sample := _sample(turn))
         timing.took_s += sample.wall_s
         timing.waited_s += sample.waited_s
     return min(samples, key=lambda sample: sample.disturbed)
 
 
-def _sample(turn: _Turn, watch: Watch) -> _Sample:
+def _sample(turn: _Turn) -> _Sample:
     """Repeat a forward for SLOW_S at most: where it is kept waiting it may take much longer."""
-    own, before = threading.get_native_id(), watch()
+    before = turn.watch()
     done, wall_s, begin = 0, 0.0, time.perf_counter()
     while done < turn.repeats and wall_s < SLOW_S:
         turn.run()
         done += 1
         wall_s = time.perf_counter() - begin
-    # Another thread's wait may have begun before the sample: that part of it is none of its own.
-    waits = {
-        thread: min(wall_s, (after - before[thread]) / 1e9)
-        for thread, after in watch().items()
-        if thread in before
-    }
-    own_s = waits.pop(own, 0.0)
-    helpers_s = max(waits.values(), default=0.0)
-    waited_s = max(own_s, helpers_s)
-    unknown_s = waited_s if turn.tries > 1 else helpers_s
-    forward_s = max(wall_s - own_s, 1e-9) / done  # times are divided by each other
-    return _Sample(wall_s, waited_s, forward_s, unknown_s / wall_s if wall_s else 0.0)
+    # Another thread's wait may have begun before the sample: that part does not belong to it.
+    waits = (after - before[each] for each, after in turn.watch().items() if each in before)
+    waited_s = min(wall_s, max(waits, default=0) / 1e9)
+    forward_s = max(wall_s - waited_s if turn.serial else wall_s, 1e-9) / done  # never 0: a divisor
+    # Of a slow serial forward little but its wait is different, and that is known.
+    disturbed = 0.0 if wall_s == 0 or (turn.serial and turn.tries == 1) else waited_s / wall_s
+    return _Sample(wall_s, waited_s, forward_s, disturbed)
 
 
 def _waited(threads: Iterable[str]) -> dict[int, int]:

@@ -126,16 +126,14 @@ class TestCompiledForLong:
     ) -> None:
         """A helper of the forward waits for a core all the time."""
         waited_ns = itertools.count(step=10**10)
-        monkeypatch.setattr(
-            "export.contest.watch_for",
-            lambda _: lambda: {1: next(waited_ns)},
-        )
+        monkeypatch.setattr("models.timing.all_threads", lambda: {1: next(waited_ns)})
         notes: list[str] = []
         proof = prove_variants(
             subject(definition(train=None)),
             ProofOptions(max_batch=3),
             tmp_path,
             lambda name: lambda done, total, note: notes.append(note),
+            threads=2,
         )
         assert "compiled" in proof.variants
         assert "kept: the machine is too busy to tell whether its forwards are short" in notes

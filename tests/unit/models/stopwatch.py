@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,8 @@ class Stopwatch:
         self.waited_s = 0.0
         self.calls: list[str] = []
         monkeypatch.setattr("models.timing.time", SimpleNamespace(perf_counter=lambda: self.now))
-        monkeypatch.setattr("models.timing.TASKS", Path("/none"))
+        monkeypatch.setattr("models.timing.this_thread", self.waited)
+        monkeypatch.setattr("models.timing.all_threads", self.waited)
         monkeypatch.setattr("models.cores.STAT", Path("/none"))
 
     def work(self, name: str, *durations_s: float) -> Callable[[], None]:
@@ -44,5 +44,5 @@ class Stopwatch:
         return run
 
     def waited(self) -> dict[int, int]:
-        """What a timing is to watch."""
-        return {threading.get_native_id(): round(self.waited_s * 1e9)}
+        """What Linux would have counted."""
+        return {1: round(self.waited_s * 1e9)}

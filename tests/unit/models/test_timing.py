@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,6 @@ from models.timing import (
     take_turns,
     this_thread,
     time_interleaved,
-    watch_for,
 )
 from tests.unit.models.stopwatch import Stopwatch
 
@@ -144,7 +144,7 @@ class TestBusy:
         """One form that computes and waits so long; it is warm, and was seen to take 1 ms."""
         run = watch.kept_waiting(A, (1 * MS, 0), *pairs)
         warm = Limits(limits.rounds, limits.budget_s, warm_runs=0)
-        return take_turns({A: run}, warm, watch=watch.waited)
+        return take_turns({A: run}, warm, threads=1)
 
     def test_a_quiet_machine(self, watch: Stopwatch) -> None:
         found = self.timed(watch, Limits(5), (1 * MS, QUIET / 2 * MS))
@@ -170,7 +170,7 @@ class TestBusy:
 
     def test_one_that_is_longer_than_a_time_slice_is_not(self, watch: Stopwatch) -> None:
         run = watch.kept_waiting(A, (2 * SLOW_S, SLOW_S))
-        found = take_turns({A: run}, Limits(3), watch=watch.waited)
+        found = take_turns({A: run}, Limits(3), threads=1)
         assert len(watch.calls) == WARM_RUNS + 3
         assert found.seconds[A] == pytest.approx([2 * SLOW_S] * 3)
         assert found.is_quiet  # its wait is known, and the rest is as good as undisturbed
@@ -197,20 +197,34 @@ class TestBusy:
 
     def test_it_does_not_end_early(self, watch: Stopwatch) -> None:
         run = watch.kept_waiting(A, (1 * MS, 1 * MS))
-        found = take_turns({A: run}, Limits(4), watch=watch.waited, enough=lambda _: True)
+        found = take_turns({A: run}, Limits(4), threads=1, enough=lambda _: True)
         assert len(found.seconds[A]) == 4 * PATIENCE
 
-    def test_a_helper_that_waits_disturbs_but_is_not_taken_off(self, watch: Stopwatch) -> None:
-        """How much of its wait the forward waited for it is not known."""
-        helper = threading.get_native_id() + 1
-        run = watch.work(A, 2 * SLOW_S)
-        found = take_turns({A: run}, Limits(3), watch=lambda: {helper: round(watch.now * 1e9 / 2)})
+    @pytest.mark.parametrize("threads", [2, None])
+    def test_where_a_forward_may_go_on_while_a_thread_waits_nothing_is_taken_off(
+        self, watch: Stopwatch, threads: int | None
+    ) -> None:
+        run = watch.kept_waiting(A, (SLOW_S, SLOW_S))
+        found = take_turns({A: run}, Limits(3), threads=threads)
         assert found.seconds[A] == pytest.approx([2 * SLOW_S] * 3 * PATIENCE)
         assert found.disturbed[A] == pytest.approx([0.5] * 3 * PATIENCE)
 
-    def test_a_thread_that_began_meanwhile_counts_for_nothing(self, watch: Stopwatch) -> None:
-        threads = iter(range(1000))
-        found = take_turns({A: watch.work(A, 1.0)}, Limits(3), watch=lambda: {next(threads): 10**9})
+    def test_the_longest_wait_of_any_thread_counts(
+        self, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One waits half of the time, the other less."""
+        monkeypatch.setattr(
+            timing, "all_threads", lambda: {1: round(watch.now * 5e8), 2: round(watch.now * 1e8)}
+        )
+        found = take_turns({A: watch.work(A, SLOW_S)}, Limits(3), threads=2)
+        assert found.disturbed[A] == pytest.approx([0.5] * 3 * PATIENCE)
+
+    def test_a_thread_that_began_meanwhile_counts_for_nothing(
+        self, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads = itertools.count()
+        monkeypatch.setattr(timing, "all_threads", lambda: {next(threads): 10**9})
+        found = take_turns({A: watch.work(A, 1.0)}, Limits(3), threads=2)
         assert found.is_quiet
         assert found.kept_waiting == 0
 
@@ -237,8 +251,8 @@ class TestWatch:
         return tmp_path
 
     def test_of_serial_code_its_own_thread_of_other_code_all(self, tasks: Path) -> None:
-        assert watch_for(1)() == this_thread() == {8: 80}
-        assert watch_for(2)() == all_threads() == {7: 70, 8: 80}
+        assert this_thread() == {8: 80}
+        assert all_threads() == {7: 70, 8: 80}
 
     def test_where_the_system_does_not_count_nothing_waits(
         self, monkeypatch: pytest.MonkeyPatch
