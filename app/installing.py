@@ -6,18 +6,28 @@ import asyncio
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 
 from app.backends.base import Backend, Between, close_safely
 from app.backends.golden import Golden
-from app.backends.selection import NotAsAskedFor, Preference, Selection, select, stages
+from app.backends.selection import (
+    NotAsAskedFor,
+    Preference,
+    Selection,
+    planned_batch,
+    select,
+    stages,
+)
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
 from app.engine.handover import in_thread, tell
 from app.engine.isolation import Contract
+from app.engine.line import LineLimits
+from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.errors import (
     ArtifactInvalid,
@@ -28,6 +38,7 @@ from app.errors import (
 )
 from app.loaded import LoadedModel, LoadedModels, ModelState, VersionStatus
 from app.metrics import Metrics
+from app.model_settings import ModelSettings
 from app.repository.store import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from app.upkeep import Maker, Upkeep
@@ -55,16 +66,29 @@ class Attempt(enum.Enum):
     REFUSED = enum.auto()
 
 
+# How long a batch may grow while every turn of the event loop reads more: a wave of 32 requests is
+# read within it; what trickles in all the time is not held for longer.
+GATHER_S = 0.002
+
+
+def limits_of(settings: ModelSettings, max_batch_size: int) -> LineLimits:
+    """What the engine is told of a model's settings."""
+    return LineLimits(
+        BatchLimits(max_batch_size, settings.batch_wait_s, GATHER_S),
+        settings.queue_limit_items,
+        settings.queue_limit_bytes,
+        settings.cache,
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What of a version is served.
+class _Plan:
+    """How a version is installed."""
 
-    Attributes:
-        preference: which variant or precision.
-        max_batch_size: the largest batch, hence which buckets are warmed.
-    """
-
-    preference: Preference
+    artifact: Artifact
+    selection: Selection
+    golden: Golden
+    places: Mapping[str, tuple[Device, ...]]
     max_batch_size: int
 
 
@@ -77,7 +101,7 @@ class Installer:
         upkeep: what keeps them on the replicas.
         metrics: where it is counted what became of versions.
         make_backend: makes the backend of what was selected, on one device.
-        choice: what of a version is served.
+        settings: of a model, by its name.
     """
 
     def __init__(
@@ -87,75 +111,102 @@ class Installer:
         upkeep: Upkeep,
         metrics: Metrics,
         make_backend: BackendFactory,
-        choice: Choice,
+        settings: Callable[[str], ModelSettings],
     ) -> None:
         self._repository = repository
         self._engine = engine
         self._upkeep = upkeep
         self._metrics = metrics
         self._make_backend = make_backend
-        self._choice = choice
-        self._buckets = batch_sizes(choice.max_batch_size)
+        self._settings = settings
 
     async def install(self, model: ModelId, loaded: LoadedModels) -> Attempt:
         """Serve a version, if it proves itself; whatever serves beside it goes on meanwhile.
+
+        A version that is served already is installed anew, as its settings say by now, and takes
+        its own place in one step; if that fails, it serves on as it did.
 
         Args:
             model: which.
             loaded: where it is recorded how far it has come, and published at last.
         """
-        began = time.monotonic()
-        loaded.record(VersionStatus(model, ModelState.LOADING, step="checking files"))
+        began, batch_s = time.monotonic(), dict[str, dict[int, float]]()
+        settings, old = self._settings(model.name), loaded.served(model)
+        if old is None:
+            loaded.record(VersionStatus(model, ModelState.LOADING, step="checking files"))
+        else:
+            model = model._replace(revision=old.id.revision + 1)
         try:
-            artifact = await in_thread(lambda: self._repository.open(model), _let_go)
-            selection = self._select(artifact)
-            progress = _Progress(model, loaded)
-            golden = Golden(artifact.manifest, selection.tolerance)
-            batch_s: dict[str, dict[int, float]] = {}
-            maker = self._maker(artifact, selection, golden, batch_s, progress)
+            artifact = await in_thread(lambda: self._repository.open(model.plain), _let_go)
+            plan = self._plan(artifact, settings)
+            maker = self._maker(model, plan, batch_s, _Progress(model.plain, loaded))
             await self._upkeep.install_everywhere(model, maker)
         except Exception as error:
-            # Only ArtifactInvalid is written for clients; torch's own words hold paths and code.
-            known = isinstance(error, ArtifactInvalid)
-            problem = str(error) if known else FAILED_TO_LOAD
-            loaded.record(VersionStatus(model, ModelState.FAILED, problem))
-            LOG.error("model_not_loaded", model=str(model), problem=str(error), exc_info=not known)
-            self._metrics.load_ended(model, "failed")
-            await self._upkeep.remove_everywhere(model)
-            return _attempt(error)
-        manifest = artifact.manifest
+            return await self._failed(model, loaded, error)
+        manifest, selection = artifact.manifest, plan.selection
         codec = codec_for(manifest)
         outputs = tuple(spec.name for spec in manifest.outputs)
-        contract = Contract(outputs, golden.probe, codec.finish)
+        contract = Contract(outputs, plan.golden.probe, codec.finish)
         identity = f"{artifact.digest}:{selection.label}"
         largest = min(max(sizes) for sizes in batch_s.values())
-        self._engine.publish(model, identity, contract, batch_s, largest)
-        loaded.publish(LoadedModel(model, manifest, codec, selection, artifact.signed_by))
-        count = sum(replica.serves(model) for replica in self._upkeep.replicas)
+        limits = limits_of(settings, largest)
+        self._engine.publish(model, identity, contract, batch_s, limits)
+        by = artifact.signed_by
+        loaded.publish(LoadedModel(model, manifest, codec, selection, by, settings, largest))
         LOG.info(
             "model_loaded",
             model=str(model),
             serves=selection.label,
-            replicas=count,
+            replicas=sum(replica.serves(model) for replica in self._upkeep.replicas),
             max_batch_size=largest,
             seconds=round(time.monotonic() - began, 1),
         )
         self._metrics.load_ended(model, "loaded")
+        if old is not None:
+            await self._engine.retire(old.id)
+            await self._upkeep.remove_everywhere(old.id)
         return Attempt.LOADED
+
+    def adjust(self, model: LoadedModel, settings: ModelSettings, loaded: LoadedModels) -> None:
+        """Let other settings hold at once, as far as that takes no load."""
+        settings = settings.installed_as(model.settings)
+        if settings != model.settings:
+            self._engine.adjust(model.id, limits_of(settings, model.max_batch_size))
+            loaded.change(dataclasses.replace(model, settings=settings))
+            LOG.info("model_settings_changed", model=str(model.id))
 
     async def retire(self, model: ModelId, loaded: LoadedModels) -> None:
         """Serve a version no more: what it has accepted is answered, then its memory is free."""
+        served = loaded.served(model)
+        installed = model if served is None else served.id
         loaded.withdraw(model)
-        await self._engine.retire(model)
-        await self._upkeep.remove_everywhere(model)
+        await self._engine.retire(installed)
+        await self._upkeep.remove_everywhere(installed)
         loaded.record(VersionStatus(model, ModelState.UNLOADED))
         LOG.info("model_retired", model=str(model))
         self._metrics.load_ended(model, "retired")
 
-    def _select(self, artifact: Artifact) -> Selection:
-        kinds = {replica.device.kind for replica in self._upkeep.replicas}
-        selection = select(artifact.manifest, self._choice.preference, kinds)
-        wanted = self._choice.preference.precision
+    async def _failed(self, model: ModelId, loaded: LoadedModels, error: Exception) -> Attempt:
+        """Report a version that could not be installed, and take it from the replicas."""
+        # Only ArtifactInvalid is written for clients; torch's own words hold paths and code.
+        known = isinstance(error, ArtifactInvalid)
+        problem = str(error) if known else FAILED_TO_LOAD
+        event, state = "model_not_loaded", ModelState.FAILED
+        if loaded.serves(model.plain):
+            event, state = "model_settings_not_applied", ModelState.READY
+            problem = f"it serves with its settings of before: {problem}"
+        loaded.record(VersionStatus(model.plain, state, problem))
+        LOG.error(event, model=str(model), problem=str(error), exc_info=not known)
+        self._metrics.load_ended(model, "failed")
+        await self._upkeep.remove_everywhere(model)
+        return _attempt(error)
+
+    def _plan(self, artifact: Artifact, settings: ModelSettings) -> _Plan:
+        replicas = self._replicas_for(artifact.id.name, settings)
+        kinds = {replica.device.kind for replica in replicas}
+        manifest, wanted = artifact.manifest, settings.precision
+        preference = Preference(settings.variant, wanted, settings.pinned_by_file)
+        selection = select(manifest, preference, kinds)
         if wanted not in (None, selection.precision):
             LOG.warning(
                 "precision_not_there",
@@ -164,32 +215,43 @@ class Installer:
                 serves=selection.precision,
                 instead="the model's own plan; export it with that variant to change this",
             )
-        return selection
+        most = settings.largest_batch(planned_batch(manifest, selection.precision, kinds))
+        selection = dataclasses.replace(selection, max_batch_size=most)
+        places = dict(islice(places_of(selection, replicas).items(), settings.replicas))
+        return _Plan(artifact, selection, Golden(manifest, selection.tolerance), places, most)
+
+    def _replicas_for(self, name: str, settings: ModelSettings) -> Sequence[Replica]:
+        """Those on the devices of the model; where it does not need all, the emptiest first."""
+        devices, replicas = settings.devices, self._upkeep.replicas
+        if devices is not None:
+            replicas = [each for each in replicas if str(each.device) in devices]
+        if settings.replicas is None:
+            return replicas
+        return sorted(replicas, key=lambda each: sum(model.name != name for model in each.models))
 
     def _maker(
         self,
-        artifact: Artifact,
-        selection: Selection,
-        golden: Golden,
+        model: ModelId,
+        plan: _Plan,
         batch_s: dict[str, dict[int, float]],
         progress: _Progress,
     ) -> Maker:
         """How a replica gets a backend that has proved itself.
 
         Args:
-            artifact: what is loaded.
-            selection: in which form.
-            golden: its examples.
+            model: what is installed.
+            plan: how.
             batch_s: replica -> batch size -> seconds, filled with what the replay took.
             progress: told of each step.
         """
-        places = places_of(selection, self._upkeep.replicas)
+        golden, places, selection = plan.golden, plan.places, plan.selection
+        buckets = batch_sizes(plan.max_batch_size)
 
         def load(replica: str) -> Backend:
             progress.reached(f"reading weights for {replica}")
             first, *later = places[replica]
             chosen = dataclasses.replace(selection, devices=(first, *later) if later else ())
-            backend = self._make_backend(artifact, chosen, first)
+            backend = self._make_backend(plan.artifact, chosen, first)
             try:
                 backend.load()
             except BaseException:
@@ -199,17 +261,17 @@ class Installer:
 
         def prove(replica: str, backend: Backend, between: Between) -> None:
             def batches() -> Iterator[Arrays]:
-                for size in self._buckets:
+                for size in buckets:
                     progress.reached(f"warming batches of {size} on {replica}")
                     yield from golden.batches([size])
 
             largest = backend.warm_up(batches(), between)
             progress.reached(f"replaying examples on {replica}")
-            sizes = [size for size in self._buckets if size <= largest]
+            sizes = [size for size in buckets if size <= largest]
             batch_s[replica] = golden.replay(backend, sizes, between)  # by what warming has chosen
 
         def installed(replica: str) -> None:  # it may be late, or a rebuilt one
-            self._engine.measured(artifact.id, replica, batch_s[replica])
+            self._engine.measured(model, replica, batch_s[replica])
 
         return Maker(places, load, prove, golden.probe, installed)
 

@@ -28,6 +28,8 @@ from app.loaded import (
     VersionStatus,
     listed,
 )
+from app.model_settings import ModelSettings
+from app.models_file import ModelsFile
 from app.repository.store import Repository, Stamp
 from app.types import ModelId
 from app.upkeep import Upkeep, log_failure
@@ -48,6 +50,8 @@ class LifecycleConfig:
     Attributes:
         policy: which versions to serve.
         wishes: what an administrator asks for beside it.
+        models: settings of single models.
+        required: models without which the process is not ready; None: as `models` says.
         reload_s: seconds between two looks at the repository; 0: only when asked.
         on_loaded: told when what was there at the start has been loaded, well or badly.
         on_retired: told when versions have left, in a thread: their memory can be given back.
@@ -57,6 +61,8 @@ class LifecycleConfig:
 
     policy: VersionPolicy
     wishes: Wishes
+    models: ModelsFile
+    required: Sequence[str] | None
     reload_s: float
     on_loaded: Callable[[], None]
     on_retired: Callable[[], None]
@@ -77,6 +83,7 @@ class Tried(NamedTuple):
 
     attempt: Attempt
     stamp: Stamp
+    settings: ModelSettings
     again_at: float
 
 
@@ -287,6 +294,8 @@ class Lifecycle:
                 LOG.error("repository_unreadable", error=str(error))
                 self.loaded.unreadable()
                 return changes
+            await in_thread(self._config.models.look, _let_go)
+            self._adjust()
             if again:
                 self._tried.clear()
             self._discovered(found, wish)
@@ -296,6 +305,14 @@ class Lifecycle:
         if changes.retired:
             await in_thread(self._config.on_retired, _let_go)
         return changes
+
+    def _adjust(self) -> None:
+        """Take over what the models file says, as far as that takes no load."""
+        if self._config.required is None:
+            self.loaded.require(self._config.models.required)
+        for model in self.loaded.models():
+            settings = self._config.models.of(model.id.name)
+            self._installer.adjust(model, settings, self.loaded)
 
     def _discovered(self, found: Mapping[str, Sequence[int]], wish: Wish) -> None:
         """Note which models there are, and which one is the default."""
@@ -323,10 +340,7 @@ class Lifecycle:
             model = ModelId(name, number)
             if len(kept) >= wanted.most:
                 break
-            if self.loaded.serves(model):
-                kept.append(model)
-                continue
-            attempt = await self._attempt(model, changes)
+            attempt = await self._serve(model, changes)
             if attempt is Attempt.LOADED:
                 kept.append(model)
             elif attempt is Attempt.REFUSED:  # no step back: what is served stays
@@ -335,9 +349,7 @@ class Lifecycle:
                 break
         for number in wanted.beside:
             model = ModelId(name, number)
-            if model in kept:
-                continue
-            if self.loaded.serves(model) or await self._attempt(model, changes) is Attempt.LOADED:
+            if model not in kept and await self._serve(model, changes) is Attempt.LOADED:
                 kept.append(model)
         for model in self.loaded.versions(name):
             # The last good one stays whatever has become of its files, unless it was unloaded.
@@ -350,11 +362,28 @@ class Lifecycle:
                 self.loaded.record(VersionStatus(model, ModelState.UNLOADED))
         self.loaded.forget(name, (*on_disk, *wanted.candidates))
 
+    async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
+        """Have a version served as its settings say; with those of before, if that fails."""
+        served = self.loaded.served(model)
+        if served is None:
+            return await self._attempt(model, changes)
+        if served.settings != self._config.models.of(model.name):
+            await self._attempt(model, changes)
+        else:
+            self._tried.pop(model, None)
+            self.loaded.mended(model)  # what it could not become is not asked for any more
+        return Attempt.LOADED
+
     async def _attempt(self, model: ModelId, changes: Changes) -> Attempt:
-        """Load a version, unless it was tried before and has not changed since."""
+        """Load a version, unless it was tried before and nothing has changed since."""
         stamp = await in_thread(lambda: self._repository.stamp(model), _let_go)
+        settings = self._config.models.of(model.name)
         tried = self._tried.get(model)
-        if tried is not None and tried.stamp == stamp and time.monotonic() < tried.again_at:
+        if (
+            tried is not None
+            and (tried.stamp, tried.settings) == (stamp, settings)
+            and time.monotonic() < tried.again_at
+        ):
             return tried.attempt
         attempt = await self._installer.install(model, self.loaded)
         if attempt is Attempt.LOADED:
@@ -362,7 +391,7 @@ class Lifecycle:
             changes.loaded.append(model)
         else:
             again_s = AGAIN_S if attempt is Attempt.HINDERED else math.inf
-            self._tried[model] = Tried(attempt, stamp, time.monotonic() + again_s)
+            self._tried[model] = Tried(attempt, stamp, settings, time.monotonic() + again_s)
             changes.failed.extend(s for s in self.loaded.statuses(model.name) if s.id == model)
         return attempt
 

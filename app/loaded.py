@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from app.backends.selection import Selection
 from app.codecs.base import Codec
 from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
+from app.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
@@ -39,6 +40,8 @@ class LoadedModel:
     codec: Codec
     selection: Selection
     signed_by: str | None = None  # fingerprint of the trusted key
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    max_batch_size: int = 1  # the largest, as the settings and its plan say
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,12 @@ class LoadedModels:
         self.record(replace(status, step=step))
         return time.monotonic() - status.since
 
+    def mended(self, model: ModelId) -> None:
+        """A version that is served has no problem any more."""
+        status = self._statuses[model.name][model]
+        if status.problem is not None:
+            self.record(replace(status, problem=None))
+
     def forget(self, name: str, there: Iterable[int]) -> None:
         """Forget versions that are not there any more, or were thought to be loaded and are not."""
         statuses, numbers = self._statuses.get(name, {}), set(there)
@@ -173,10 +182,22 @@ class LoadedModels:
             self._statuses.pop(name, None)
             self._choose_default()
 
+    def requires(self, name: str) -> bool:
+        """Whether the process is not ready without the model."""
+        return name in self._required
+
+    def require(self, names: Iterable[str]) -> None:
+        """Without these models the process is not ready from now on."""
+        self._required = set(names)
+
     def publish(self, model: LoadedModel) -> None:
         """Serve this version from now on; requests that name none mean the newest."""
-        self._served[model.id] = model
-        self.record(VersionStatus(model.id, ModelState.READY))
+        self.change(model)
+        self.record(VersionStatus(model.id.plain, ModelState.READY))
+
+    def change(self, model: LoadedModel) -> None:
+        """Something about a version is another thing from now on."""
+        self._served[model.id.plain] = model
         self._changed(model.id.name)
 
     def withdraw(self, model: ModelId) -> None:
@@ -188,6 +209,10 @@ class LoadedModels:
     def serves(self, model: ModelId) -> bool:
         """Whether the version is served."""
         return model in self._served
+
+    def served(self, model: ModelId) -> LoadedModel | None:
+        """What is known of a version that is served."""
+        return self._served.get(model)
 
     def versions(self, name: str) -> tuple[ModelId, ...]:
         """Every version of a model that is served, newest first."""

@@ -32,21 +32,23 @@ from app.api.protocol import protocol_for
 from app.api.routes import add_routes
 from app.api.service import RequestLimits, Service
 from app.backends.base import Backend
-from app.backends.devices import share_one_core
+from app.backends.devices import find_devices, share_one_core
 from app.backends.factory import TorchBackends
 from app.backends.nvml import readings_of
-from app.backends.selection import Preference, Selection
+from app.backends.selection import Selection
 from app.engine import engine
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
-from app.installing import BackendFactory, Choice, Installer
+from app.installing import GATHER_S, BackendFactory, Installer
 from app.lifecycle import Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import Metrics
 from app.metrics.asked import ServedModel
+from app.model_settings import ModelSettings
+from app.models_file import ModelsFile
 from app.placement import Placement, Trial, measured_layout, place
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
@@ -61,8 +63,6 @@ from models.packages import Packages
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
-# A wave of 32 requests is read within it; what trickles in all the time is not held for longer.
-GATHER_S = 0.002
 # On one core: a p99 that is 1.1 to 2.3 times shorter (ADR 12).
 BLOCK_S = 0.005
 MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes, beside them
@@ -87,10 +87,14 @@ def create_app(
     # Settings first: to measure takes seconds.
     metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
+    there = map(str, find_devices(settings.devices, 1))
+    models = ModelsFile(
+        settings.models_file, of_models(settings), there, asks_for_keys=guard.asks_for_keys
+    )
+    metrics.models_file_wrong.set_function(lambda: float(models.problem is not None))
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
-    preference = Preference(settings.variant, settings.plan_precision)
-    trial = Trial(settings.default_model, policy, preference, settings.max_batch_size)
+    trial = Trial(settings.default_model, policy, models.of)
     packages = Packages()
     placement = place(
         settings.devices,
@@ -107,7 +111,8 @@ def create_app(
     ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
-    loaded = LoadedModels(settings.default_model, listed(settings.required_models or ""))
+    required = listed(settings.required_models) if settings.required_models else None
+    loaded = LoadedModels(settings.default_model, models.required if required is None else required)
 
     def loading_ended() -> None:
         _calm_gc()
@@ -116,11 +121,12 @@ def create_app(
 
     upkeep = Upkeep(replicas, engine.wake, metrics, settings.hang_s)
     make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)
-    choice = Choice(preference, settings.max_batch_size)
-    installer = Installer(repository, engine, upkeep, metrics, make_backend, choice)
+    installer = Installer(repository, engine, upkeep, metrics, make_backend, models.of)
     keeping = LifecycleConfig(
         policy=policy,
         wishes=Wishes(worker.folder / "wishes.json" if worker else None),
+        models=models,
+        required=required,
         reload_s=settings.reload_s,
         on_loaded=loading_ended,
         on_retired=_give_memory_back,
@@ -248,6 +254,20 @@ def is_compiled() -> bool:
 
 def _is_ready(replica: Replica) -> bool:
     return replica.state is ReplicaState.READY
+
+
+def of_models(settings: Settings) -> ModelSettings:
+    """What holds for models of which the models file says nothing else."""
+    return ModelSettings(
+        max_batch_size=settings.max_batch_size,
+        batch_wait_s=settings.batch_wait_ms / 1000,
+        queue_limit_items=settings.queue_limit_items,
+        queue_limit_bytes=settings.queue_limit_bytes,
+        timeout_s=settings.request_timeout_ms / 1000,
+        variant=settings.variant,
+        precision=settings.plan_precision,
+        cache=settings.cache_bytes > 0,
+    )
 
 
 def _engine_config(settings: Settings, block_s: float) -> EngineConfig:

@@ -17,8 +17,9 @@ from app.backends.devices import compute_with, cpu_threads, find_devices
 from app.backends.factory import TorchBackends
 from app.backends.golden import Golden
 from app.backends.layout import Layout, best, layouts
-from app.backends.selection import Preference, select, stages
+from app.backends.selection import Preference, planned_batch, select, stages
 from app.errors import ArtifactInvalid
+from app.model_settings import ModelSettings
 from app.repository.store import Artifact, Repository
 from app.types import Device, ModelId
 from app.versions import VersionPolicy
@@ -123,14 +124,12 @@ class Trial:
     Attributes:
         default_model: the name of the model; None: the largest one.
         policy: which version of it.
-        preference: in which variant.
-        max_batch_size: of the server.
+        settings: of a model, by its name.
     """
 
     default_model: str | None
     policy: VersionPolicy
-    preference: Preference
-    max_batch_size: int
+    settings: Callable[[str], ModelSettings]
 
 
 def measured_layout(
@@ -153,10 +152,13 @@ def measured_layout(
     cores = usable_cores()
     candidates = layouts(cores, _most_replicas(repository, found, trial.policy, cores))
     LOG.info("measuring_cpu_layout", model=str(artifact.id), layouts=[str(e) for e in candidates])
-    selection = select(artifact.manifest, trial.preference, [CPU.kind])
+    settings = trial.settings(artifact.id.name)
+    preference = Preference(settings.variant, settings.precision)
+    selection = select(artifact.manifest, preference, [CPU.kind])
     if stages(selection) > 1:
         return candidates[0]  # several replicas would be its stages
-    batch_size = _quick_size(artifact.manifest, trial.max_batch_size)
+    most = settings.largest_batch(planned_batch(artifact.manifest, selection.precision, [CPU.kind]))
+    batch_size = _quick_size(artifact.manifest, most)
     batch = next(Golden(artifact.manifest, selection.tolerance).batches([batch_size]))
     backends: dict[bool, Backend] = {}
     try:
@@ -164,7 +166,7 @@ def measured_layout(
         for alone in dict.fromkeys(each.replicas == 1 for each in candidates):
             threads = candidates[0].threads if alone else 1
             devices = (CPU,) * (1 if alone else 2)
-            maker = TorchBackends(devices, trial.max_batch_size, threads, packages, trial=True)
+            maker = TorchBackends(devices, most, threads, packages, trial=True)
             backend = maker.make(
                 artifact.folder, artifact.manifest, artifact.digest, selection, CPU
             )

@@ -15,6 +15,7 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, ByteSize, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.model_settings import MODEL_NAME
 from app.versions import VersionPolicy
 from models.plan import Precision
 
@@ -37,7 +38,6 @@ RIGHT = {
     "bool_parsing": "; right are true and false",
 }
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 DEVICE = re.compile(r"cpu(\*[1-9][0-9]?)?|cuda:[0-9]+")
 ORIGIN = re.compile(
     r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
@@ -137,6 +137,8 @@ class Settings(BaseSettings):
     """The model that /predict means; unset: the only model that there is."""
     required_models: Annotated[str | None, AfterValidator(_model_names)] = None
     """Models without which it is not ready: `digits,pairwise`; `*`: all that are there at first."""
+    models_file: Path | None = None
+    """Settings of single models, a TOML file that is read again when it changes."""
     devices: Annotated[str, AfterValidator(_devices)] = "auto"
     """`auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*2`, `cuda:0,cuda:1`."""
     replicas_per_device: int | None = Field(None, ge=1, le=64)

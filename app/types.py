@@ -51,10 +51,21 @@ Outcome: TypeAlias = Arrays | ItemFailed
 
 
 class ModelId(NamedTuple):
-    """One version of one model; a tuple, because every request is looked up by it."""
+    """One version of one model; a tuple, because every request is looked up by it.
+
+    Attributes:
+        revision: how often it was installed anew, with other settings. Engine and replicas tell
+            these apart; outside of them a version is one.
+    """
 
     name: str
     version: int
+    revision: int = 0
+
+    @property
+    def plain(self) -> ModelId:
+        """The version, whatever its revision."""
+        return ModelId(self.name, self.version)
 
     def __str__(self) -> str:
         return f"{self.name}/{self.version}"

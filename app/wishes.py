@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -114,11 +114,15 @@ class Wishes:
 def _written(wish: Wish) -> bytes:
     made = {
         "asked": wish.asked,
-        "loaded": sorted(wish.loaded),
-        "unloaded": sorted(wish.unloaded),
+        "loaded": _versions(wish.loaded),
+        "unloaded": _versions(wish.unloaded),
         "default": wish.default,
     }
     return json.dumps(made).encode()
+
+
+def _versions(models: Iterable[ModelId]) -> list[tuple[str, int]]:
+    return sorted((model.name, model.version) for model in models)
 
 
 def _read(data: bytes) -> Wish:

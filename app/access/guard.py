@@ -66,6 +66,21 @@ class Caller:
         if self._metrics is not None:
             self._metrics.items.inc(items)
 
+    def may_call(self, model: str, allowed: frozenset[str]) -> None:
+        """Go on if the key is among those that may call a model.
+
+        Raises:
+            Forbidden: if it is not.
+        """
+        if self.name in allowed:
+            return
+        if self._metrics is not None:
+            self._metrics.forbidden.inc()
+        raise Forbidden(
+            f"the API key {self.name!r} may not call the model {model!r}; whoever runs this server "
+            "can add it to the model's allowed_keys"
+        )
+
     def _spend(self, items: int, total: int) -> None:
         if not self._limits:
             return

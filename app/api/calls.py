@@ -82,11 +82,14 @@ class Call:
                 self._accept = value
             elif name == b"x-torchlane-timeout-ms":
                 timeout_ms = value
-        self._lag_s = service.engine.read_lag_s()
-        self.deadline = service.engine.now() + _timeout_s(timeout_ms, service.limits.timeout_s)
         self._endpoint = endpoint
         self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
         self._changes = service.loaded.changes
+        settings = self._model.settings
+        if settings.allowed_keys is not None and self._caller is not None:
+            self._caller.may_call(self._model.id.name, settings.allowed_keys)
+        self._lag_s = service.engine.read_lag_s()
+        self.deadline = service.engine.now() + _timeout_s(timeout_ms, settings.timeout_s)
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
         self._digest: bytes | None = None
@@ -107,7 +110,8 @@ class Call:
         content_type = self._content_type.decode("latin-1")
         memo = service.memo
         identity = service.engine.identity(model.id)
-        self._digest = memo.digest(model.id, identity, content_type, body, many=self._many)
+        if model.settings.cache:
+            self._digest = memo.digest(model.id, identity, content_type, body, many=self._many)
         if self._digest is not None:
             self._remembered = memo.get(self._digest)
             if self._remembered is not None:

@@ -13,7 +13,7 @@ from app.api.openapi import ERRORS, path_parameter
 from app.api.payloads import JSON
 from app.api.service import Service
 from app.errors import InvalidInput, ModelNotFound
-from app.loaded import ModelState, ReplicaStatus, VersionStatus
+from app.loaded import LoadedModel, ModelState, ReplicaStatus, VersionStatus
 
 FULL: dict[str, Any] = {
     "name": "full",
@@ -125,8 +125,28 @@ def _details(service: Service, name: str) -> schemas.ModelDetails:
         **dict(_info(service, name)),
         variant=loaded.selection.variant if loaded else None,
         signed_by=loaded.signed_by if loaded else None,
+        settings=_settings(loaded, required=service.loaded.requires(name)) if loaded else None,
         replicas=[_replica_info(each) for each in replicas],
         manifest=loaded.manifest.public() if loaded else None,
+    )
+
+
+def _settings(model: LoadedModel, *, required: bool) -> schemas.ModelSettings:
+    settings = model.settings
+    keys, devices = settings.allowed_keys, settings.devices
+    return schemas.ModelSettings(
+        max_batch_size=model.max_batch_size,
+        batch_wait_ms=settings.batch_wait_s * 1000,
+        queue_limit_items=settings.queue_limit_items,
+        queue_limit_bytes=settings.queue_limit_bytes,
+        timeout_ms=settings.timeout_s * 1000,
+        devices=None if devices is None else list(devices),
+        replicas=settings.replicas,
+        variant=settings.variant,
+        precision=settings.precision,
+        cache=settings.cache,
+        allowed_keys=None if keys is None else sorted(keys),
+        required=required,
     )
 
 

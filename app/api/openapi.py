@@ -119,7 +119,8 @@ def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
         name, item = request_name("Default", many=many), model.codec.item_schema()
         made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
         made["paths"][path]["post"]["requestBody"] = request_body(name, model.codec.media_types)
-    example, named = model.manifest.example, model.id._asdict()
+    example = model.manifest.example
+    named = {"name": model.id.name, "version": model.id.version}
     for path, methods in made["paths"].items():
         for operation in methods.values():
             tags = operation.get("tags", ())

@@ -114,6 +114,23 @@ class ReplicaInfo(BaseModel):
     plan: ServedPlan | None = Field(description="what it runs; null while it lacks this model")
 
 
+class ModelSettings(BaseModel):
+    """What holds for a model: by the models file, the server's settings and the artifact."""
+
+    max_batch_size: int
+    batch_wait_ms: float
+    queue_limit_items: int
+    queue_limit_bytes: int
+    timeout_ms: float
+    devices: list[str] | None = Field(description="null: all of the server")
+    replicas: int | None = Field(description="null: all on these devices")
+    variant: str | None
+    precision: str | None = Field(description="null: the artifact's choice")
+    cache: bool
+    allowed_keys: list[str] | None = Field(description="names of API keys; null: all may call it")
+    required: bool = Field(description="whether the server is not ready without it")
+
+
 class ModelSummary(BaseModel):
     """A model in the repository, and what is loaded of it."""
 
@@ -157,6 +174,7 @@ class ModelDetails(ModelInfo):
         description="fingerprint of the trusted key that signed the loaded version; null where "
         "the server asks for no signatures"
     )
+    settings: ModelSettings | None = Field(description="null while no version is loaded")
     replicas: list[ReplicaInfo]
     manifest: dict[str, JsonValue] | None = Field(
         description="the public part of the loaded version's manifest"

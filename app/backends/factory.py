@@ -31,7 +31,7 @@ class TorchBackends:
 
     Args:
         devices: of all replicas.
-        max_batch_size: the largest batch that will be run.
+        max_batch_size: the largest batch that will be run, where a selection says no other.
         threads: of each replica on the CPU.
         packages: where compiled ones are kept.
         trial: nobody is served by them: no need to warn.
@@ -85,11 +85,10 @@ class TorchBackends:
             files = ", ".join(dict.fromkeys(v.file for v in selection.candidates.values()))
             kinds = {kind for v in selection.candidates.values() for kind in v.device_kinds}
             raise VariantUnusable(f"{files} runs on {', '.join(sorted(kinds))}, not on {device}")
+        largest = selection.max_batch_size or self._max_batch_size
         here = processor_of(torch.device(str(device)), self._threads)
         plan = manifest.plan.on(device.kind) if manifest.plan else None
-        steps, why_not = stored_steps(
-            plan, selection, here, torch.__version__, self._max_batch_size
-        )
+        steps, why_not = stored_steps(plan, selection, here, torch.__version__, largest)
         if device.kind == "cuda" and steps is not None and len(forms) > 1:
             steps, why_not = None, "export times forms without the graphs that they run in here"
         if steps is None and len(forms) > 1:
@@ -113,7 +112,7 @@ class TorchBackends:
             )
             for form, variant in forms.items()
         }
-        key = (digest, selection.label, here, self._max_batch_size)
+        key = (digest, selection.label, here, largest)
         mixable = may_mix(forms.values())
         return PlannedBackend(parts, steps, here, self._measurements, key, mixable=mixable)
 

@@ -21,10 +21,16 @@ class Preference:
     Attributes:
         variant: the only variant to serve.
         precision: the precision whose plan to follow.
+        of_file: whether the models file asks for it, and not the server's settings.
     """
 
     variant: str | None = None
     precision: Precision | None = None
+    of_file: bool = False
+
+    def name_of(self, variable: str, key: str) -> str:
+        """Where it was asked for."""
+        return f"`{key}` in the models file" if self.of_file else variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class Selection:
         candidates: form -> its variant, in the order of preference.
         tolerance: how far their answers may be from the golden ones.
         devices: one for each stage of the only candidate; empty: all of it is on one device.
+        max_batch_size: the largest batch that will be run; None: what the server is set to.
     """
 
     label: str
@@ -46,6 +53,7 @@ class Selection:
     candidates: dict[Form, Variant]
     tolerance: Tolerance
     devices: tuple[Device, ...] = ()
+    max_batch_size: int | None = None
 
 
 class NotAsAskedFor(ArtifactInvalid):
@@ -70,17 +78,19 @@ def select(
     """
     there = manifest.variants
     pinned = preference.variant
+    pinned_by = preference.name_of("TORCHLANE_VARIANT", "variant")
     if pinned is not None:
         if pinned not in there:
             raise NotAsAskedFor(
-                f"{_name(manifest)} has no variant {pinned!r} (TORCHLANE_VARIANT); "
+                f"{_name(manifest)} has no variant {pinned!r} ({pinned_by}); "
                 f"it has: {', '.join(there)}"
             )
         precision = there[pinned].precision
         if preference.precision not in (None, precision):
             raise NotAsAskedFor(
-                f"{_name(manifest)}: variant {pinned!r} (TORCHLANE_VARIANT) computes in "
-                f"{precision}, TORCHLANE_PLAN_PRECISION says {preference.precision}"
+                f"{_name(manifest)}: variant {pinned!r} ({pinned_by}) computes in {precision}, "
+                f"{preference.name_of('TORCHLANE_PLAN_PRECISION', 'precision')} says "
+                f"{preference.precision}"
             )
         chosen = {pinned: there[pinned]}
     else:
@@ -99,6 +109,25 @@ def select(
         candidates=forms_of(chosen),
         tolerance=_widest([variant.tolerance for variant in chosen.values()]),
     )
+
+
+def planned_batch(
+    manifest: Manifest, precision: Precision, kinds: Collection[DeviceKind]
+) -> int | None:
+    """The largest batch that the artifact's plan reaches; None where it says nothing of that.
+
+    Args:
+        manifest: of the artifact.
+        precision: that is served.
+        kinds: of the devices that serve it; a plan for others counts where there is none for these.
+    """
+    reached = {
+        plan.processor.kind: plan.steps[precision][-1].up_to
+        for plan in (manifest.plan.devices if manifest.plan else ())
+        if precision in plan.steps
+    }
+    here = [most for kind, most in reached.items() if kind in kinds]
+    return min(here or reached.values(), default=None)
 
 
 def stages(selection: Selection) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from app.engine.dispatch import Dispatcher
 from app.engine.forecast import Forecast
 from app.engine.isolation import Contract
 from app.engine.keys import KeyMaker
-from app.engine.line import Line
+from app.engine.line import Line, LineLimits
 from app.engine.pace import Pace
 from app.engine.policy import BatchLimits
 from app.engine.reading import ReadingLag
@@ -52,8 +52,9 @@ class EngineConfig:
     """Limits of the engine; times in seconds.
 
     Attributes:
-        queue_limit_items: how many items of one model may wait.
-        queue_limit_bytes: how many bytes those may have.
+        batches: how the batches of a model are made, if it is published without limits of its own.
+        queue_limit_items: how many items of it may wait; likewise.
+        queue_limit_bytes: how many bytes those may have; likewise.
         cache_bytes: bound of the prediction cache; 0 turns it off.
         cache_ttl_s: how long a prediction is kept at most; None for ever.
         block_s: the event loop stands still for batches that take less: for replicas that compute
@@ -66,6 +67,11 @@ class EngineConfig:
     cache_ttl_s: float | None
     block_s: float = 0.0
     queue_limit_bytes: int = 1 << 30
+
+    @property
+    def limits(self) -> LineLimits:
+        """Of a model without limits of its own."""
+        return LineLimits(self.batches, self.queue_limit_items, self.queue_limit_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +153,7 @@ class Engine:
             waiter.keys.append(key)
             if key in fresh:
                 continue
-            value = self._cache.get(key)
+            value = self._cache.get(key) if line.caches else None
             if value is not None:
                 waiter.outcomes[key] = value
                 hit += 1
@@ -168,6 +174,8 @@ class Engine:
     ) -> Submission | None:
         """Like `submit`, of items whose keys an earlier request had; None: not all are cached."""
         served = self._served(model)
+        if not served.line.caches:
+            return None
         waiter = Waiter(deadline, served.closed)
         for key in keys:
             value = self._cache.get(key)
@@ -203,7 +211,7 @@ class Engine:
         identity: str,
         contract: Contract,
         batch_s: Mapping[str, Mapping[int, float]] = NOT_MEASURED,
-        largest: int | None = None,
+        limits: LineLimits | None = None,
     ) -> None:
         """Serve a model that the replicas have installed.
 
@@ -214,20 +222,19 @@ class Engine:
             contract: what its batches must come to.
             batch_s: replica -> items of a batch -> seconds, as measured before it serves. One that
                 was not measured, for it lacks the model yet, is taken to be as the slowest.
-            largest: the largest batch that is worth running; None: what the limits allow.
+            limits: of its own; None: those of the engine's configuration.
         """
+        limits = limits or self._config.limits
         metrics = self._metrics.model(model)
-        batcher = Batcher(self._config.queue_limit_items, self._config.queue_limit_bytes)
-        batches = self._config.batches
-        if largest is not None and largest < batches.max_batch_size:
-            batches = replace(batches, max_batch_size=largest)
+        batcher = Batcher(limits.queue_limit_items, limits.queue_limit_bytes)
+        batches = limits.batches
         now = self._clock.now()
         slowest = max(batch_s.values(), key=_largest_s, default={})
         paces = {
             name: Pace(BatchTimes(batches.max_batch_size, batch_s.get(name, slowest)), now)
             for name in self._names
         }
-        line = Line(model, batcher, batches, contract, metrics, paces)
+        line = Line(model, batcher, batches, contract, metrics, paces, limits.caches)
         gauges = ModelGauges(
             waiting=lambda: batcher.waiting,
             queue_limit=lambda: batcher.limit_items,
@@ -239,6 +246,10 @@ class Engine:
         self._metrics.served(model, gauges)
         self._models[model] = _Served(line, KeyMaker(identity), partial(self._closed, line))
         self._dispatcher.add(line)
+
+    def adjust(self, model: ModelId, limits: LineLimits) -> None:
+        """Let other limits hold for a published model, of which the largest batch is the same."""
+        self._models[model].line.adjust(limits)
 
     def measured(self, model: ModelId, replica: str, batch_s: Mapping[int, float]) -> None:
         """A replica has got a model that is published, and this is how long its batches take.
@@ -265,7 +276,8 @@ class Engine:
         while not served.line.is_empty:  # noqa: ASYNC110  # seldom; an event would cost every batch
             await asyncio.sleep(RETIRE_LOOK_S)
         self._dispatcher.remove(served.line)
-        self._metrics.retired(model)
+        if all(other.plain != model.plain for other in self._models):  # no revision of it is left
+            self._metrics.retired(model)
 
     def watch_faults(self, tell: Callable[[Replica, ReplicaError], None]) -> None:
         """Have somebody told when a replica has broken; the engine gives it no more work."""
@@ -366,7 +378,7 @@ class Engine:
             for waiter in waiters:
                 waiter.expire()
             return
-        if not isinstance(outcome, ItemFailed):
+        if not isinstance(outcome, ItemFailed) and line.caches:
             self._cache.put(ticket.key, outcome)
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, queue_s, compute_s)

@@ -17,12 +17,29 @@ from app.types import ModelId
 MOST_ARREARS_S = 1.0  # of device time that a model may have coming to it
 
 
+@dataclass(frozen=True, slots=True)
+class LineLimits:
+    """What holds for the queue of one model, and for its batches.
+
+    Attributes:
+        queue_limit_items: how many items may wait.
+        queue_limit_bytes: how many bytes those may have.
+        caches: whether its predictions are kept.
+    """
+
+    batches: BatchLimits
+    queue_limit_items: int
+    queue_limit_bytes: int
+    caches: bool = True
+
+
 @dataclass(eq=False, slots=True)
 class Line:
     """One model's queue and how it is served.
 
     Attributes:
         paces: how it is served, by the name of the replica.
+        caches: whether its predictions are kept.
         used_s: device time that it has had, as fair sharing counts it: the model that has had least
             goes first, and who comes back from idleness has had as much as the others.
         running_s: of its batches that run, what is expected.
@@ -39,6 +56,7 @@ class Line:
     contract: Contract
     metrics: ModelMetrics
     paces: Mapping[str, Pace]
+    caches: bool = True
     used_s: float = 0.0
     running_s: float = 0.0
     running: int = 0
@@ -61,6 +79,12 @@ class Line:
         self.arrivals = Arrivals(items, now - (self.gathering_since or now))
         for pace in self.paces.values():
             pace.turn(now)
+
+    def adjust(self, limits: LineLimits) -> None:
+        """Let other limits hold from now on; what waits already stays."""
+        self.limits, self.caches = limits.batches, limits.caches
+        self.batcher.limit_items = limits.queue_limit_items
+        self.batcher.limit_bytes = limits.queue_limit_bytes
 
     @property
     def is_empty(self) -> bool:

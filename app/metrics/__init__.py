@@ -53,9 +53,12 @@ class Metrics(Counted, Asked):
         self.registry.register(self._model_info)
         ProcessCollector(registry=self.registry)  # memory, CPU, file descriptors
 
-    @functools.cache  # noqa: B019  # one Metrics per process, few models
     def model(self, model: ModelId) -> ModelMetrics:
-        """The metrics of one model, looked up once."""
+        """The metrics of one version, looked up once, whatever its revision."""
+        return self._model(model.plain)
+
+    @functools.cache  # noqa: B019  # one Metrics per process, few models
+    def _model(self, model: ModelId) -> ModelMetrics:
         return ModelMetrics(self, self._tallies, model)
 
     def served(self, model: ModelId, gauges: ModelGauges) -> None:

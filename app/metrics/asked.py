@@ -158,6 +158,12 @@ class Asked:
             registry=registry,
             multiprocess_mode="livemax",
         )
+        self.models_file_wrong = Gauge(
+            "torchlane_models_file_wrong",
+            "1 while the models file has mistakes, so that what it said before holds, else 0.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self.build_info = Gauge(
             "torchlane_build_info",
             "Always 1; the labels say what runs, `compiled` whether it is made as machine code.",

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from app.errors import ArtifactInvalid
+from app.model_settings import MODEL_NAME
 from app.types import ModelId
 from models.integrity import IntegrityError, Verifier, read_artifact
 from models.manifest import MANIFEST_FILE, Manifest
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 # Of the files of a version: names, bytes and times.

@@ -11,6 +11,8 @@ from app import errors
 from app.api.error_handlers import HTTP_CODES
 from app.api.errors import STATUS
 from app.metrics import Metrics
+from app.model_settings import ModelSettings
+from app.models_file import Entry, ModelsFile
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +34,18 @@ def test_every_setting_is_documented_with_its_default() -> None:
             shown = documented[name]
             same = Settings.model_validate({name.removeprefix(PREFIX).lower(): shown})
             assert getattr(same, name.removeprefix(PREFIX).lower()) == default, name
+
+
+def test_every_setting_of_a_model_is_documented(tmp_path: Path) -> None:
+    documented = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("models-file.md")}
+    assert set(documented) == set(Entry.model_fields)
+    examples = "".join(f"{key} = {value}\n" for key, value in documented.items())
+    (example,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/models-file.md").read_text(), re.S)
+    for text in (f"[models.a]\n{examples}", example):
+        (tmp_path / "file").write_text(text)
+        devices = ["cuda:0", "cuda:1"]
+        found = ModelsFile(tmp_path / "file", ModelSettings(), devices, asks_for_keys=True)
+        assert found.of(text.partition("]")[0].removeprefix("[models.")) != ModelSettings()
 
 
 def test_every_error_is_documented_with_its_status() -> None:

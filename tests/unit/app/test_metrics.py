@@ -86,7 +86,7 @@ def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None
     metrics = Metrics()
     gauges = [each for each in vars(metrics).values() if isinstance(each, Gauge)]
     gauges += metrics.of_devices.values()
-    assert len(gauges) == 21
+    assert len(gauges) == 22
     for gauge in gauges:
         mode = gauge._multiprocess_mode  # there is no public way to ask
         assert mode in {"livesum", "livemin", "livemax"}, gauge

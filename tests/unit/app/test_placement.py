@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from app import placement as module
 from app.backends.layout import Layout, layouts
-from app.backends.selection import Preference
+from app.model_settings import ModelSettings
 from app.placement import Placement, Trial, cores_of, measured_layout, place
 from app.repository.store import Repository
 from app.types import Device
@@ -140,7 +140,8 @@ def test_a_gpu_between_cpu_replicas_takes_no_node(monkeypatch: pytest.MonkeyPatc
 
 
 def measured(root: Path, default: str | None = None, versions: str = "latest") -> Layout:
-    trial = Trial(default, VersionPolicy.parse(versions), Preference(), 8)
+    settings = ModelSettings(max_batch_size=8)
+    trial = Trial(default, VersionPolicy.parse(versions), lambda _: settings)
     return measured_layout(Repository(root), trial, Packages(), threading.Event())
 
 
