@@ -6,29 +6,19 @@ import asyncio
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator
 
 import structlog
 
 from app.backends.base import Backend, Between, close_safely
-from app.backends.golden import Golden
 from app.backends.selection import (
     NotAsAskedFor,
-    Preference,
     Selection,
-    planned_batch,
-    select,
-    stages,
 )
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
 from app.engine.handover import in_thread, tell
 from app.engine.isolation import Contract
-from app.engine.line import LineLimits
-from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica
 from app.errors import (
     ArtifactInvalid,
     OutOfMemory,
@@ -36,6 +26,7 @@ from app.errors import (
     ReplicaHangs,
     VariantUnusable,
 )
+from app.installation import Installation, limits_of, planned
 from app.loaded import LoadedModel, LoadedModels, ModelState, VersionStatus
 from app.metrics import Metrics
 from app.model_settings import ModelSettings
@@ -64,32 +55,6 @@ class Attempt(enum.Enum):
     FAILED = enum.auto()
     HINDERED = enum.auto()
     REFUSED = enum.auto()
-
-
-# How long a batch may grow while every turn of the event loop reads more: a wave of 32 requests is
-# read within it; what trickles in all the time is not held for longer.
-GATHER_S = 0.002
-
-
-def limits_of(settings: ModelSettings, max_batch_size: int) -> LineLimits:
-    """What the engine is told of a model's settings."""
-    return LineLimits(
-        BatchLimits(max_batch_size, settings.batch_wait_s, GATHER_S),
-        settings.queue_limit_items,
-        settings.queue_limit_bytes,
-        settings.cache,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How a version is installed."""
-
-    artifact: Artifact
-    selection: Selection
-    golden: Golden
-    places: Mapping[str, tuple[Device, ...]]
-    max_batch_size: int
 
 
 class Installer:
@@ -138,7 +103,7 @@ class Installer:
             model = model._replace(revision=old.id.revision + 1)
         try:
             artifact = await in_thread(lambda: self._repository.open(model.plain), _let_go)
-            plan = self._plan(artifact, settings)
+            plan = planned(artifact, settings, self._upkeep.replicas)
             maker = self._maker(model, plan, batch_s, _Progress(model.plain, loaded))
             await self._upkeep.install_everywhere(model, maker)
         except Exception as error:
@@ -201,38 +166,10 @@ class Installer:
         await self._upkeep.remove_everywhere(model)
         return _attempt(error)
 
-    def _plan(self, artifact: Artifact, settings: ModelSettings) -> _Plan:
-        replicas = self._replicas_for(artifact.id.name, settings)
-        kinds = {replica.device.kind for replica in replicas}
-        manifest, wanted = artifact.manifest, settings.precision
-        preference = Preference(settings.variant, wanted, settings.pinned_by_file)
-        selection = select(manifest, preference, kinds)
-        if wanted not in (None, selection.precision):
-            LOG.warning(
-                "precision_not_there",
-                model=str(artifact.id),
-                wanted=wanted,
-                serves=selection.precision,
-                instead="the model's own plan; export it with that variant to change this",
-            )
-        most = settings.largest_batch(planned_batch(manifest, selection.precision, kinds))
-        selection = dataclasses.replace(selection, max_batch_size=most)
-        places = dict(islice(places_of(selection, replicas).items(), settings.replicas))
-        return _Plan(artifact, selection, Golden(manifest, selection.tolerance), places, most)
-
-    def _replicas_for(self, name: str, settings: ModelSettings) -> Sequence[Replica]:
-        """Those on the devices of the model; where it does not need all, the emptiest first."""
-        devices, replicas = settings.devices, self._upkeep.replicas
-        if devices is not None:
-            replicas = [each for each in replicas if str(each.device) in devices]
-        if settings.replicas is None:
-            return replicas
-        return sorted(replicas, key=lambda each: sum(model.name != name for model in each.models))
-
     def _maker(
         self,
         model: ModelId,
-        plan: _Plan,
+        plan: Installation,
         batch_s: dict[str, dict[int, float]],
         progress: _Progress,
     ) -> Maker:
@@ -298,30 +235,6 @@ class _Progress:
         if seconds >= self._logged_s + PROGRESS_S:
             self._logged_s = seconds
             LOG.info("model_loading", model=str(self._model), step=step, seconds=round(seconds, 1))
-
-
-def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:
-    """The replicas that a model is installed on, and the devices that each of them uses for it.
-
-    A model in stages uses those of as many replicas, and is installed on the first of them; where
-    there are too few, each replica runs all stages by itself.
-    """
-    size, rest = stages(selection), list(replicas)
-    places: dict[str, tuple[Device, ...]] = {}
-    while group := _of_different_devices(rest, size):
-        places[group[0].name] = tuple(each.device for each in group)
-        rest = [each for each in rest if each not in group]
-    return places or {each.name: (each.device,) for each in replicas}
-
-
-def _of_different_devices(replicas: Sequence[Replica], size: int) -> list[Replica]:
-    """The first so many that have a device each; CPU replicas are one each. Empty: too few."""
-    group: list[Replica] = []
-    for each in replicas:
-        taken = {one.device for one in group if one.device.kind == "cuda"}
-        if each.device not in taken and len(group) < size:
-            group.append(each)
-    return group if len(group) == size else []
 
 
 def _attempt(error: Exception) -> Attempt:

@@ -1,17 +1,16 @@
 """Discover -> verify -> load -> replay -> warm -> publish -> retire: owns what is loaded, and how.
 
 It goes on as long as the process lives: new versions are loaded beside those that serve, take their
-place in one step, and only then do the old ones leave. `installing.py` loads one version.
+place in one step, and only then do the old ones leave. `rollout.py` does that for one model.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -19,18 +18,16 @@ from app.engine.engine import Engine
 from app.engine.handover import in_thread
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost, ModelNotFound, ShuttingDown
-from app.installing import Attempt, Installer
+from app.installing import Installer
 from app.loaded import (
     LoadedModels,
-    ModelState,
     Readiness,
     ReplicaStatus,
-    VersionStatus,
     listed,
 )
-from app.model_settings import ModelSettings
 from app.models_file import ModelsFile
-from app.repository.store import Repository, Stamp
+from app.repository.store import Repository
+from app.rollout import Changes, Rollout
 from app.types import ModelId
 from app.upkeep import Upkeep, log_failure
 from app.versions import VersionPolicy
@@ -39,7 +36,6 @@ from app.wishes import ALL, Wish, Wishes
 LOG = structlog.get_logger(__name__)
 CLOSE_PATIENCE_S = 5.0  # at most, for a replica that is still in native code when the process ends
 MIN_CLOSE_S = 0.1  # at least, when the budget is spent
-AGAIN_S = 60.0  # until a version is tried again that was not to blame for its failure
 WISH_LOOK_S = 1.0  # how often a process looks for what was asked of another one
 
 
@@ -67,24 +63,6 @@ class LifecycleConfig:
     on_loaded: Callable[[], None]
     on_retired: Callable[[], None]
     on_device_lost: Callable[[DeviceLost], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a look at the repository has changed."""
-
-    loaded: list[ModelId] = field(default_factory=list)
-    retired: list[ModelId] = field(default_factory=list)
-    failed: list[VersionStatus] = field(default_factory=list)
-
-
-class Tried(NamedTuple):
-    """A version that could not be loaded, and when it is tried again although it stays as it is."""
-
-    attempt: Attempt
-    stamp: Stamp
-    settings: ModelSettings
-    again_at: float
 
 
 class Lifecycle:
@@ -120,7 +98,9 @@ class Lifecycle:
         self._looking = asyncio.Lock()  # one change at a time
         self._settled = False  # has all been tried that was there at the start?
         self._heard = 0  # how often something had been asked for when the last look began
-        self._tried: dict[ModelId, Tried] = {}  # what could not be loaded
+        self._rollout = Rollout(
+            repository, installer, loaded, policy=config.policy, settings=config.models.of
+        )
         self._keeping: asyncio.Task[None] | None = None
         self._obeying: set[asyncio.Task[Changes]] = set()
 
@@ -297,11 +277,11 @@ class Lifecycle:
             await in_thread(self._config.models.look, _let_go)
             self._adjust()
             if again:
-                self._tried.clear()
+                self._rollout.forget_failures()
             self._discovered(found, wish)
             for name in (*found, *(name for name in self.loaded.names if name not in found)):
                 if not self.stopping:
-                    await self._bring_up(name, found.get(name, []), wish, changes)
+                    await self._rollout.bring_up(name, found.get(name, []), wish, changes)
         if changes.retired:
             await in_thread(self._config.on_retired, _let_go)
         return changes
@@ -329,71 +309,6 @@ class Lifecycle:
                 beside=listed(name for name in self.loaded.names if name != default),
                 hint="set TORCHLANE_DEFAULT_MODEL: after a restart /predict would mean no model",
             )
-
-    async def _bring_up(
-        self, name: str, on_disk: Sequence[int], wish: Wish, changes: Changes
-    ) -> None:
-        """Serve what is wanted of one model, then retire what is not."""
-        wanted = self._config.policy.wanted(name, on_disk, wish)
-        kept: list[ModelId] = []
-        for number in wanted.candidates:
-            model = ModelId(name, number)
-            if len(kept) >= wanted.most:
-                break
-            attempt = await self._serve(model, changes)
-            if attempt is Attempt.LOADED:
-                kept.append(model)
-            elif attempt is Attempt.REFUSED:  # no step back: what is served stays
-                rest = (ModelId(name, other) for other in wanted.candidates)
-                kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
-                break
-        for number in wanted.beside:
-            model = ModelId(name, number)
-            if model not in kept and await self._serve(model, changes) is Attempt.LOADED:
-                kept.append(model)
-        for model in self.loaded.versions(name):
-            # The last good one stays whatever has become of its files, unless it was unloaded.
-            if model not in kept and (kept or wish.forbids(model)):
-                await self._installer.retire(model, self.loaded)
-                changes.retired.append(model)
-        for number in on_disk:
-            model = ModelId(name, number)
-            if wish.forbids(model) and not self.loaded.serves(model):
-                self.loaded.record(VersionStatus(model, ModelState.UNLOADED))
-        self.loaded.forget(name, (*on_disk, *wanted.candidates))
-
-    async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
-        """Have a version served as its settings say; with those of before, if that fails."""
-        served = self.loaded.served(model)
-        if served is None:
-            return await self._attempt(model, changes)
-        if served.settings != self._config.models.of(model.name):
-            await self._attempt(model, changes)
-        else:
-            self._tried.pop(model, None)
-            self.loaded.mended(model)  # what it could not become is not asked for any more
-        return Attempt.LOADED
-
-    async def _attempt(self, model: ModelId, changes: Changes) -> Attempt:
-        """Load a version, unless it was tried before and nothing has changed since."""
-        stamp = await in_thread(lambda: self._repository.stamp(model), _let_go)
-        settings = self._config.models.of(model.name)
-        tried = self._tried.get(model)
-        if (
-            tried is not None
-            and (tried.stamp, tried.settings) == (stamp, settings)
-            and time.monotonic() < tried.again_at
-        ):
-            return tried.attempt
-        attempt = await self._installer.install(model, self.loaded)
-        if attempt is Attempt.LOADED:
-            self._tried.pop(model, None)
-            changes.loaded.append(model)
-        else:
-            again_s = AGAIN_S if attempt is Attempt.HINDERED else math.inf
-            self._tried[model] = Tried(attempt, stamp, settings, time.monotonic() + again_s)
-            changes.failed.extend(s for s in self.loaded.statuses(model.name) if s.id == model)
-        return attempt
 
     async def _give_up(self, fault: DeviceLost) -> None:
         """The process is lost with its device: whoever still waits gets an outcome first."""

@@ -42,7 +42,8 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
-from app.installing import GATHER_S, BackendFactory, Installer
+from app.installation import GATHER_S
+from app.installing import BackendFactory, Installer
 from app.lifecycle import Lifecycle, LifecycleConfig
 from app.loaded import LoadedModels
 from app.metrics import Metrics

@@ -11,7 +11,7 @@ from app.api.access import Admin
 from app.api.openapi import ERRORS
 from app.api.service import Service
 from app.errors import ModelNotFound
-from app.lifecycle import Changes
+from app.rollout import Changes
 from app.types import ModelId
 
 CONFLICT = 409

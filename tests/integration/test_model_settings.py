@@ -179,6 +179,16 @@ async def asked_in(api: Api, file: Path, precision: str, batch: Any) -> Any:
     return await answers(api, batch)
 
 
+async def test_models_that_need_one_replica_are_spread(tmp_path: Path) -> None:
+    for name in ("a", "b", "everywhere"):
+        write_artifact(tmp_path / "models", name)
+    file = write(tmp_path / "file", "[models.a]", "replicas = 1", "[models.b]", "replicas = 1")
+    async with serving(tmp_path / "models", models_file=file, devices="cpu*2") as api:
+        hosts = [[each["name"] for each in (await shown(api, n))["replicas"]] for n in "ab"]
+        assert sorted(hosts) == [["cpu#0"], ["cpu#1"]]
+        assert len((await shown(api, "everywhere"))["replicas"]) == 2
+
+
 async def test_what_cannot_be_applied_is_told_and_the_model_serves_on(
     small: Path, file: Path
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from app.backends.selection import Selection
 from app.engine.replicas import Replica
-from app.installing import places_of
+from app.installation import places_of
 from app.types import Device
 from models.plan import Form
 from tests.unit.models.manifests import CLOSE, make_variant
