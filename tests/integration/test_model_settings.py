@@ -62,7 +62,7 @@ async def edit(api: Api, file: Path, text: str) -> None:
 
 
 async def shown(api: Api, name: str = "small") -> dict[str, Any]:
-    found: dict[str, Any] = (await api.client.get(f"/models/{name}")).json()
+    found: dict[str, Any] = (await api.client.get(f"/models/{name}?full=true")).json()
     return found
 
 
