@@ -12,6 +12,7 @@ from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
 
 FAR = 1.5  # a form that takes so many times as long in every round needs no further ones
 MOST = 10  # times the budget: a size that would take longer is not timed, whatever is known
+CLEARLY = 1.1  # a slow form that takes so many times as long in every round has lost
 STEADY = 0.1  # times per item that differ by a smaller share count as equal
 
 # Form -> seconds of one forward, one number per round: what was measured at one size.
@@ -27,6 +28,14 @@ def is_decided(taken: Taken, far: float = FAR) -> bool:
         other >= far * own
         for form in taken.keys() - {best}
         for own, other in zip(taken[best], taken[form], strict=True)
+    )
+
+
+def loses(form: Form, taken: Taken) -> bool:
+    """Whether some other form was clearly faster in every round."""
+    return any(
+        all(own >= CLEARLY * other for own, other in zip(taken[form], times, strict=True))
+        for times in taken.values()
     )
 
 

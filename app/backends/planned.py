@@ -30,13 +30,13 @@ from models.plan import (
     within_limits,
 )
 from models.processor import Processor
-from models.timing import WARM_RUNS, nothing, seconds_of, time_interleaved
+from models.stopping import is_decided, loses
+from models.timing import WARM_RUNS, Limits, nothing, seconds_of, take_turns
 
 LOG = structlog.get_logger(__name__)
-TIMED_ROUNDS = 9
+TIMED = Limits(rounds=9, budget_s=0.5, warm_runs=0)  # for each batch size
 PATIENCE_S = 60.0  # with another replica that measures
 LOOK_S = 0.001  # between two looks at what else a waiting thread could do
-TIMING_BUDGET_S = 0.5  # per batch size: a large model gets fewer rounds, but MIN_ROUNDS
 
 Sized: TypeAlias = Iterable[tuple[int, Sequence[Arrays]]]  # size -> a batch of each shape
 
@@ -277,7 +277,8 @@ class PlannedBackend:
         """Hold a contest: warm every form at ascending sizes, time all in turns, and choose.
 
         A form that fails is dropped while there are others. One that holds the GIL, and so stops
-        the whole process, runs up to the first size at which it does so for too long.
+        the whole process, runs up to the first size at which it does so for too long; of slow
+        forms, one that has clearly lost at a size runs no larger one.
         """
         growth, largest = Growth(), 1
         rounds: dict[int, dict[Form, list[float]]] = {}
@@ -299,11 +300,14 @@ class PlannedBackend:
                 if is_out:
                     contestants.remove(form)
             runs = {form: _runner(self._loaded[form].backend, same) for form in contestants}
-            taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
+            threads = self._processor.threads if self._processor.kind == "cpu" else None
+            taken = take_turns(runs, TIMED, between, threads, enough=is_decided).seconds
             rounds[largest] = {f: [t / len(same) for t in times] for f, times in taken.items()}
-            quickest_s = min(min(times) for times in rounds[largest].values())
+            quickest_s = min(min(times) for times in taken.values())
             if not growth.goes_on(largest, quickest_s):
                 break
+            if quickest_s >= SLOW_S:
+                contestants = [form for form in contestants if not loses(form, taken)]
         holds_gil = [form for form, part in self._loaded.items() if part.holds_gil]
         allowed = within_limits(rounds, holds_gil)
         candidates = tuple(self._loaded)

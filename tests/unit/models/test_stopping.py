@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.plan import Form
-from models.stopping import FAR, MOST, STEADY, can_stop, in_proportion, is_decided
+from models.stopping import FAR, MOST, STEADY, can_stop, in_proportion, is_decided, loses
 from models.timing import MIN_ROUNDS, WARM_RUNS
 from tests.unit.models.manifests import form
 
@@ -65,6 +65,20 @@ class TestProportion:
         self, rounds: dict[int, Size], wanted: bool
     ) -> None:
         assert in_proportion(rounds) is wanted
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "lost"),
+    [
+        ([1.0, 1.0, 1.0], [0.9, 0.9, 0.9], True),
+        ([1.0, 1.0, 1.0], [0.95, 0.9, 0.9], False),  # not clearly in each round
+        ([0.9, 0.9, 0.9], [1.0, 1.0, 1.0], False),
+    ],
+)
+def test_a_form_loses_where_another_is_clearly_faster_in_every_round(
+    a: list[float], b: list[float], lost: bool
+) -> None:
+    assert loses(form("a"), {form("a"): a, form("b"): b}) is lost
 
 
 class TestCanStop:

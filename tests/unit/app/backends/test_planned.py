@@ -167,6 +167,37 @@ class TestMeasured:
         assert stage.ran(backend, 3) == A
 
 
+class TestSlow:
+    """Forms of a model that computes for long: nothing is run that cannot change the plan."""
+
+    def test_batches_that_gain_nothing_are_not_run(self, stage: Stage) -> None:
+        stage.add(A, lambda size: 200 * MS * size)
+        stage.add(B, lambda size: 190 * MS * size)
+        backend = stage.backend()
+        backend.load()
+        assert backend.warm_up(WARMED) == 4
+        assert max(len(values) for fake in stage.fakes.values() for values in fake.batches) == 4
+        assert stage.ran(backend, 4) == B
+
+    def test_a_form_that_has_clearly_lost_runs_no_larger_batch(self, stage: Stage) -> None:
+        stage.add(A, lambda size: 120 * MS * size**0.8)
+        stage.add(B, lambda size: 100 * MS * size**0.8)
+        backend = stage.warm()
+        assert {stage.ran(backend, size) for size in SIZES} == {B}
+        assert max(map(len, stage.fakes[A].batches)) == 1
+        assert max(map(len, stage.fakes[B].batches)) == 8
+
+    def test_other_replicas_stop_where_the_first_has_stopped(self, stage: Stage) -> None:
+        stage.add(A, lambda size: 200 * MS * size)
+        stage.add(B, lambda size: 100 * MS * size)
+        stage.warm()
+        stage.add(B, lambda size: 100 * MS * size)
+        second = stage.backend()
+        second.load()
+        assert second.warm_up(WARMED) == 4
+        assert max(map(len, stage.fakes[B].batches)) == 4
+
+
 class TestGil:
     def test_a_form_that_holds_it_runs_only_where_it_is_short(self, stage: Stage) -> None:
         stage.add(A, lambda size: 2 * GIL_LIMIT_S * size)
