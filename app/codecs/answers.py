@@ -38,12 +38,16 @@ class AnswerEncoder:
         With labels `{label, score, scores}` of the first output; `outputs` has the others, if any.
         """
         first = outputs[self._outputs[0]]
-        rest = {name: _plain(outputs[name]) for name in self._outputs[1:]}
         if self._labels is None:
-            return {"outputs": {self._outputs[0]: _plain(first), **rest}}
+            return {"outputs": {self._outputs[0]: _plain(first), **self._others(outputs)}}
         best = int(first.argmax())
         answer = {"label": self._labels[best], "score": first[best], "scores": first}
-        return {**answer, "outputs": rest} if rest else answer
+        if len(self._outputs) > 1:
+            answer["outputs"] = self._others(outputs)
+        return answer
+
+    def _others(self, outputs: Arrays) -> dict[str, object]:
+        return {name: _plain(outputs[name]) for name in self._outputs[1:]}
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
         """Little-endian row-major bytes, or an .npy file."""
