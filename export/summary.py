@@ -14,6 +14,7 @@ from rich.text import Text
 from export.content import ranges
 from export.pipeline import REPORT_FILE
 from export.report import plain
+from export.timing_sections import load_lines
 from export.timings import plan_line
 from models.manifest import Manifest
 
@@ -44,7 +45,7 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     )
     yield "model", f"{taken} -> {given}"
     yield from _proved(manifest)
-    yield from _planned(manifest)
+    yield from _planned(manifest, folder)
     for each in manifest.left_out:
         reason = textwrap.shorten(each.reason, LONGEST, placeholder=" ...")
         yield "left out", f"{each.variant}: {reason}"
@@ -77,7 +78,7 @@ def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "accuracy", f"{manifest.accuracy:.4f}{''.join(others)}"
 
 
-def _planned(manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _planned(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     plan = manifest.plan
     if plan is None:
         yield "serves", f"{next(iter(manifest.variants))}, batches of every size"
@@ -86,6 +87,8 @@ def _planned(manifest: Manifest) -> Iterator[tuple[str, str]]:
         steps = device.steps.get(plan.precision)
         line = plan_line(steps) if steps else "nothing"
         yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
+        if told := " ".join(load_lines(device, shlex.quote(str(folder)))):
+            yield "busy", told
     others = {name for device in plan.devices for name in device.steps} - {plan.precision}
     if others:
         yield "or", f"{', '.join(sorted(others))}, when served with --plan-precision"

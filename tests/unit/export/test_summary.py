@@ -13,7 +13,7 @@ from export.content import content_of
 from export.summary import print_summary
 from models.manifest import LeftOut, Manifest
 from tests.unit.export.command_line import QUICK, run
-from tests.unit.export.measured import measured_manifest
+from tests.unit.export.measured import MIXED, measured_manifest
 
 LONG = "the model " + "has a very long reason " * 20
 
@@ -40,6 +40,14 @@ def test_what_was_written_what_serves_which_sizes_what_was_left_out_and_how_to_s
         assert told in text
     assert lines[-1].startswith("serve it  ")
     assert lines[-1].endswith(" -m app")
+
+
+def test_a_plan_that_was_made_under_load_says_so() -> None:
+    busy = MIXED.model_copy(update={"kept_waiting": 0.9, "unsettled": (2, 4)})
+    (line,) = (line for line in printed(measured_manifest(busy)) if line.startswith("busy"))
+    assert "other work kept the forwards from running for 90% of the time" in line
+    assert "too busy to tell which form is the fastest at batch 2, 4" in line
+    assert line.endswith("python -m export tune artifacts/tiny/3")
 
 
 def test_a_repository_elsewhere_is_named_for_the_shell() -> None:
