@@ -11,6 +11,7 @@ import torch
 
 from export.errors import ExportError, ParityError, reason
 from export.variants.base import TOLERANCES
+from models.bounds import mismatch, out_of_range, shared_axes
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import named_outputs
 from models.manifest import Difference, Parity
@@ -249,11 +250,16 @@ def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) 
         array = inputs[spec.name]
         fits = array.shape[:1] == (size,) and spec.takes(array.shape[1:])
         if array.dtype.name != spec.dtype or not fits:
-            free = f" of up to {spec.free_max}" if not spec.is_fixed else ""
             raise ExportError(
                 f"{what}: the definition gives {spec.name!r} as {array.dtype}{list(array.shape)} "
-                f"for a batch of {size}, it declares {spec.dtype}{list(spec.shape)}{free}"
+                f"for a batch of {size}, it declares {spec}"
             )
+        if (number := out_of_range(spec, array)) is not None:
+            raise ExportError(f"{what}: the definition gives {number} for {spec}")
+    shapes = {name: array.shape[1:] for name, array in inputs.items()}
+    differ = mismatch(shared_axes(definition.inputs), shapes)
+    if differ is not None:
+        raise ExportError(f"{what}: the definition gives {differ.second.input!r}: {differ}")
 
 
 def _is_finite(array: Array) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from models.archive import check_archive
+from models.bounds import mismatch, shared_axes
 from models.manifest import NativeCode, Variant
 from models.packages import Packages, load_package
 from models.plan import same_release
@@ -129,6 +130,7 @@ class Compiled:
             (spec, getattr(torch, spec.dtype), spec.item_shape if spec.is_fixed else None)
             for spec in inputs
         ]
+        self._shared = shared_axes(inputs)
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         """One forward.
@@ -148,6 +150,11 @@ class Compiled:
                     f"input {spec.name!r} is {tensor.dtype}{list(shape)}, the package was compiled "
                     f"for {spec.dtype}{list(spec.shape)} and a batch of {list(size)}"
                 )
+        if self._shared:
+            shapes = zip(self._inputs, tensors, strict=True)
+            differ = mismatch(self._shared, {s.name: each.shape[1:] for (s, _, _), each in shapes})
+            if differ is not None:
+                raise ValueError(f"input {differ.second.input!r}: {differ}")
         made: Sequence[torch.Tensor] = self._run([tensor.contiguous() for tensor in tensors])
         return made
 

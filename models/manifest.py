@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from models.bounds import check_same_bounds
 from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
 from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
@@ -229,6 +230,7 @@ class Manifest(Part):
             names = [spec.name for spec in specs]
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} names must differ, got {names}")
+        check_same_bounds(self.inputs)
         if own := {MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE} & set(self.files):
             raise ValueError(
                 f"{', '.join(sorted(own))} cannot have a digest in the manifest itself"

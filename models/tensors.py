@@ -6,11 +6,18 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -19,6 +26,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MAX_SIZE = 2**31 - 1  # of one axis
+FREE_MOST = 1024  # of a free axis of an input, where nothing else is said
 
 
 class Part(BaseModel):
@@ -27,13 +35,62 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class Dimension(Part):
+    """A free axis of an input: its name, and the sizes that it may have in an item.
+
+    Axes of one name have one size in an item, in whichever inputs they are.
+    """
+
+    name: Name | None = None
+    least: int = Field(default=0, ge=0, le=MAX_SIZE)
+    most: int = Field(default=FREE_MOST, ge=1, le=MAX_SIZE)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"sizes of {self.least} to {self.most}: there are none")
+        return self
+
+
+ANY_SIZE = Dimension()
+
+
+class Axis(NamedTuple):
+    """An axis of an item: its name, where it has one, and its smallest and largest size."""
+
+    name: str | None
+    least: int
+    most: int
+
+
 class TensorSpec(Part):
-    """Name, dtype and shape of an input or output; axis 0 is the batch, -1 a free dimension."""
+    """An input or output: axis 0 is the batch, -1 a free axis.
+
+    Attributes:
+        dimensions: of an input: what is known of its free axes, in their order; empty: nothing.
+        minimum: of an input of integers: the smallest number that the model takes; None: any.
+        maximum: likewise, the largest.
+    """
 
     name: Name
     dtype: Dtype
     shape: tuple[int, ...]
-    free_max: int = Field(default=1024, ge=1, description="largest free dimension of an input")
+    dimensions: tuple[Dimension, ...] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_free_max(cls, data: Any) -> Any:
+        """Read an older manifest: it has one largest size for all free axes."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("free_max"), int):
+            return data
+        fields = {name: value for name, value in data.items() if name != "free_max"}
+        shape = fields.get("shape")
+        if data["free_max"] != FREE_MOST and isinstance(shape, list | tuple):
+            free = list(shape[1:]).count(-1)
+            fields.setdefault("dimensions", ({"most": data["free_max"]},) * free)
+        return fields
 
     @field_validator("shape")
     @classmethod
@@ -44,6 +101,39 @@ class TensorSpec(Part):
             raise ValueError(f"sizes are positive, or -1 where free, got shape {list(shape)}")
         return shape
 
+    @model_validator(mode="after")
+    def _one_dimension_per_free_axis(self) -> Self:
+        free = self.item_shape.count(-1)
+        if self.dimensions and len(self.dimensions) != free:
+            raise ValueError(
+                f"{self.name!r}: {len(self.dimensions)} dimensions for {free} free axes of shape "
+                f"{list(self.shape)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _range_of_integers(self) -> Self:
+        if self.minimum is None and self.maximum is None:
+            return self
+        if np.dtype(self.dtype).kind not in "iu":
+            raise ValueError(f"{self.name!r}: only integers have a range, not {self.dtype}")
+        whole = np.iinfo(self.dtype)
+        least = whole.min if self.minimum is None else self.minimum
+        most = whole.max if self.maximum is None else self.maximum
+        if not whole.min <= least <= most <= whole.max:
+            raise ValueError(
+                f"{self.name!r}: the range {least}..{most} is empty, or not one of {self.dtype}, "
+                f"which is {whole.min}..{whole.max}"
+            )
+        return self
+
+    def __str__(self) -> str:
+        """As `adopt --input` reads it, such as `ids=int64[-1,1<=seq<=512] in 0..49`."""
+        sizes = ["-1", *map(_shown, self.item_shape, self.axes)]
+        low, high = ("" if each is None else str(each) for each in (self.minimum, self.maximum))
+        range_ = f" in {low}..{high}" if low or high else ""
+        return f"{self.name}={self.dtype}[{','.join(sizes)}]{range_}"
+
     @property
     def item_shape(self) -> tuple[int, ...]:
         """The shape of one item: without the batch axis."""
@@ -51,15 +141,24 @@ class TensorSpec(Part):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether an item has no free dimension."""
+        """Whether an item has no free axis."""
         return -1 not in self.item_shape
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of an item, with their bounds."""
+        free = iter(self.dimensions)
+        return tuple(
+            _axis(next(free, ANY_SIZE)) if size == -1 else Axis(None, size, size)
+            for size in self.item_shape
+        )
 
     @property
     def item_bytes(self) -> int:
         """Bytes of one item of a fixed shape.
 
         Raises:
-            ValueError: if the shape has a free dimension.
+            ValueError: if the shape has a free axis.
         """
         if not self.is_fixed:
             raise ValueError(f"{self.name!r} has free dimensions: {list(self.shape)}")
@@ -73,11 +172,26 @@ class TensorSpec(Part):
         )
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether an item of this shape fits and no free dimension is larger than it may be."""
-        return self.accepts(shape) and all(
-            want != -1 or got <= self.free_max
-            for want, got in zip(self.item_shape, shape, strict=True)
-        )
+        """Whether an item of this shape fits and its free axes are within their bounds."""
+        return fits(self.axes, shape)
+
+
+def fits(axes: Sequence[Axis], shape: tuple[int, ...]) -> bool:
+    """Whether an item of this shape has these axes; names are not looked at."""
+    return len(shape) == len(axes) and all(
+        axis.least <= size <= axis.most for axis, size in zip(axes, shape, strict=True)
+    )
+
+
+def _axis(dimension: Dimension) -> Axis:
+    return Axis(dimension.name, dimension.least, dimension.most)
+
+
+def _shown(size: int, axis: Axis) -> str:
+    if size != -1 or axis == _axis(ANY_SIZE):
+        return str(size)
+    least = f"{axis.least}<=" if axis.least else ""
+    return f"{least}{axis.name or -1}<={axis.most}"
 
 
 class EncodedArray(Part):

@@ -36,7 +36,7 @@ from models.manifest import (
     Variant,
 )
 from models.plan import Plan
-from models.tensors import Arrays, EncodedArray, TensorSpec, Tolerance
+from models.tensors import Arrays, Dimension, EncodedArray, TensorSpec, Tolerance
 
 
 class Double(nn.Module):
@@ -66,7 +66,7 @@ class Small(nn.Module):
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
 Y = TensorSpec(name="y", dtype="float32", shape=(-1, 2))
 PICTURE = TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 4, 4))
-SHIFT = TensorSpec(name="shift", dtype="float32", shape=(-1, -1), free_max=8)
+SHIFT = TensorSpec(name="shift", dtype="float32", shape=(-1, -1), dimensions=(Dimension(most=8),))
 SCORES = TensorSpec(name="y", dtype="float32", shape=(-1, 3))
 
 
@@ -218,7 +218,7 @@ def write_small(
     Its second input has a free dimension; the manifest fixes it at 3, unless it shall be free.
     """
     subject = _small()
-    shift = SHIFT if free else SHIFT.model_copy(update={"shape": (-1, 3)})
+    shift = SHIFT if free else SHIFT.model_copy(update={"shape": (-1, 3), "dimensions": ()})
     return write_artifact(
         root,
         "small",

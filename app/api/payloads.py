@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from app.codecs.base import NPY, OCTET_STREAM, Codec, PixelBudget, check_count
+from app.codecs.base import NPY, OCTET_STREAM, Codec, PixelBudget, at_index, check_count
 from app.errors import InvalidInput, PayloadTooLarge
 from app.types import Item
 
@@ -108,6 +108,4 @@ def _decode_at(codec: Codec, index: int, value: object, budget: PixelBudget) -> 
     try:
         return codec.decode(value, budget)
     except InvalidInput as error:
-        raise InvalidInput(
-            f"inputs[{index}]: {error}", [{"index": index, "problem": str(error)}]
-        ) from error
+        raise at_index(index, error) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
-from app.errors import PayloadTooLarge
+from app.errors import InvalidInput, PayloadTooLarge
 from app.types import Arrays, Item
 from models.manifest import Manifest
 
@@ -85,6 +85,13 @@ class Codec(Protocol):
         Raises:
             NotAcceptable: if the model's answer is not one array, or the media type is unknown.
         """
+
+
+def at_index(index: int, error: InvalidInput) -> InvalidInput:
+    """What is wrong with an item, told of the batch that it came in."""
+    problem: dict[str, str | int | float] = {"index": index, "problem": str(error)}
+    details = [{**problem, **each} for each in error.details] or [problem]
+    return InvalidInput(f"inputs[{index}]: {error}", details)
 
 
 def check_count(count: int, max_items: int) -> None:

@@ -1,6 +1,7 @@
 """What one item looks like in JSON, as a JSON Schema: as exact as JSON Schema can be.
 
-It cannot say that lists with free dimensions are not ragged, nor what a picture in base64 is.
+It cannot say that lists with free axes are not ragged, that axes of one name have one size, nor
+what a picture in base64 is.
 """
 
 from __future__ import annotations
@@ -31,10 +32,16 @@ def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
 def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
     """Nested; also flat, where it is the only input and of a fixed shape."""
     number = _number(spec)
-    nested = number
-    for size in reversed(spec.item_shape):
-        least, most = (0, spec.free_max) if size == -1 else (size, size)
-        nested = {"type": "array", "items": nested, "minItems": least, "maxItems": most}
+    nested = dict(number)
+    for axis in reversed(spec.axes):
+        nested = {
+            "type": "array",
+            "items": nested,
+            "minItems": axis.least,
+            "maxItems": axis.most,
+        }
+        if axis.name is not None:
+            nested["description"] = f"{axis.name}: one size wherever an item has this name"
     if not alone or not spec.is_fixed or len(spec.item_shape) == 1:
         return [nested]
     size = math.prod(spec.item_shape)
@@ -44,12 +51,14 @@ def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
 def _number(spec: TensorSpec) -> JsonSchema:
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":
-        return {"type": "boolean"}
+        return {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": 1}]}
     if dtype.kind == "f":
         most = float(np.finfo(dtype).max)
         return {"type": "number", "minimum": -most, "maximum": most}
     whole = np.iinfo(dtype)
-    return {"type": "integer", "minimum": int(whole.min), "maximum": int(whole.max)}
+    least = int(whole.min) if spec.minimum is None else spec.minimum
+    most = int(whole.max) if spec.maximum is None else spec.maximum
+    return {"type": "integer", "minimum": least, "maximum": most}
 
 
 def _one_of(forms: Sequence[JsonSchema]) -> JsonSchema:

@@ -47,7 +47,8 @@ class NumberReader:
             self._least = -self._most
         else:
             whole = np.iinfo(self._dtype)
-            self._least, self._most = whole.min, whole.max
+            self._least = whole.min if spec.minimum is None else spec.minimum
+            self._most = whole.max if spec.maximum is None else spec.maximum
         self._parser = simdjson.Parser()
 
     @staticmethod

@@ -13,15 +13,16 @@ import numpy as np
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
-from app.codecs.numbers import NumberReader, is_finite
+from app.codecs.numbers import NumberReader
+from app.codecs.values import check_values, convert, misshapen, not_all, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
-from app.types import Array, Item, Signature
+from app.types import Array, Arrays, Item, Signature
+from models.bounds import mismatch, shared_axes
 from models.manifest import Manifest
 from models.quiet import ignore_warnings
 from models.tensors import TensorSpec
 
 MAX_NPY_HEADER_BYTES = 4096
-INEXACT = 2**53  # from here on a float may stand for another whole number than was written
 MAX_SHOWN = 8  # of a client's names, in an error
 MAX_SHOWN_CHARACTERS = 60
 # Of files that Python 2 wrote, of odd literals and of dtypes by names that numpy gives up: their
@@ -42,13 +43,14 @@ class TensorCodec:
     """See `app.codecs.base.Codec`.
 
     Args:
-        manifest: has the inputs' names, dtypes and shapes.
+        manifest: has the inputs' names, dtypes, shapes and bounds.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.media_types: tuple[str, ...] = ()
         self._inputs = manifest.inputs
+        self._shared = shared_axes(manifest.inputs)
         self.most_marks = sum(map(_most_marks, self._inputs))
         self.most_lists = sum(map(_most_lists, self._inputs))
         self._reader: NumberReader | None = None
@@ -82,14 +84,16 @@ class TensorCodec:
             spec = self._inputs[0]
             if isinstance(value, Mapping) and set(value) == {spec.name}:
                 value = value[spec.name]
-            array = _numbers(spec, value, flat=spec.is_fixed)
-            return Item({spec.name: array}, self._signature)
+            arrays = {spec.name: _numbers(spec, value, flat=spec.is_fixed)}
+            self._check_shared(arrays)
+            return Item(arrays, self._signature)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
             raise InvalidInput(f"expected an object with {_listed(names)}, got {_kind(value)}")
         if set(value) != set(names):
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
         arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
+        self._check_shared(arrays)
         return Item(arrays, self._signature)
 
     def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
@@ -99,21 +103,31 @@ class TensorCodec:
         stacked = _npy(spec, body, many) if media_type == NPY else self._octets(body, many)
         if max_items is not None:
             check_count(len(stacked), max_items)
-        _check_bools(spec, stacked)
-        _check_finite(spec, stacked)
-        return self._items(stacked)
+        check_values(spec, stacked if many else stacked[0], many=many)
+        items = self._items(stacked)
+        self._check_shared(items[0].arrays)  # items of one array have one shape
+        return items
 
     def item_schema(self) -> JsonSchema:
         """See `Codec`."""
         return tensor_item(self._inputs)
 
+    def _check_shared(self, arrays: Arrays) -> None:
+        """See that axes of one name have one size."""
+        if not self._shared:
+            return
+        differ = mismatch(self._shared, {name: array.shape for name, array in arrays.items()})
+        if differ is not None:
+            name, numbers = differ.second.input, {"got": differ.other_size, "limit": differ.size}
+            raise InvalidInput(f"{name!r}: {differ}", [{"input": name, **numbers}])
+
     def _octets(self, body: bytes, many: bool) -> Array:
         spec, size = self._inputs[0], self._item_bytes
         fits = len(body) == size if not many else len(body) > 0 and len(body) % size == 0
         if not fits:
-            wanted = f"a whole multiple of {size}" if many else f"{size}"
+            count = f"a whole multiple of {size}" if many else f"{size}"
             raise InvalidInput(
-                f"{spec.name!r}: expected {wanted} bytes (little-endian {_wanted(spec)}), "
+                f"{spec.name!r}: expected {count} bytes (little-endian {wanted(spec)}), "
                 f"got {len(body)}"
             )
         flat = np.frombuffer(body, self._little_endian)
@@ -144,7 +158,7 @@ def _most_lists(spec: TensorSpec) -> int:
 
 
 def _most_sizes(spec: TensorSpec) -> list[int]:
-    return [spec.free_max if size == -1 else size for size in spec.item_shape]
+    return [axis.most for axis in spec.axes]
 
 
 def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
@@ -161,12 +175,12 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
 def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
     """A JSON value as one item of an input."""
     if not isinstance(value, list | int | float):
-        raise InvalidInput(f"{spec.name!r}: expected {_wanted(spec)}, got {_kind(value)}")
+        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {_kind(value)}")
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
         raise InvalidInput(
-            f"{spec.name!r}: expected {_wanted(spec)}, got ragged nesting: lists at one depth must "
+            f"{spec.name!r}: expected {wanted(spec)}, got ragged nesting: lists at one depth must "
             "be of equal length"
         ) from error
     if array.size == 0 and array.dtype == np.float64:  # an empty list has no type of its own
@@ -177,13 +191,12 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
     if flat and array.ndim == 1 and array.size == math.prod(spec.item_shape):
         array = array.reshape(spec.item_shape)
     if not spec.takes(array.shape):
-        raise InvalidInput(
-            f"{spec.name!r}: expected {_wanted(spec)}, got shape {list(array.shape)}"
-        )
-    if array.dtype.kind != "b" and _holds_bools(value):  # numpy made numbers of them
-        raise _not_all(spec)
-    converted = _convert(spec, array)
-    _check_finite(spec, converted)
+        raise misshapen(spec, array.shape)
+    # Of bools among numbers numpy makes numbers.
+    if spec.dtype != "bool" and array.dtype.kind != "b" and _holds_bools(value):
+        raise not_all(spec)
+    converted = convert(spec, array)
+    check_values(spec, converted)
     return converted
 
 
@@ -192,43 +205,6 @@ def _holds_bools(value: object) -> bool:
         return isinstance(value, bool)
     kinds = set(map(type, value))
     return bool in kinds or (list in kinds and any(map(_holds_bools, value)))
-
-
-def _not_all(spec: TensorSpec) -> InvalidInput:
-    kind = "true or false" if spec.dtype == "bool" else "numbers"
-    return InvalidInput(
-        f"{spec.name!r}: expected {_wanted(spec)}, got values that are not all {kind} "
-        "(or some too large)"
-    )
-
-
-def _convert(spec: TensorSpec, array: Array) -> Array:
-    """To the manifest's dtype, refusing what would change a number by more than rounding."""
-    wanted = np.dtype(spec.dtype)
-    numeric = "b" if wanted.kind == "b" else "iu" if array.dtype.kind in "iu" else "f"
-    if array.dtype.kind not in numeric:
-        raise _not_all(spec)
-    with np.errstate(over="ignore", invalid="ignore"):
-        converted = np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
-    if wanted.kind in "iu" and not np.array_equal(converted, array):
-        raise InvalidInput(f"{spec.name!r}: expected whole numbers in the range of {spec.dtype}")
-    if wanted.kind in "iu" and array.dtype.kind == "f" and (abs(array) >= INEXACT).any():
-        raise InvalidInput(
-            f"{spec.name!r}: whole numbers of 2**53 and more are exact only where all are written "
-            f"as integers, and one here has a decimal point or an exponent, or is out of the range "
-            f"of {spec.dtype}"
-        )
-    return converted
-
-
-def _check_finite(spec: TensorSpec, array: Array) -> None:
-    if array.dtype.kind == "f" and not is_finite(array):
-        raise InvalidInput(f"{spec.name!r}: NaN, infinity, or a number too large for {spec.dtype}")
-
-
-def _check_bools(spec: TensorSpec, array: Array) -> None:
-    if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
-        raise InvalidInput(f"{spec.name!r}: a bool is a byte of 0 or 1")
 
 
 def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
@@ -241,7 +217,7 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
     except NPY_DAMAGE as error:
         raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
     if dtype.hasobject or dtype.kind not in "fiub":
-        raise InvalidInput(f"{spec.name!r}: expected {_wanted(spec)}, got an array of {dtype}")
+        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got an array of {dtype}")
     data = memoryview(body)[file.tell() :]
     if math.prod(shape) * dtype.itemsize != len(data):
         raise InvalidInput(
@@ -254,9 +230,13 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
     rows = array if many else array[np.newaxis]
     # Items of no bytes would cost nothing to claim by the billion.
     if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or (many and rows.size == 0):
-        wanted = f"{_wanted(spec)}, with a leading axis for the items" if many else _wanted(spec)
-        raise InvalidInput(f"{spec.name!r}: expected {wanted}, got shape {list(shape)}")
-    return _convert(spec, rows)
+        if not many:
+            raise misshapen(spec, shape)
+        raise InvalidInput(
+            f"{spec.name!r}: expected {wanted(spec)}, with a leading axis for the items, got shape "
+            f"{list(shape)}"
+        )
+    return convert(spec, rows)
 
 
 def _npy_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -266,12 +246,6 @@ def _npy_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(file, MAX_NPY_HEADER_BYTES)
     raise InvalidInput(f"an .npy file of version {version}; 1.0 and 2.0 are read")
-
-
-def _wanted(spec: TensorSpec) -> str:
-    free = f"0..{spec.free_max}"
-    sizes = ", ".join(free if size == -1 else str(size) for size in spec.item_shape)
-    return f"{spec.dtype} of shape [{sizes}]"
 
 
 def _kind(value: object) -> str:

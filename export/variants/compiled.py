@@ -72,18 +72,20 @@ class Compiled:
         definition = subject.definition
         batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
         free: list[dict[int, Any]] = []
+        named: dict[str, Any] = {}  # axes of one name are one dimension
         for index, spec in enumerate(definition.inputs):
             dims: dict[int, Any] = {0: batch}
-            for axis, size in enumerate(spec.shape[1:], start=1):
-                if size == -1 and spec.free_max > 1:
-                    name = f"input{index}_axis{axis}"
-                    dims[axis] = torch.export.Dim(name, min=1, max=spec.free_max)
+            for at, axis in enumerate(spec.axes, start=1):
+                least = max(1, axis.least)
+                if axis.most > least:
+                    made = torch.export.Dim(f"input{index}_axis{at}", min=least, max=axis.most)
+                    dims[at] = made if axis.name is None else named.setdefault(axis.name, made)
             free.append(dims)
         module = copy.deepcopy(subject.eager).to(self.kind)
         # Sizes of 0 and 1 would be taken for constants: the example is larger on free axes.
         example = tuple(
             torch.zeros(
-                [3, *(min(3, spec.free_max) if size == -1 else size for size in spec.item_shape)],
+                [3, *(max(axis.least, min(3, axis.most)) for axis in spec.axes)],
                 dtype=tensor.dtype,
                 device=self.kind,
             )

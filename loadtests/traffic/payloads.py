@@ -6,13 +6,15 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import orjson
 from PIL import Image
 
+from models.bounds import safe_range
 from models.manifest import PicturePreprocess
 from models.tensors import Array, Arrays, TensorSpec
 
@@ -27,6 +29,8 @@ VARIANTS = 2**64
 ULPS, MOST_ULPS = 8, 256
 HALF_ULPS = 1
 LONG = 64  # a free dimension of an item that must be unlike all others by its integers
+# By what free axes share a size: their name, their place where they are aligned, or nothing.
+_Size: TypeAlias = str | int | tuple[str, int]
 NUMBER = re.compile(rb"-?\d[\d.eE+-]*")
 
 
@@ -74,26 +78,34 @@ class Place:
 def draw_item(
     specs: Sequence[TensorSpec], rng: np.random.Generator, *, aligned: bool = False
 ) -> Arrays:
-    """Normal numbers, or zeros and ones for integers: those are indices into any table.
+    """Normal numbers; integers of the input's range, zeros and ones where it has none.
 
     Args:
         specs: of all inputs.
         rng: draws sizes and numbers.
-        aligned: give free dimensions at the same axis of several inputs one size, as sequences
-            need that belong together.
+        aligned: give free axes without a name one size where they are the same axis of several
+            inputs, as sequences that belong together need.
     """
-    together = _sizes(_least_free_max(specs), rng) if aligned else {}
+    sizes = dict[_Size, int]()
+    bounds = _bounds(specs, aligned=aligned)
     item = dict[str, Array]()
     for spec in specs:
-        sizes = together or _sizes(_least_free_max([spec]), rng)
-        shape = tuple(sizes[at] if n == -1 else n for at, n in enumerate(spec.item_shape))
+        of_axes = _sizes_of(spec, aligned=aligned)
+        for size in of_axes:
+            if size is not None and size not in sizes:
+                sizes[size] = _drawn(*bounds[size], rng)
+        shape = tuple(
+            n if size is None else sizes[size]
+            for n, size in zip(spec.item_shape, of_axes, strict=True)
+        )
         item[spec.name] = _array(spec, shape, rng)
     return item
 
 
 def can_be_aligned(specs: Sequence[TensorSpec]) -> bool:
-    """Whether several inputs have a free dimension at the same axis."""
-    free = [at for spec in specs for at, n in enumerate(spec.item_shape) if n == -1]
+    """Whether several inputs have a free axis without a name in the same place."""
+    sizes = [size for spec in specs for size in _sizes_of(spec, aligned=True)]
+    free = [size for size in sizes if isinstance(size, int)]
     return len(free) > len(set(free))
 
 
@@ -229,47 +241,61 @@ def _text(array: Array) -> bytes:
     return text if array.ndim else text[1:-1]  # contiguous ones have at least one axis
 
 
-def _least_free_max(specs: Sequence[TensorSpec]) -> dict[int, int]:
-    """Axis of a free dimension -> the largest size that it may have in all of these inputs."""
-    least = dict[int, int]()
+def _sizes_of(spec: TensorSpec, *, aligned: bool) -> list[_Size | None]:
+    """What each axis of an item shares its size by; None: it is fixed."""
+    return [
+        None if size != -1 else axis.name or (at if aligned else (spec.name, at))
+        for at, (size, axis) in enumerate(zip(spec.item_shape, spec.axes, strict=True))
+    ]
+
+
+def _bounds(specs: Sequence[TensorSpec], *, aligned: bool) -> dict[_Size, tuple[int, int]]:
+    """The smallest and largest size that all axes take that share it."""
+    bounds = dict[_Size, tuple[int, int]]()
     for spec in specs:
-        for at, n in enumerate(spec.item_shape):
-            if n == -1:
-                least[at] = min(spec.free_max, least.get(at, spec.free_max))
-    return least
+        for axis, size in zip(spec.axes, _sizes_of(spec, aligned=aligned), strict=True):
+            if size is not None:
+                least, most = bounds.get(size, (axis.least, axis.most))
+                bounds[size] = max(least, axis.least), min(most, axis.most)
+    return bounds
 
 
-def _sizes(largest: Mapping[int, int], rng: np.random.Generator) -> dict[int, int]:
-    return {at: min(int(rng.choice(FREE_SIZES)), most) for at, most in largest.items()}
+def _drawn(least: int, most: int, rng: np.random.Generator) -> int:
+    return max(least, min(int(rng.choice(FREE_SIZES)), most))
 
 
 def _array(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "f":
         return np.asarray(rng.standard_normal(shape)).astype(dtype)
-    return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+    low, high = safe_range(spec)
+    return np.asarray(rng.integers(low, high, shape, endpoint=True)).astype(dtype)
 
 
 def discrete_numbers(specs: Sequence[TensorSpec]) -> int:
-    """How many numbers `discrete_item` has, each of them 0 or 1."""
-    return sum(math.prod(shape) for shape in _long_shapes(specs))
+    """How many numbers `discrete_item` has, each of them one of two."""
+    shapes = zip(specs, _long_shapes(specs), strict=True)
+    return sum(math.prod(shape) for spec, shape in shapes if len(set(safe_range(spec))) > 1)
 
 
 def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
     """An item of integers and booleans: the binary digits of a number, the last digit first."""
     item, left = dict[str, Array](), number
     for spec, shape in zip(specs, _long_shapes(specs), strict=True):
-        size = math.prod(shape)
-        digits = [left >> bit & 1 for bit in range(size)]
+        size, (low, high) = math.prod(shape), safe_range(spec)
+        digits = [low + (left >> bit & 1) * (high > low) for bit in range(size)]
         item[spec.name] = np.array(digits).reshape(shape).astype(spec.dtype)
-        left >>= size
+        left >>= size if high > low else 0
     return item
 
 
 def _long_shapes(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
-    """Free dimensions long enough for many different items, where they may be; aligned."""
-    most = _least_free_max(specs)
+    """Free axes long enough for many different items, where they may be; aligned."""
+    bounds = _bounds(specs, aligned=True)
     return [
-        tuple(min(LONG, most[at]) if n == -1 else n for at, n in enumerate(spec.item_shape))
+        tuple(
+            n if size is None else max(bounds[size][0], min(LONG, bounds[size][1]))
+            for n, size in zip(spec.item_shape, _sizes_of(spec, aligned=True), strict=True)
+        )
         for spec in specs
     ]

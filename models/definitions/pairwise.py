@@ -9,7 +9,9 @@ from torch import nn
 
 from models.definitions.definition import Definition
 from models.manifest import TensorCodecSpec
-from models.tensors import Arrays, TensorSpec
+from models.tensors import Arrays, Dimension, TensorSpec
+
+P, Q = Dimension(name="p", most=256), Dimension(name="q", most=256)
 
 
 class Pairwise(nn.Module):
@@ -48,8 +50,8 @@ def _example() -> JsonValue:
 DEFINITION = Definition(
     description="Squared pairwise distances of two sets of points in the plane.",
     inputs=(
-        TensorSpec(name="a", dtype="float32", shape=(-1, -1, 2), free_max=256),
-        TensorSpec(name="b", dtype="float32", shape=(-1, -1, 2), free_max=256),
+        TensorSpec(name="a", dtype="float32", shape=(-1, -1, 2), dimensions=(P,)),
+        TensorSpec(name="b", dtype="float32", shape=(-1, -1, 2), dimensions=(Q,)),
     ),
     outputs=(TensorSpec(name="distances", dtype="float32", shape=(-1, -1, -1)),),
     codec=TensorCodecSpec(),

@@ -141,7 +141,8 @@ def seeds() -> Iterator[bytes]:
 WORDS = (
     *(b'"schema_version":2', b'"model"', b'"inputs"', b'"outputs"', b'"shape"', b'"dtype"'),
     *(b'"data"', b'"golden"', b'"codec"', b'"kind"', b'"labels"', b'"scores"', b'"plan"'),
-    *(b'"variants"', b'"files"', b'"sha256"', b'"bytes"', b'"free_max"', b'"float16"', b'"int8"'),
+    *(b'"variants"', b'"files"', b'"sha256"', b'"bytes"', b'"float16"', b'"int8"'),
+    *(b'"dimensions"', b'"least"', b'"most"', b'"minimum"', b'"maximum"', b'"free_max"'),
     *(b"null", b"true", b"[]", b"{}", b"[-1,-1]", b"1e999", b"NaN", b"-1", b"[" * 64, b'"\\ud800"'),
     *(
         b"1000000000000000000000000000000",

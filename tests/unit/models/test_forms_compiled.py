@@ -25,6 +25,7 @@ from models.forms import (
     load_form,
 )
 from models.packages import Packages, growth_per_reload, load_package
+from models.tensors import Dimension
 from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
 from tests.unit.models.manifests import spec
 
@@ -133,7 +134,9 @@ class Recorder:
 
 class TestCompiledRefusals:
     a = spec("a", shape=(-1, 2))
-    b = spec("b", "int64", shape=(-1, 3, -1)).model_copy(update={"free_max": 4})
+    b = spec("b", "int64", shape=(-1, 3, -1)).model_copy(
+        update={"dimensions": (Dimension(most=4),)}
+    )
 
     @pytest.mark.parametrize(
         ("tensors", "message"),

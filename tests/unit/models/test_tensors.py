@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from pydantic import ValidationError
 
-from models.tensors import Array, EncodedArray, Part, TensorSpec, Tolerance, stack
+from models.tensors import Array, Dimension, EncodedArray, Part, TensorSpec, Tolerance, stack
 from tests.unit.models.manifests import spec
 
 SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -28,7 +28,7 @@ class TestTensorSpec:
         ("shape", "item", "fits"),
         [
             ((-1, -1, 3), (8, 3), True),
-            ((-1, -1, 3), (9, 3), False),  # larger than free_max
+            ((-1, -1, 3), (9, 3), False),  # larger than it may be
             ((-1, -1, 3), (8, 4), False),
             ((-1, 9), (9,), True),  # fixed axes know no limit
             ((-1, -1, -1), (8, 9), False),
@@ -40,8 +40,14 @@ class TestTensorSpec:
     def test_takes_what_fits_and_is_not_too_large(
         self, shape: tuple[int, ...], item: tuple[int, ...], fits: bool
     ) -> None:
-        limited = TensorSpec(name="x", dtype="float32", shape=shape, free_max=8)
+        free = (Dimension(most=8),) * shape[1:].count(-1)
+        limited = TensorSpec(name="x", dtype="float32", shape=shape, dimensions=free)
         assert limited.takes(item) is fits
+
+    def test_an_axis_may_be_too_short_as_well(self) -> None:
+        bounds = Dimension(name="h", least=7, most=9)
+        limited = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), dimensions=(bounds,))
+        assert [size for size in range(12) if limited.takes((size, 2))] == [7, 8, 9]
 
     def test_the_item_is_what_follows_the_batch(self) -> None:
         assert spec(shape=(-1, 2, -1)).item_shape == (2, -1)
@@ -54,7 +60,43 @@ class TestTensorSpec:
 
     def test_a_free_axis_holds_at_least_one(self) -> None:
         with pytest.raises(ValidationError, match="greater than or equal to 1"):
-            TensorSpec(name="x", dtype="float32", shape=(-1, -1), free_max=0)
+            Dimension(most=0)
+
+    @pytest.mark.parametrize(
+        ("fields", "bounds"),
+        [
+            ({"shape": (-1, -1, 2, -1), "free_max": 8}, [(0, 8), (2, 2), (0, 8)]),
+            ({"shape": (-1, -1), "free_max": 1024}, [(0, 1024)]),
+            ({"shape": (-1, 3), "free_max": 8}, [(3, 3)]),
+            ({"shape": (-1, -1)}, [(0, 1024)]),
+        ],
+    )
+    def test_manifests_of_before_there_were_dimensions_are_read(
+        self, fields: dict[str, object], bounds: list[tuple[int, int]]
+    ) -> None:
+        old = TensorSpec.model_validate({"name": "x", "dtype": "float32", **fields})
+        assert [(axis.least, axis.most) for axis in old.axes] == bounds
+        assert TensorSpec.model_validate_json(old.model_dump_json()) == old
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"shape": [-1, -1], "free_max": 0}, "greater than or equal to 1"),
+            ({"shape": [-1, -1], "free_max": "8"}, "Extra inputs"),
+            ({"shape": [-1, -1], "dimensions": [{}, {}]}, "'x': 2 dimensions for 1 free axes"),
+            ({"shape": [-1, 2], "dimensions": [{}]}, "'x': 1 dimensions for 0 free axes"),
+            ({"shape": [-1, -1], "dimensions": [{"least": 5, "most": 4}]}, "5 to 4: there are"),
+            ({"shape": [-1, -1], "dimensions": [{"name": "a b"}]}, "should match pattern"),
+            ({"shape": [-1], "dtype": "float32", "minimum": 0}, "only integers have a range"),
+            ({"shape": [-1], "dtype": "bool", "maximum": 1}, "only integers have a range"),
+            ({"shape": [-1], "minimum": 3, "maximum": 2}, "the range 3..2 is empty, or not one of"),
+            ({"shape": [-1], "dtype": "int8", "maximum": 200}, "of int8, which is -128..127"),
+            ({"shape": [-1], "dtype": "uint8", "minimum": -1}, "of uint8, which is 0..255"),
+        ],
+    )
+    def test_bounds_that_make_no_sense(self, fields: dict[str, object], message: str) -> None:
+        with pytest.raises(ValidationError, match=re.escape(message)):
+            TensorSpec.model_validate({"name": "x", "dtype": "int64", **fields})
 
     def test_parts_are_immutable_and_know_their_names_only(self) -> None:
         part: Part = spec()

@@ -12,7 +12,7 @@ from app.api.payloads import JSON, MAX_UNCOUNTED_BYTES, check_length, read_items
 from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
-from models.tensors import TensorSpec
+from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 
 CODEC = TensorCodec(make_manifest([spec("x", shape=(-1, 2))]))
@@ -141,10 +141,7 @@ class TestMarks:
         def nested(sizes: list[int]) -> object:
             return [nested(sizes[1:])] * sizes[0] if sizes else 0
 
-        items = {
-            each.name: nested([each.free_max if n == -1 else n for n in each.item_shape])
-            for each in specs
-        }
+        items = {each.name: nested([axis.most for axis in each.axes]) for each in specs}
         return items if len(items) > 1 else items["x"]
 
     @pytest.mark.parametrize("specs", INPUTS)
@@ -196,4 +193,7 @@ class TestMarks:
 
 def small_free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """With free dimensions of a size that a test can write."""
-    return tuple(each.model_copy(update={"free_max": 60}) for each in specs)
+    most = Dimension(most=60)
+    return tuple(
+        each.model_copy(update={"dimensions": (most,) * each.shape[1:].count(-1)}) for each in specs
+    )

@@ -53,6 +53,12 @@ class TestTaken:
             (1.5, "float64", ()),
             (7, "int8", ()),
             (True, "bool", ()),
+            (1, "bool", ()),
+            ([1, 0], "bool", (2,)),
+            ([1.0, -0.0], "bool", (2,)),
+            ([True, 0], "bool", (2,)),
+            ([[0, 1], [1, 0]], "bool", (2, 2)),
+            ([[]], "bool", (1, -1)),
             ([True, False], "bool", (2,)),
             ([-128, 127], "int8", (2,)),
             ([0, 255], "uint8", (2,)),
@@ -184,9 +190,21 @@ class TestRefused:
         with pytest.raises(InvalidInput, match=f"too large for {dtype}"):
             decode([value], dtype, (1,))
 
-    @pytest.mark.parametrize("value", [[1, 0], [1.0, 0.0], ["true", "false"], [None, True]])
-    def test_booleans_are_booleans(self, value: object) -> None:
-        with pytest.raises(InvalidInput, match="not all true or false"):
+    @pytest.mark.parametrize(
+        "value",
+        [
+            [2, 0],
+            [-1, 1],
+            [0.5, 1],
+            [True, 2],
+            ["yes", "no"],
+            [None, True],
+            [2**64, 0],
+            [10**400, 0],
+        ],
+    )
+    def test_bools_are_true_false_0_or_1(self, value: object) -> None:
+        with pytest.raises(InvalidInput, match=r"not all true, false, 0 or 1$"):
             decode(value, "bool", (2,))
 
 

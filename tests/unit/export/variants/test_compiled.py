@@ -23,7 +23,7 @@ from models.definitions.definition import Definition
 from models.forms import Forward
 from models.manifest import Manifest
 from models.processor import cpu_flags, machine
-from models.tensors import Arrays, TensorSpec
+from models.tensors import Arrays, Dimension, TensorSpec
 from tests.unit.export.definitions import Branching, definition, loaded, proved, subject
 
 ROOT = Path(__file__).parents[4]
@@ -53,8 +53,8 @@ def _short(rng: np.random.Generator, batch: int) -> Arrays:
 SHORT = definition(
     Sum,
     inputs=(
-        TensorSpec(name="a-b", dtype="float32", shape=(-1, -1), free_max=1),
-        TensorSpec(name="a_b", dtype="float32", shape=(-1, -1), free_max=2),
+        TensorSpec(name="a-b", dtype="float32", shape=(-1, -1), dimensions=(Dimension(most=1),)),
+        TensorSpec(name="a_b", dtype="float32", shape=(-1, -1), dimensions=(Dimension(most=2),)),
     ),
     train=None,
     random_inputs=_short,

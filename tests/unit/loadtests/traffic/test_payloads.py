@@ -27,7 +27,7 @@ from loadtests.traffic.payloads import (
     vary_picture,
 )
 from models.manifest import PicturePreprocess
-from models.tensors import Arrays, TensorSpec
+from models.tensors import Arrays, Dimension, TensorSpec
 
 
 def specs(*inputs: tuple[str, str, list[int]]) -> list[TensorSpec]:
@@ -62,14 +62,14 @@ def test_free_dimensions_vary_within_their_sizes() -> None:
 
 
 def test_free_dimensions_are_never_larger_than_they_may_be() -> None:
-    spec = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), free_max=3)
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), dimensions=(Dimension(most=3),))
     shapes = {draw_item([spec], np.random.default_rng(seed))["x"].shape for seed in range(50)}
     assert shapes == {(1, 2), (2, 2), (3, 2)}
 
 
 def test_aligned_inputs_have_one_size_at_each_axis() -> None:
     left = TensorSpec(name="l", dtype="int64", shape=(-1, -1, -1))
-    right = TensorSpec(name="r", dtype="bool", shape=(-1, -1, 5), free_max=4)
+    right = TensorSpec(name="r", dtype="bool", shape=(-1, -1, 5), dimensions=(Dimension(most=4),))
     assert can_be_aligned([left, right])
     assert not can_be_aligned([left])
     assert not can_be_aligned([right, TensorSpec(name="z", dtype="bool", shape=(-1, 5, -1))])

@@ -1,0 +1,123 @@
+"""The numbers of an item: made of the dtype that the manifest says, and within its limits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.codecs.base import at_index
+from app.codecs.numbers import is_finite
+from app.errors import Detail, InvalidInput
+from app.types import Array
+from models.bounds import out_of_range
+from models.tensors import Axis, TensorSpec
+
+INEXACT = 2**53  # from here on a float may stand for another whole number than was written
+
+
+def wanted(spec: TensorSpec) -> str:
+    """What an item of an input is, for messages."""
+    sizes = map(_wanted_size, spec.item_shape, spec.axes)
+    return f"{spec.dtype} of shape [{', '.join(sizes)}]"
+
+
+def _wanted_size(size: int, axis: Axis) -> str:
+    if size != -1:
+        return str(size)
+    return f"{axis.name} " * (axis.name is not None) + f"{axis.least}..{axis.most}"
+
+
+def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidInput:
+    """The error for an item of this shape; `details` has the size that is too small or too large.
+
+    Only of free axes, where the number of axes is right.
+    """
+    details: list[Detail] = []
+    if spec.accepts(shape):
+        for got, axis in zip(shape, spec.axes, strict=True):
+            limit = min(max(got, axis.least), axis.most)
+            if got != limit:
+                details.append({"input": spec.name, "got": got, "limit": limit})
+    return InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got shape {list(shape)}", details)
+
+
+def not_all(spec: TensorSpec) -> InvalidInput:
+    """The error for values of another kind than the input's."""
+    kind = "true, false, 0 or 1" if spec.dtype == "bool" else "numbers (or some too large)"
+    return InvalidInput(
+        f"{spec.name!r}: expected {wanted(spec)}, got values that are not all {kind}"
+    )
+
+
+def convert(spec: TensorSpec, array: Array) -> Array:
+    """To the manifest's dtype, refusing what would change a number by more than rounding."""
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        if array.dtype.kind != "b" and not _are_0_or_1(array):
+            raise not_all(spec)
+    elif array.dtype.kind not in "iuf":
+        raise not_all(spec)
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+    if dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise InvalidInput(f"{spec.name!r}: expected whole numbers in the range of {spec.dtype}")
+    if dtype.kind in "iu" and array.dtype.kind == "f" and (abs(array) >= INEXACT).any():
+        raise InvalidInput(
+            f"{spec.name!r}: whole numbers of 2**53 and more are exact only where all are written "
+            f"as integers, and one here has a decimal point or an exponent, or is out of the range "
+            f"of {spec.dtype}"
+        )
+    return converted
+
+
+def _are_0_or_1(array: Array) -> bool:
+    return array.dtype.kind in "iuf" and bool(((array == 0) | (array == 1)).all())
+
+
+def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
+    """See that floats are finite, bools bytes of 0 or 1, and integers in the input's range.
+
+    Args:
+        spec: of the input.
+        array: of its dtype.
+        many: axis 0 is that of items; the error names the first wrong one by its index.
+
+    Raises:
+        InvalidInput: with the number and its limit.
+    """
+    if array.dtype.kind == "f":
+        if not is_finite(array):
+            problem = f"NaN, infinity, or a number too large for {spec.dtype}"
+            raise _wrong(spec, problem, _first(~np.isfinite(array)), many)
+    elif array.dtype.kind == "b":
+        octets = array.view(np.uint8)
+        if octets.max(initial=0) > 1:
+            place = _first(octets > 1)
+            problem = f"a bool is a byte of 0 or 1, got {octets[place]}"
+            raise _wrong(spec, problem, place, many, got=int(octets[place]), limit=1)
+    elif out_of_range(spec, array) is not None:
+        raise _out_of_range(spec, array, many)
+
+
+def _out_of_range(spec: TensorSpec, array: Array, many: bool) -> InvalidInput:
+    whole = np.iinfo(spec.dtype)
+    least = whole.min if spec.minimum is None else spec.minimum
+    most = whole.max if spec.maximum is None else spec.maximum
+    place = _first((array < least) | (array > most))
+    got = int(array[place])
+    low, high = ("" if each is None else each for each in (spec.minimum, spec.maximum))
+    problem = f"expected whole numbers in {low}..{high}, got {got}"
+    return _wrong(spec, problem, place, many, got=got, limit=least if got < least else most)
+
+
+def _first(wrong: Array) -> tuple[int, ...]:
+    return tuple(np.argwhere(wrong)[0].tolist())
+
+
+def _wrong(
+    spec: TensorSpec, problem: str, place: tuple[int, ...], many: bool, **numbers: int
+) -> InvalidInput:
+    """The error for a number; `many`: its place begins with the index of its item."""
+    axes = list(place[many:])
+    at = f" at {axes}" if axes else ""
+    error = InvalidInput(f"{spec.name!r}: {problem}{at}", [{"input": spec.name, **numbers}])
+    return at_index(place[0], error) if many else error

@@ -1,0 +1,109 @@
+"""What an item must be beyond its dtypes and shapes: integers of a range, sizes that are shared.
+
+Axes of one name have one size in an item, in whichever inputs they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from models.tensors import Array, Dimension, TensorSpec
+
+
+class Place(NamedTuple):
+    """An axis of an item: of which input, and which of its axes."""
+
+    input: str
+    axis: int
+
+
+class Mismatch(NamedTuple):
+    """Two axes of one name that differ in size."""
+
+    name: str
+    first: Place
+    size: int
+    second: Place
+    other_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"axis {self.second.axis} has size {self.other_size}, but axis {self.first.axis} of "
+            f"{self.first.input!r} has size {self.size}: both are {self.name!r} and must be equal"
+        )
+
+
+def check_same_bounds(specs: Sequence[TensorSpec]) -> None:
+    """See that axes of one name have the same bounds, in all inputs.
+
+    Raises:
+        ValueError: naming the first that do not.
+    """
+    known: dict[str, Dimension] = {}
+    for spec in specs:
+        for each in spec.dimensions:
+            if each.name is not None and known.setdefault(each.name, each) != each:
+                other = known[each.name]
+                raise ValueError(
+                    f"{each.name!r} has sizes of {other.least} to {other.most} in one place and "
+                    f"of {each.least} to {each.most} in another; one name has one size"
+                )
+
+
+def shared_axes(specs: Sequence[TensorSpec]) -> dict[str, list[Place]]:
+    """The names that several axes have, and which axes those are."""
+    places: dict[str, list[Place]] = {}
+    for spec in specs:
+        for at, axis in enumerate(spec.axes):
+            if axis.name is not None:
+                places.setdefault(axis.name, []).append(Place(spec.name, at))
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def mismatch(
+    shared: Mapping[str, Sequence[Place]], shapes: Mapping[str, Sequence[int]]
+) -> Mismatch | None:
+    """The first two axes of one name that differ in size; None: all are equal.
+
+    Args:
+        shared: as `shared_axes` gives it.
+        shapes: input name -> shape of an item, of the right number of axes.
+    """
+    for name, (first, *others) in shared.items():
+        size = shapes[first.input][first.axis]
+        for place in others:
+            other_size = shapes[place.input][place.axis]
+            if other_size != size:
+                return Mismatch(name, first, size, place, other_size)
+    return None
+
+
+def out_of_range(spec: TensorSpec, array: Array) -> int | None:
+    """The smallest or the largest number of an array, where that is out of the input's range."""
+    if array.size == 0:
+        return None
+    if spec.minimum is not None and (smallest := int(array.min())) < spec.minimum:
+        return smallest
+    if spec.maximum is not None and (largest := int(array.max())) > spec.maximum:
+        return largest
+    return None
+
+
+def safe_range(spec: TensorSpec) -> tuple[int, int]:
+    """The smallest and largest number to draw for an input of integers or bools.
+
+    Its range; where one end is open, two numbers of it next to 0, for what the model takes further
+    off is not known: integers may be indices into a table.
+    """
+    if spec.dtype == "bool":
+        return 0, 1
+    whole = np.iinfo(spec.dtype)
+    least = int(whole.min) if spec.minimum is None else spec.minimum
+    most = int(whole.max) if spec.maximum is None else spec.maximum
+    if spec.minimum is not None and spec.maximum is not None:
+        return least, most
+    low = min(max(0, least), max(least, most - 1))
+    return low, min(low + 1, most)

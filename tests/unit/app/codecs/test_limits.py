@@ -1,0 +1,173 @@
+"""What a manifest says of ranges, sizes and shared sizes: refused by every way in, with numbers."""
+
+from __future__ import annotations
+
+import io
+
+import jsonschema_rs
+import numpy as np
+import orjson
+import pytest
+
+from app.api.payloads import read_items
+from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.tensor import TensorCodec
+from app.errors import InvalidInput
+from app.types import Array
+from models.tensors import Dimension, TensorSpec
+from tests.unit.models.manifests import make_manifest
+
+SEQ, N = Dimension(name="seq", least=1, most=4), Dimension(name="n", most=4)
+IDS = TensorSpec(name="ids", dtype="int64", shape=(-1, 3), minimum=0, maximum=49)
+FREE = IDS.model_copy(update={"shape": (-1, -1), "dimensions": (SEQ,)})
+MASK = TensorSpec(name="mask", dtype="bool", shape=(-1, -1), dimensions=(SEQ,))
+SQUARE = TensorSpec(name="links", dtype="float32", shape=(-1, -1, -1), dimensions=(N, N))
+JSON = "application/json"
+
+
+def npy(value: object) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.array(value))
+    return buffer.getvalue()
+
+
+def raw(value: object) -> bytes:
+    return np.array(value, "<i8").tobytes()
+
+
+def read(specs: list[TensorSpec], body: bytes, media_type: str, *, many: bool) -> list[Array]:
+    codec = TensorCodec(make_manifest(specs))
+    items = read_items(codec, media_type, body, many=many, max_items=8)
+    return [next(iter(item.arrays.values())) for item in items]
+
+
+def refused(specs: list[TensorSpec], body: bytes, media_type: str, *, many: bool) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        read(specs, body, media_type, many=many)
+    return caught.value
+
+
+WAYS = {
+    "nested": lambda item: (JSON, orjson.dumps({"input": item})),
+    "by name": lambda item: (JSON, orjson.dumps({"input": {"ids": item}})),
+    "floats": lambda item: (JSON, orjson.dumps({"input": [float(each) for each in item]})),
+    "raw": lambda item: (OCTET_STREAM, raw(item)),
+    "npy": lambda item: (NPY, npy(item)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+class TestRanges:
+    @pytest.mark.parametrize("item", [[0, 1, 49], [49, 49, 0]])
+    def test_its_ends_are_in_it(self, way: str, item: list[int]) -> None:
+        media_type, body = WAYS[way](item)
+        assert read([IDS], body, media_type, many=False)[0].tolist() == item
+
+    @pytest.mark.parametrize(
+        ("item", "got", "limit", "at"),
+        [([0, 300, 1], 300, 49, 1), ([-1, 0, 0], -1, 0, 0), ([50, -(2**40), 0], 50, 49, 0)],
+    )
+    def test_the_number_the_range_and_the_place_are_told(
+        self, way: str, item: list[int], got: int, limit: int, at: int
+    ) -> None:
+        media_type, body = WAYS[way](item)
+        error = refused([IDS], body, media_type, many=False)
+        assert str(error) == f"'ids': expected whole numbers in 0..49, got {got} at [{at}]"
+        assert error.details == ({"input": "ids", "got": got, "limit": limit},)
+
+
+BATCHES = {
+    "nested": lambda items: (JSON, orjson.dumps({"inputs": items})),
+    "raw": lambda items: (OCTET_STREAM, raw(items)),
+    "npy": lambda items: (NPY, npy(items)),
+}
+
+
+@pytest.mark.parametrize("way", BATCHES)
+def test_of_a_batch_the_first_wrong_item_is_named(way: str) -> None:
+    media_type, body = BATCHES[way]([[1, 2, 3], [1, 50, 51], [-9, 0, 0]])
+    error = refused([IDS], body, media_type, many=True)
+    problem = "'ids': expected whole numbers in 0..49, got 50 at [1]"
+    assert str(error) == f"inputs[1]: {problem}"
+    wanted = {"index": 1, "problem": problem, "input": "ids", "got": 50, "limit": 49}
+    assert error.details == (wanted,)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [([1, 2], "'x': NaN, infinity, or a number too large for float32 at [0]")],
+)
+def test_raw_floats_that_are_not_finite_are_named_by_their_item(
+    numbers: list[float], told: str
+) -> None:
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
+    body = np.array([numbers, [np.nan, 1]], "<f4").tobytes()
+    error = refused([spec], body, OCTET_STREAM, many=True)
+    assert str(error) == f"inputs[1]: {told}"
+    assert error.details[0]["index"] == 1
+
+
+@pytest.mark.parametrize(
+    ("item", "told", "numbers"),
+    [
+        ([0] * 5, "'ids': expected int64 of shape [seq 1..4], got shape [5]", (5, 4)),
+        ([], "'ids': expected int64 of shape [seq 1..4], got shape [0]", (0, 1)),
+        ([[0]], "'ids': expected int64 of shape [seq 1..4], got shape [1, 1]", None),
+    ],
+)
+@pytest.mark.parametrize("way", ["nested", "npy"])
+def test_sizes_have_bounds(
+    item: list[object], told: str, numbers: tuple[int, int] | None, way: str
+) -> None:
+    media_type, body = WAYS[way](item)
+    error = refused([FREE], body, media_type, many=False)
+    assert str(error) == told
+    got = [(each["got"], each["limit"]) for each in error.details]
+    assert got == ([] if numbers is None else [numbers])
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_inputs_that_share_a_size(many: bool) -> None:
+    right, wrong = {"ids": [1, 2], "mask": [1, 0]}, {"ids": [1, 2], "mask": [1, 0, 1]}
+    body = orjson.dumps({"inputs": [right, wrong]} if many else {"input": wrong})
+    error = refused([FREE, MASK], body, JSON, many=many)
+    problem = (
+        "'mask': axis 0 has size 3, but axis 0 of 'ids' has size 2: both are 'seq' and must be "
+        "equal"
+    )
+    assert str(error) == ("inputs[1]: " if many else "") + problem
+    index = {"index": 1, "problem": problem} if many else {}
+    assert error.details == ({**index, "input": "mask", "got": 3, "limit": 2},)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body", "many"),
+    [
+        (JSON, b'{"input": [[1, 2, 3], [4, 5, 6]]}', False),
+        (JSON, b'{"inputs": [[[1, 2, 3], [4, 5, 6]]]}', True),
+        (NPY, npy(np.zeros((2, 3))), False),
+        (NPY, npy(np.zeros((5, 2, 3))), True),
+    ],
+)
+def test_one_input_that_must_be_square(media_type: str, body: bytes, many: bool) -> None:
+    told = str(refused([SQUARE], body, media_type, many=many))
+    assert "'links': axis 1 has size 3, but axis 0 of 'links' has size 2" in told
+    assert read([SQUARE], npy(np.zeros((2, 2))), NPY, many=False)[0].shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "valid"),
+    [([0, 49, 1], True), ([0, 50, 1], False), ([-1, 0, 1], False), ([0, 1], False)],
+)
+def test_the_document_has_the_range(value: object, valid: bool) -> None:
+    schema = dict(TensorCodec(make_manifest([IDS])).item_schema())
+    assert jsonschema_rs.is_valid(schema, value) is valid
+
+
+@pytest.mark.parametrize(
+    ("value", "valid"), [([0], True), ([0] * 4, True), ([], False), ([0] * 5, False)]
+)
+def test_the_document_has_the_sizes(value: object, valid: bool) -> None:
+    schema = dict(TensorCodec(make_manifest([FREE])).item_schema())
+    assert jsonschema_rs.is_valid(schema, value) is valid
+    assert "seq: " in orjson.dumps(schema).decode()
