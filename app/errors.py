@@ -192,9 +192,20 @@ class ItemFailed(TorchlaneError):
 
 
 class BackendFailed(ItemFailed):
-    """The model, or every replica that tried, failed on this item."""
+    """The model, or every replica that tried, failed on this item.
+
+    Args:
+        message: which of the two.
+        details: for programs.
+        reason: what the model said: it may hold paths, code or data, and is told to nobody but
+            where that was asked for.
+    """
 
     code = "backend_failed"
+
+    def __init__(self, message: str, details: Sequence[Detail] = (), reason: str = "") -> None:
+        super().__init__(message, details)
+        self.reason = reason
 
 
 class NonFiniteOutput(ItemFailed):

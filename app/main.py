@@ -142,6 +142,7 @@ def create_app(
         timeout_s=settings.request_timeout_ms / 1000,
         head_timeout_s=settings.head_timeout_s,
         open_metrics=settings.open_metrics,
+        show_model_errors=settings.show_model_errors,
     )
     bodies = BodyMemory(settings.bodies_limit_bytes)
     metrics.bodies_limit.set(bodies.limit)

@@ -189,6 +189,8 @@ class Settings(BaseSettings):
     """Origins whose scripts may call from a browser: `https://example.com`; `*`: any."""
     head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)
     """Seconds for the head of a request, from the connection's start or its first byte."""
+    show_model_errors: bool = False
+    """Whether answers hold what a model says of an item that it fails on: it may name paths."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe messages that are written."""
     log_format: Literal["console", "json"] = "console"

@@ -42,6 +42,7 @@ COMPILED = (
     "app/engine/batch_times.py",
     "app/engine/batching.py",
     "app/engine/cache.py",
+    "app/engine/complaints.py",
     "app/engine/dispatch.py",
     "app/engine/engine.py",
     "app/engine/forecast.py",

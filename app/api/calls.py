@@ -15,7 +15,7 @@ from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import NOT_PARSED, Remembered
 from app.api.payloads import JSON, check_length, read_items
-from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer
+from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer, shown
 from app.api.service import Service
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ModelNotFound
@@ -96,8 +96,8 @@ class Call:
         self._remembered: Remembered | None = None
         self._submission: Submission | None = None
 
-    def begin(self, body: bytes) -> Submission:
-        """Decode the body and hand its items to the engine.
+    def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
+        """Decode the body and hand its items to the engine, which may put the id into the log.
 
         Raises:
             TorchlaneError: refused; nothing was queued.
@@ -129,7 +129,9 @@ class Call:
         items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
         self._asks_for(len(items))
         self._decoded = time.perf_counter()
-        self._submission = service.engine.submit(model.id, items, self.deadline, self._lag_s)
+        self._submission = service.engine.submit(
+            model.id, items, self.deadline, self._lag_s, request_id
+        )
         return self._submission
 
     def answer(self) -> RawAnswer:
@@ -149,8 +151,10 @@ class Call:
         if media_type == JSON:
             content = self._json(answer)
         else:
-            check_answer(answer.outcomes, self._service.limits.max_answer_bytes)
-            content = binary_answer(self._model, media_type, answer.outcomes, many=self._many)
+            limits = self._service.limits
+            check_answer(answer.outcomes, limits.max_answer_bytes)
+            outcomes = shown(answer.outcomes) if limits.show_model_errors else answer.outcomes
+            content = binary_answer(self._model, media_type, outcomes, many=self._many)
         timing = _server_timing(
             self._decoded - self._arrived, answer, time.perf_counter() - answered
         )
@@ -174,8 +178,10 @@ class Call:
     def _json(self, answer: Answer) -> bytes:
         if self._remembered is not None:
             return self._remembered.content
-        check_answer(answer.outcomes, self._service.limits.max_answer_bytes)
-        content = json_answer(self._model, answer.outcomes, many=self._many)
+        limits = self._service.limits
+        check_answer(answer.outcomes, limits.max_answer_bytes)
+        outcomes = shown(answer.outcomes) if limits.show_model_errors else answer.outcomes
+        content = json_answer(self._model, outcomes, many=self._many)
         if self._digest is not None and answer.cache.hit == len(answer.outcomes):
             keys = self._submission.keys if self._submission is not None else ()
             self._service.memo.put(self._digest, Remembered(tuple(keys), content))

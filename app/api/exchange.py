@@ -133,7 +133,7 @@ class Exchange:
         body = b"".join(self._body)  # most come in one piece: it is not copied
         self._let_go()
         try:
-            submission = self._call.begin(body)
+            submission = self._call.begin(body, self._request_id)
         except Exception as error:
             self._fail(error)
             return

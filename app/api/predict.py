@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
-from app.api.errors import ROUTE, RawAnswer, error_answer
+from app.api.errors import REQUEST_ID, ROUTE, RawAnswer, error_answer
 from app.api.payloads import check_length
 from app.api.service import Service
 from app.engine.submission import Submission
@@ -60,7 +60,7 @@ class PredictionApp:
                 body = await _read_body(receive, service.limits.max_body_bytes, service.bodies)
         except TimeoutError as error:
             raise DeadlineExceeded(BODY_LATE) from error
-        submission = call.begin(body)
+        submission = call.begin(body, scope[REQUEST_ID].encode("ascii"))
         del body  # it may be a thousand times as large as what waits now
         await _until_settled(receive, submission)
         return call.answer()

@@ -9,7 +9,7 @@ import orjson
 
 from app.api.payloads import JSON
 from app.codecs.base import NPY, OCTET_STREAM
-from app.errors import Detail, ItemFailed, PayloadTooLarge
+from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
 from app.loaded import LoadedModel
 from app.types import Arrays, Outcome
 
@@ -54,6 +54,16 @@ def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
         )
 
 
+def shown(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Outcomes, with what the model said in the details of those that it failed on."""
+    return [
+        BackendFailed(str(each), [{"model_error": each.reason}])
+        if isinstance(each, BackendFailed) and each.reason
+        else each
+        for each in outcomes
+    ]
+
+
 def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) -> bytes:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item has its place.
 
@@ -64,7 +74,10 @@ def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) 
     places: list[object] = []
     for outcome in outcomes:
         if isinstance(outcome, ItemFailed):
-            places.append({"error": str(outcome), "code": outcome.code})
+            place: dict[str, object] = {"error": str(outcome), "code": outcome.code}
+            if outcome.details:
+                place["details"] = outcome.details
+            places.append(place)
         else:
             places.append(model.codec.encode(outcome))
             predicted = True
@@ -95,5 +108,8 @@ def _failed(outcomes: Sequence[Outcome]) -> ItemFailed:
     first = failures[0][1]
     if len(outcomes) == 1:
         return first
-    details: list[Detail] = [{"index": index, "code": each.code} for index, each in failures]
+    details: list[Detail] = [
+        {"index": index, "code": each.code, **(each.details[0] if each.details else {})}
+        for index, each in failures
+    ]
     return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)

@@ -48,6 +48,9 @@ class FailedItem(BaseModel):
 
     error: str
     code: Literal["backend_failed", "non_finite_output"]
+    details: list[dict[str, str | int | float]] = Field(
+        default=[], description="`model_error`, where TORCHLANE_SHOW_MODEL_ERRORS is set"
+    )
 
 
 class PredictAnswer(BaseModel):

@@ -22,6 +22,7 @@ class RequestLimits:
         timeout_s: a request's time where it does not say; also the most it may say.
         head_timeout_s: in which its head must come.
         open_metrics: whether GET /metrics asks for no key.
+        show_model_errors: whether answers hold what a model says of an item that it fails on.
     """
 
     max_body_bytes: int
@@ -30,6 +31,7 @@ class RequestLimits:
     timeout_s: float
     head_timeout_s: float
     open_metrics: bool
+    show_model_errors: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ LOG = structlog.get_logger(__name__)
 # Takes what became of a ticket: its outcome (None: nobody wants one any more), and the seconds that
 # it waited and computed.
 Settle: TypeAlias = Callable[[Line, Ticket, Outcome | None, float, float], None]
+# The labels of the requests that wait for any of these, the oldest request first.
+Labels: TypeAlias = Callable[[Sequence[Ticket]], Sequence[bytes]]
 
 
 class Dispatcher:
@@ -41,6 +43,7 @@ class Dispatcher:
         replicas: all there are.
         clock: the engine's.
         settle: takes every outcome, exactly once per ticket.
+        labels: says who waits.
         metrics: where to count what replicas run.
         block_s: for a batch that is expected to take less, the event loop stands still until it is
             there; see `EngineConfig`.
@@ -51,9 +54,11 @@ class Dispatcher:
         replicas: list[Replica],
         clock: Clock,
         settle: Settle,
+        labels: Labels,
         metrics: Metrics,
         block_s: float = 0.0,
     ) -> None:
+        self._labels = labels
         self._replicas = replicas
         self._clock = clock
         self._settle = settle
@@ -314,9 +319,15 @@ class Dispatcher:
             pace.out_of_memory(report.out_of_memory_at, self._clock.now())
             name = replica.name
             LOG.warning("batch_limit_lowered", model=str(line.model), replica=name, items=pace.most)
-        if report.errors:  # once a batch: a flood of bad items must not become a flood of logs
-            first = str(report.errors[0])
-            LOG.error("model_failed", model=str(line.model), items=len(report.errors), first=first)
+        if report.errors:  # before they are settled: then nobody waits any more
+            failed = [
+                ticket
+                for ticket, outcome in zip(tickets, report.outcomes, strict=True)
+                if isinstance(outcome, BackendFailed)
+            ]
+            line.complaints.write(
+                line.model, report.errors, self._labels(failed), self._clock.now()
+            )
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
         computed = 0
@@ -332,8 +343,8 @@ class Dispatcher:
             elif self._can_move(line, ticket, report.fault):
                 moving.append(ticket)
             else:
-                failed = BackendFailed("the replica failed and no other could take this item over")
-                self._settle(line, ticket, failed, queue_s, report.compute_s)
+                lost = BackendFailed("the replica failed and no other could take this item over")
+                self._settle(line, ticket, lost, queue_s, report.compute_s)
         line.batcher.put_back(moving)
         line.metrics.moved.inc(len(moving))
         line.metrics.computed.inc(computed)

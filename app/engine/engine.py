@@ -109,7 +109,9 @@ class Engine:
         metrics.cache_limit.set(config.cache_bytes)
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._flights: SingleFlight[Ticket] = SingleFlight()
-        self._dispatcher = Dispatcher(replicas, clock, self._settle, metrics, config.block_s)
+        self._dispatcher = Dispatcher(
+            replicas, clock, self._settle, self._labels, metrics, config.block_s
+        )
         self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
         self._admission = Admission(self._forecast, clock)
         self._lag = ReadingLag(clock, lambda: self._dispatcher.worked_at)
@@ -137,14 +139,20 @@ class Engine:
         return await self.submit(model, items, deadline).answer()
 
     def submit(
-        self, model: ModelId, items: Sequence[Item], deadline: float, lag_s: float = 0.0
+        self,
+        model: ModelId,
+        items: Sequence[Item],
+        deadline: float,
+        lag_s: float = 0.0,
+        label: bytes = b"",
     ) -> Submission:
         """The first half of `predict`: accept the items or refuse them, at once and as a whole.
 
-        `lag_s` is what `read_lag_s` said when the request was read.
+        `lag_s` is what `read_lag_s` said when the request was read, `label` what the log is to call
+        it if the model fails on an item.
         """
         served = self._served(model)
-        line, waiter = served.line, Waiter(deadline, served.closed)
+        line, waiter = served.line, Waiter(deadline, served.closed, label)
         flying: list[Flight[Ticket]] = []
         fresh: dict[bytes, Item] = {}
         hit = 0
@@ -367,6 +375,10 @@ class Engine:
             if flight.work.state is TicketState.WAITING:
                 line.batcher.withdraw(flight.work)
                 self._flights.close(key, flight.work)
+
+    def _labels(self, tickets: Sequence[Ticket]) -> list[bytes]:
+        """What the requests that wait for these are called, the oldest first."""
+        return self._flights.labels([(ticket.key, ticket) for ticket in tickets])
 
     def _settle(
         self, line: Line, ticket: Ticket, outcome: Outcome | None, queue_s: float, compute_s: float

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from app.backends.base import Backend, Launched, LaunchingBackend
+from app.engine.complaints import in_short
 from app.engine.threads import Later
 from app.errors import BackendFailed, ModelError, NonFiniteOutput, OutOfMemory, ReplicaError
 from app.types import (
@@ -232,7 +233,9 @@ class _Run:
         """The span failed as a whole: split it until each culprit stands alone."""
         if stop - start == 1:
             self._errors.append(error)
-            self._outcomes[start] = BackendFailed("the model failed on this item")
+            self._outcomes[start] = BackendFailed(
+                "the model failed on this item", reason=in_short(error)
+            )
             return
         middle = (start + stop) // 2
         left, right = self._attempt(start, middle), self._attempt(middle, stop)

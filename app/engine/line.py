@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.engine.batch_times import BatchTimes
 from app.engine.batching import Batcher
+from app.engine.complaints import Complaints
 from app.engine.isolation import Contract
 from app.engine.pace import Pace
 from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits
@@ -48,6 +49,7 @@ class Line:
         seen: tickets that had been submitted one turn ago.
         arrivals: what has come since.
         refused: who was refused last, for one item that would have come too late.
+        complaints: writes what the model says of items that it fails on.
     """
 
     model: ModelId
@@ -64,6 +66,7 @@ class Line:
     seen: int = 0
     arrivals: Arrivals = NO_ARRIVALS
     refused: Refusal | None = None
+    complaints: Complaints = field(default_factory=Complaints)
 
     def turn(self, now: float, fair_s: float) -> None:
         """The event loop has taken a turn: take note of what it has read.

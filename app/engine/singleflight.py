@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
@@ -17,6 +17,7 @@ class Waiter:
     Args:
         deadline: the moment after which the caller does not want an answer any more.
         settled: told when the last outcome has come, or the wait has ended without.
+        label: what the log calls the request; empty: nothing.
 
     Attributes:
         keys: of the request's items, in order; equal items have equal ones.
@@ -34,14 +35,18 @@ class Waiter:
         "deadline",
         "error",
         "keys",
+        "label",
         "number",
         "outcomes",
         "queue_s",
         "then",
     )
 
-    def __init__(self, deadline: float, settled: Callable[[Waiter], None]) -> None:
+    def __init__(
+        self, deadline: float, settled: Callable[[Waiter], None], label: bytes = b""
+    ) -> None:
         self.deadline = deadline
+        self.label = label
         self.keys: list[bytes] = []
         self.outcomes: dict[bytes, Outcome] = {}
         self.error: TorchlaneError | None = None
@@ -121,6 +126,15 @@ class SingleFlight(Generic[T]):
         """The flight of a key that is in the air."""
         return self._flights.get(key)
 
+    def labels(self, flights: Sequence[tuple[bytes, T]]) -> list[bytes]:
+        """What the requests that wait for these keys and works are called, the oldest first."""
+        waiters: set[Waiter] = set()
+        for key, work in flights:
+            flight = self._flights.get(key)
+            if flight is not None and flight.work is work:
+                waiters |= flight.waiters
+        return [each.label for each in sorted(waiters, key=_number) if each.label]
+
     def open(self, key: bytes, work: T, waiter: Waiter) -> None:
         """Start a flight with its first waiter.
 
@@ -150,3 +164,7 @@ class SingleFlight(Generic[T]):
             return frozenset()
         del self._flights[key]
         return frozenset(flight.waiters)
+
+
+def _number(waiter: Waiter) -> int:
+    return waiter.number

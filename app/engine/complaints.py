@@ -1,0 +1,67 @@
+"""What a model says of items that it fails on: bounded, printable, and at most so often in the log.
+
+A caller may send bad items as fast as the line allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from app.types import ModelId
+
+LOG = structlog.get_logger(__name__)
+
+MOST_CHARACTERS = 1000
+HEAD_CHARACTERS = 200  # of those; what went wrong stands at the end of TorchScript's messages
+MOST_NAMED = 10  # requests in one line
+BURST = 10  # lines at once; then one
+LINE_S = 1.0
+
+
+def in_short(error: Exception) -> str:
+    """An error's message on one line, of at most `MOST_CHARACTERS` printable characters."""
+    text = str(error)
+    if len(text) > MOST_CHARACTERS:
+        tail = MOST_CHARACTERS - HEAD_CHARACTERS - len(" ... ")
+        text = f"{text[:HEAD_CHARACTERS]} ... {text[-tail:]}"
+    return " ".join("".join([each if each.isprintable() else " " for each in text]).split())
+
+
+class Complaints:
+    """Those about the items of one model, on their way to the log."""
+
+    def __init__(self) -> None:
+        self._lines = float(BURST)  # that may be written now
+        self._since = 0.0
+        self._batches_left_out = 0
+
+    def write(
+        self, model: ModelId, errors: Sequence[Exception], labels: Iterable[bytes], now: float
+    ) -> None:
+        """Write one line of a batch, if there were not too many lately.
+
+        Args:
+            model: whose items they are.
+            errors: of the items that failed, at least one.
+            labels: of the requests that wait for these.
+            now: on the engine's clock.
+        """
+        self._lines = min(float(BURST), self._lines + (now - self._since) / LINE_S)
+        self._since = now
+        if self._lines < 1.0:
+            self._batches_left_out += 1
+            return
+        self._lines -= 1.0
+        requests = list(dict.fromkeys(labels))
+        left_out, self._batches_left_out = self._batches_left_out, 0
+        LOG.error(
+            "model_failed",
+            model=str(model),
+            items=len(errors),
+            first=in_short(errors[0]),
+            requests=len(requests),
+            request_ids=[each.decode("ascii", "replace") for each in requests[:MOST_NAMED]],
+            **({"batches_left_out": left_out} if left_out else {}),
+        )
