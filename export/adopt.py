@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 import torch
-from pydantic import ValidationError
 
-from export import advice, codecs, foreign, outputs
-from export.codecs import EXAMPLE
+from export import codecs, foreign, outputs, probe_process
+from export.declared import read_inputs
 from export.errors import ExportError, UsageError
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
+from export.samples import narrowed
 from models.definitions.definition import Definition
-from models.tensors import Dtype, TensorSpec
-
-INPUT = re.compile(r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([-0-9, ]*)\]")
+from models.tensors import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +32,15 @@ class Adopted:
         definition: as if it stood in `models/definitions`; `build` gives a ScriptModule.
         warnings: a sentence on each thing that could not be taken over.
         hint: a sentence on an option that may have been forgotten.
+        learned: a sentence on each thing that running the model told of its inputs, and at last the
+            options that would say the same.
     """
 
     name: str
     definition: Definition
     warnings: tuple[str, ...]
     hint: str | None
+    learned: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         action="append",
         metavar="SPEC",
-        help="dtype[shape] of an input, or NAME=dtype[shape], such as 'float32[-1,3,224,224]'; "
-        "axis 0 is the batch and -1, elsewhere -1 is a free dimension; once per input, in the "
-        "order in which the model takes them",
+        help="an input, such as 'float32[-1,3,224,224]' or 'ids=int64[-1,1<=seq<=512] in 0..29'; "
+        "once for each, in the order in which the model takes them. [NAME=]dtype[shape]: axis 0 is "
+        "the batch, -1; elsewhere -1 is a free size. A name (seq) is a free size too, and the same "
+        "wherever it stands; 1<=seq<=512 bounds it (either end may be left out). `in LEAST..MOST` "
+        "is the range of integers (0.. and ..9 are open at one end, .. at both). What is not said "
+        "is tried out: which sizes are equal, the largest and smallest that work, and the range",
     )
     add(
         "--output",
@@ -103,16 +105,20 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     """
     source = _open(parsed.file)
     name = _name(parsed.name, source)
-    inputs = _inputs(parsed.input or source.defaults.inputs)
+    declared = read_inputs(parsed.input or source.defaults.inputs)
+    inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
     given = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
     module = foreign.load(source.data, source.what)
-    found, samples = foreign.infer(module, inputs, codec, wanted)
+    found, samples = foreign.infer(module, narrowed(inputs), codec, wanted)
     served = sorted(found, key=lambda spec: spec.name != first)
     codecs.check_outputs(codec, served[0], by_command=given is not None)
     names = [[spec.name for spec in each] for each in (found, served)]
     ways = outputs.ways(module, *names, picked=bool(wanted))
+    learned = probe_process.learn(source.data, source.what, declared, samples.shapes)
+    inputs = tuple(each.spec for each in learned.inputs)
+    samples = replace(samples, inputs=inputs)
     definition = Definition(
         description=parsed.description or source.origin,
         inputs=inputs,
@@ -124,7 +130,12 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         golden_inputs=samples.golden_inputs,
         example=samples.example,
     )
-    return Adopted(name, definition, source.warnings, codecs.hint(parsed, codec, inputs))
+    told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
+    return Adopted(name, definition, source.warnings, codecs.hint(parsed, codec, inputs), told)
+
+
+def _options(inputs: Sequence[TensorSpec]) -> str:
+    return " ".join(f"--input '{spec}'" for spec in inputs)
 
 
 def _build(source: _Source, inputs: int, ways: Sequence[str] | None) -> torch.jit.ScriptModule:
@@ -167,36 +178,6 @@ def _name(wanted: str | None, source: _Source) -> str:
             "of which the first is a letter or a digit"
         )
     return name
-
-
-def _inputs(given: tuple[str, ...] | list[str]) -> tuple[TensorSpec, ...]:
-    if not given:
-        raise UsageError(f"--input is needed: what the model takes, such as {EXAMPLE}")
-    names = ["input"] if len(given) == 1 else [f"input_{index}" for index in range(len(given))]
-    specs = tuple(_input(text, name) for text, name in zip(given, names, strict=True))
-    if len({spec.name for spec in specs}) < len(specs):
-        raise UsageError(f"--input: names must differ, got {[spec.name for spec in specs]}")
-    return specs
-
-
-def _input(text: str, name: str) -> TensorSpec:
-    found = INPUT.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"--input {text!r} is not dtype[shape], such as {EXAMPLE}")
-    if found[2] not in get_args(Dtype):
-        raise UsageError(
-            f"--input {text!r}: unknown dtype {found[2]!r}; there are {', '.join(get_args(Dtype))}"
-            f"{advice.of_input(found[2])}"
-        )
-    try:
-        shape = tuple(int(size) for size in found[3].split(",") if size.strip())
-        return TensorSpec.model_validate(
-            {"name": found[1] or name, "dtype": found[2], "shape": shape}
-        )
-    except ValidationError as error:
-        raise UsageError(f"--input {text!r}: {codecs.first_of(error)}") from error
-    except ValueError as error:
-        raise UsageError(f"--input {text!r}: sizes are whole numbers, or -1") from error
 
 
 def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Path | None]:

@@ -150,6 +150,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     found = adopt.adopt(parsed)
     told = [f"warning: {warning}" for warning in found.warnings]
     told += [f"hint: {found.hint}"] if found.hint else []
+    told += [f"learned: {each}" for each in found.learned]
     for line in told:
         console.print(escape(line), highlight=False, soft_wrap=True)
     job = Job(

@@ -45,8 +45,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "torch", ", ".join(versions)
     for device in manifest.plan.devices if manifest.plan else ():
         yield f"measured on ({device.processor.kind})", str(device.processor)
-    for kind, specs in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
-        yield kind, "; ".join(f"{each.name}: {each.dtype}{list(each.shape)}" for each in specs)
+    yield "inputs", "; ".join(map(str, manifest.inputs))
+    yield "outputs", "; ".join(map(str, manifest.outputs))
     if manifest.accuracy is not None:
         yield "held-out accuracy, eager", f"{manifest.accuracy:.4f}"
     yield "golden examples", str(len(manifest.golden))

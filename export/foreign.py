@@ -13,7 +13,7 @@ import torch
 from export import advice, traces
 from export.errors import ExportError, UsageError, reason
 from export.outputs import Made, by_name
-from export.samples import SEED, Samples, draw, sample_bytes
+from export.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
 from models.archive import ArchiveError, check_archive
 from models.forms import load_torchscript
 from models.manifest import CodecSpec
@@ -21,7 +21,7 @@ from models.tensors import Arrays, Dtype, TensorSpec
 
 BATCHES = (1, 2, 3)
 OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # where it runs on none of those, to say why
-# Pairs of sizes for free dimensions. Samples are of the first pair on which the model runs: a
+# Pairs of sizes for free axes. Samples are of the first pair on which the model runs: a
 # network that halves its picture five times needs more than a few pixels, and an even number. The
 # larger ones tell which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
 FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
@@ -34,7 +34,7 @@ FAILURES = (
     *(LookupError, AttributeError, MemoryError),
 )
 
-Sizes: TypeAlias = tuple[int, int]  # of the batch, and of every free dimension
+Sizes: TypeAlias = tuple[int, Shapes]  # of the batch, and of its items
 
 
 class DoesNotRun(ExportError):
@@ -86,7 +86,7 @@ def infer(
     codec: CodecSpec,
     names: Sequence[str] = (),
 ) -> tuple[tuple[TensorSpec, ...], Samples]:
-    """Run the model on samples of several batch sizes and free dimensions.
+    """Run the model on samples of several batch sizes, and of several sizes of free axes.
 
     Args:
         module: the model.
@@ -106,13 +106,12 @@ def infer(
     """
     _check_inputs(module, inputs)
     traces.check_evaluating(module)
-    fixed = all(spec.is_fixed for spec in inputs)
-    pairs = _affordable(inputs, ((1,),) if fixed else FREE_SIZES)
+    pairs = _affordable(inputs)
     runs: dict[Sizes, Made] = {}
-    first: tuple[int, ...] | None = None
+    first: tuple[Shapes, ...] | None = None
     took = size = 0.0
     for pair in pairs:
-        wanted = sample_bytes(inputs, (BATCHES[-1], pair[-1]))
+        wanted = sample_bytes(inputs, BATCHES[-1], pair[-1])
         too_long = took and took * wanted / size > LARGER_BUDGET_S
         if first is not None and (wanted > MAX_LARGER_BYTES or too_long):
             break
@@ -131,37 +130,40 @@ def infer(
     return _outputs(runs), Samples(inputs, codec, first)
 
 
-def _affordable(
-    inputs: tuple[TensorSpec, ...], pairs: Sequence[tuple[int, ...]]
-) -> list[tuple[int, ...]]:
-    """The pairs of which a batch of samples fits in memory; the smallest one must."""
+def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
+    """The shapes of samples of which a batch fits in memory; the smallest ones must.
+
+    Two of free axes, together, or the only one there is.
+    """
     batch = BATCHES[-1]
-    needed = sample_bytes(inputs, (batch, pairs[0][-1]))
+    pairs = list(
+        dict.fromkeys(tuple(dict.fromkeys(two_shapes(inputs, sizes))) for sizes in FREE_SIZES)
+    )
+    needed = sample_bytes(inputs, batch, pairs[0][-1])
     if needed > MAX_SAMPLE_BYTES:
         raise UsageError(
             f"--input: a sample batch of {batch} items has {needed:,} bytes; at most "
             f"{MAX_SAMPLE_BYTES:,} are tried. Say smaller sizes, or -1 where a size is free"
         )
-    fits = (sample_bytes(inputs, (batch, pair[-1])) <= MAX_SAMPLE_BYTES for pair in pairs)
-    return [pair for pair, is_small in zip(pairs, fits, strict=True) if is_small]
+    return [pair for pair in pairs if sample_bytes(inputs, batch, pair[-1]) <= MAX_SAMPLE_BYTES]
 
 
 def _runs(
     module: torch.jit.ScriptModule,
     inputs: tuple[TensorSpec, ...],
     codec: CodecSpec,
-    free_sizes: Sequence[int],
+    several: Sequence[Shapes],
     names: Sequence[str],
 ) -> dict[Sizes, Made]:
     """What it gives to batches of every size, without the numbers: dtypes and shapes."""
     rng = np.random.default_rng(SEED)
     runs: dict[Sizes, Made] = {}
-    for free in free_sizes:
+    for shapes in several:
         for batch in BATCHES:
-            sample = draw(inputs, codec, rng, (batch, free))
+            sample = draw(inputs, codec, rng, batch, shapes)
             made = by_name(_run(module, inputs, sample), names)
             _check_finite(made)
-            runs[batch, free] = {name: tensor.to("meta") for name, tensor in made.items()}
+            runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
     again = by_name(_run(module, inputs, sample), names)
     for name, tensor in made.items():
         if name not in again or not _same(tensor, again[name]):
@@ -207,15 +209,15 @@ def _with_cause(
     module: torch.jit.ScriptModule,
     inputs: tuple[TensorSpec, ...],
     codec: CodecSpec,
-    free: int,
+    shapes: Shapes,
 ) -> DoesNotRun:
     """The same, and that it runs on a batch of another size, where it does."""
     rng = np.random.default_rng(SEED)
     runs: dict[int, bool] = {}
     for batch in OTHER_BATCHES:
-        if sample_bytes(inputs, (batch, free)) <= MAX_SAMPLE_BYTES:
+        if sample_bytes(inputs, batch, shapes) <= MAX_SAMPLE_BYTES:
             try:
-                _run(module, inputs, draw(inputs, codec, rng, (batch, free)))
+                _run(module, inputs, draw(inputs, codec, rng, batch, shapes))
                 runs[batch] = True
             except DoesNotRun:
                 runs[batch] = False
@@ -249,11 +251,11 @@ def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
             scalars = all(not each.ndim for each in made.values())
             raise ExportError(advice.of_batch_axis(name, batch, tensor.shape, scalars=scalars))
     shape = [-1]
-    for (batch, free), tensor in made.items():
-        if tensor.shape[1:] != made[BATCHES[0], free].shape[1:]:
+    for (batch, items), tensor in made.items():
+        if tensor.shape[1:] != made[BATCHES[0], items].shape[1:]:
             raise ExportError(
                 f"{name} is {list(tensor.shape)} for a batch of {batch}, and "
-                f"{list(made[BATCHES[0], free].shape)} for one of {BATCHES[0]}: no axis but the "
+                f"{list(made[BATCHES[0], items].shape)} for one of {BATCHES[0]}: no axis but the "
                 "first may depend on the batch, for an item's answer is its own"
             )
     shapes = {tuple(tensor.shape[1:]) for tensor in made.values()}

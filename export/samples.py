@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from PIL import Image
 from pydantic import JsonValue
 
+from models.bounds import near_zero, safe_range
 from models.manifest import CodecSpec, ImageCodecSpec, PicturePreprocess
-from models.tensors import Array, Arrays, Dtype, TensorSpec
+from models.tensors import Array, Arrays, Axis, TensorSpec
 
 GOLDEN = 3
 SEED = 11
@@ -21,32 +23,16 @@ EXAMPLE_PICTURE = 16  # pixels to a side
 MAX_EXAMPLE = 4096  # numbers; more are read by nobody, and stand in many documents
 DECIMALS = 2  # of the numbers of an example: they are read by people, and there may be many
 
-Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
-
-
-def _floats(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return rng.standard_normal(shape, np.float32)
-
-
-def _zero_or_one(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return rng.integers(0, 2, shape, np.uint8)
-
-
-def _bytes(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return rng.integers(0, 256, shape, np.uint8)
-
-
-# Integers may be indices into a table of any length, so they are 0 or 1; but torch takes no 8-bit
-# number for an index: a uint8 is a pixel or a byte.
-DRAWS: Mapping[Dtype, Draw] = {
-    **dict.fromkeys(("float16", "float32", "float64"), _floats),
-    **dict.fromkeys(("int8", "int16", "int32", "int64", "bool"), _zero_or_one),
-    "uint8": _bytes,
-}
+# Of one item: a shape for each input, in their order.
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def draw(
-    inputs: Sequence[TensorSpec], codec: CodecSpec, rng: np.random.Generator, sizes: tuple[int, int]
+    inputs: Sequence[TensorSpec],
+    codec: CodecSpec,
+    rng: np.random.Generator,
+    batch: int,
+    shapes: Shapes,
 ) -> Arrays:
     """A batch of random inputs.
 
@@ -54,30 +40,95 @@ def draw(
         inputs: what the model takes.
         codec: pictures are drawn as pixels and normalised as it says.
         rng: where chance comes from.
-        sizes: the batch size, and the size of every free dimension: one for all, since inputs often
-            share their free dimensions (as tokens and their mask do).
+        batch: its size.
+        shapes: of each item.
 
     Returns:
         input name -> array with the batch axis.
     """
     made = {}
-    for spec in inputs:
-        shape = _shape(spec, sizes)
+    for spec, item_shape in zip(inputs, shapes, strict=True):
+        shape = (batch, *item_shape)
         if isinstance(codec, ImageCodecSpec):
-            made[spec.name] = _normalised(_bytes(rng, shape), codec.preprocess)
+            pixels = rng.integers(0, 256, shape, np.uint8)
+            made[spec.name] = _normalised(pixels, codec.preprocess)
         else:
-            made[spec.name] = DRAWS[spec.dtype](rng, shape).astype(spec.dtype)
+            made[spec.name] = _numbers_of(spec, rng, shape)
     return made
 
 
-def sample_bytes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> int:
+def sample_bytes(inputs: Sequence[TensorSpec], batch: int, shapes: Shapes) -> int:
     """How many bytes `draw` would give back."""
-    return sum(math.prod(_shape(spec, sizes)) * np.dtype(spec.dtype).itemsize for spec in inputs)
+    return batch * sum(
+        math.prod(shape) * np.dtype(spec.dtype).itemsize
+        for spec, shape in zip(inputs, shapes, strict=True)
+    )
 
 
-def _shape(spec: TensorSpec, sizes: tuple[int, int]) -> tuple[int, ...]:
-    batch, free = sizes
-    return (batch, *(free if size == -1 else size for size in spec.item_shape))
+def narrowed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """With two numbers of each range, those next to 0: whether it takes the others is not known."""
+    return tuple(
+        spec.model_copy(update=dict(zip(("minimum", "maximum"), near_zero(spec), strict=True)))
+        if spec.minimum is not None or spec.maximum is not None
+        else spec
+        for spec in inputs
+    )
+
+
+def two_shapes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> tuple[Shapes, Shapes]:
+    """Shapes whose free axes have the first size, and the second, or others within their bounds.
+
+    All axes have the same two sizes if their bounds allow it: inputs often share sizes, as tokens
+    and their mask do, whether that was said or not.
+    """
+    free = [axis for spec in inputs for axis in _free(spec)]
+    low = max((axis.least for axis in free), default=0)
+    high = min((axis.most for axis in free), default=0)
+    alike = low < high
+
+    def within(axis: Axis) -> tuple[int, int]:
+        least, most = (low, high) if alike else (axis.least, axis.most)
+        return _within(max(1, least), most, sizes)
+
+    first, second = (
+        tuple(
+            tuple(
+                within(axis)[which] if size == -1 else size
+                for size, axis in zip(spec.item_shape, spec.axes, strict=True)
+            )
+            for spec in inputs
+        )
+        for which in (0, 1)
+    )
+    return first, second
+
+
+def _within(least: int, most: int, sizes: tuple[int, int]) -> tuple[int, int]:
+    """Two sizes from `least` to `most`, near these, and different where that is possible."""
+    small, large = (max(least, min(size, most)) for size in sizes)
+    if small == large and small > least:
+        small -= 1
+    elif small == large and large < most:
+        large += 1
+    return small, large
+
+
+def _free(spec: TensorSpec) -> list[Axis]:
+    return [axis for size, axis in zip(spec.item_shape, spec.axes, strict=True) if size == -1]
+
+
+def _numbers_of(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Normal numbers, or integers of the input's range.
+
+    Without a range integers may be indices into a table of any length, so they are 0 or 1; but
+    torch takes no 8-bit number for an index: a uint8 is a pixel or a byte.
+    """
+    if np.dtype(spec.dtype).kind == "f":
+        return rng.standard_normal(shape, np.float32).astype(spec.dtype)
+    low, high = safe_range(spec)
+    if spec.dtype == "uint8":
+        low, high = spec.minimum or 0, 255 if spec.maximum is None else spec.maximum
+    return np.asarray(rng.integers(low, high, shape, np.dtype(spec.dtype), endpoint=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +138,23 @@ class Samples:
     Attributes:
         inputs: what the model takes.
         codec: how a client sends it.
-        free_sizes: sizes of free dimensions on which the model was seen to run; not empty.
+        shapes: of items on which the model was seen to run; not empty.
     """
 
     inputs: tuple[TensorSpec, ...]
     codec: CodecSpec
-    free_sizes: tuple[int, ...]
+    shapes: tuple[Shapes, ...]
 
     def random_inputs(self, rng: np.random.Generator, batch: int) -> Arrays:
         """See `Definition.random_inputs`."""
-        free = int(rng.choice(self.free_sizes))
-        return draw(self.inputs, self.codec, rng, (batch, free))
+        shapes = self.shapes[int(rng.integers(len(self.shapes)))]
+        return draw(self.inputs, self.codec, rng, batch, shapes)
 
     def golden_inputs(self) -> list[Arrays]:
-        """See `Definition.golden_inputs`; the same at every call, in every free size."""
+        """See `Definition.golden_inputs`; the same at every call, of every shape."""
         rng = np.random.default_rng(SEED)
-        frees = [self.free_sizes[index % len(self.free_sizes)] for index in range(GOLDEN)]
-        batches = [draw(self.inputs, self.codec, rng, (1, free)) for free in frees]
+        shapes = [self.shapes[index % len(self.shapes)] for index in range(GOLDEN)]
+        batches = [draw(self.inputs, self.codec, rng, 1, each) for each in shapes]
         return [{name: array[0] for name, array in batch.items()} for batch in batches]
 
     def example(self) -> JsonValue:

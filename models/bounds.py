@@ -98,12 +98,17 @@ def safe_range(spec: TensorSpec) -> tuple[int, int]:
     Its range; where one end is open, two numbers of it next to 0, for what the model takes further
     off is not known: integers may be indices into a table.
     """
+    if spec.minimum is not None and spec.maximum is not None:
+        return spec.minimum, spec.maximum
+    return near_zero(spec)
+
+
+def near_zero(spec: TensorSpec) -> tuple[int, int]:
+    """The two numbers next to 0 that an input of integers or bools may have: 0 and 1, if it may."""
     if spec.dtype == "bool":
         return 0, 1
     whole = np.iinfo(spec.dtype)
     least = int(whole.min) if spec.minimum is None else spec.minimum
     most = int(whole.max) if spec.maximum is None else spec.maximum
-    if spec.minimum is not None and spec.maximum is not None:
-        return least, most
     low = min(max(0, least), max(least, most - 1))
     return low, min(low + 1, most)

@@ -58,6 +58,44 @@ def test_a_traced_file_is_adopted_and_served(tmp_path: Path) -> None:
     assert [each["label"] for each in got] == [("low", "high")[i] for i in wanted.argmax(axis=1)]
 
 
+class Words(nn.Module):
+    """ids, mask [n, s] -> [n, 3]; a table of 50 words and 512 positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(50, 16), nn.Embedding(512, 16)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        words: torch.Tensor = self.table(ids) + self.places(torch.arange(ids.shape[1]))
+        return (words * mask.unsqueeze(2)).sum(1)[:, :3]
+
+
+def test_what_adopt_learns_makes_a_callers_mistake_a_422(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(Words().eval()), str(tmp_path / "words.pt"))
+    made = command(
+        *("-m", "export", "adopt", tmp_path / "words.pt", "--name", "words"),
+        *("--input", "ids=int64[-1,-1]", "--input", "mask=bool[-1,-1]"),
+        *("--out", tmp_path / "artifacts", "--max-batch-size", "4"),
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    options = "--input 'ids=int64[-1,n<=512] in 0..49' --input 'mask=bool[-1,n<=512]'"
+    assert f"learned: that is {options}\n" in made.stdout
+    assert "learned: 'n' is at most 512: 513 fails (index out of range in self)\n" in made.stdout
+    right = {"ids": [1, 49], "mask": [1, 0]}
+    wrong = [{**right, "ids": [1, 300]}, {**right, "mask": [1]}]
+    wrong.append({"ids": [1] * 600, "mask": [1] * 600})
+    with running(tmp_path / "artifacts", tmp_path / "log") as server:
+        url = f"{server.url}/models/words/predict"
+        assert httpx.post(url, json={"input": right}).status_code == 200
+        answers = [httpx.post(url, json={"input": each}) for each in wrong]
+    assert [each.status_code for each in answers] == [422, 422, 422]
+    numbers = [
+        (each.json()["details"][0]["got"], each.json()["details"][0]["limit"]) for each in answers
+    ]
+    assert numbers == [(300, 49), (1, 2), (600, 512)]
+    assert "model_failed" not in (tmp_path / "log").read_text()
+
+
 def test_an_archive_by_the_public_archiver_is_adopted_and_served(tmp_path: Path) -> None:
     """What TorchServe's image_classifier does: shorter side to 256, middle 224, normalised."""
     TRACE(Regions().eval(), torch.zeros(1, 3, 224, 224)).save(str(tmp_path / "regions.pt"))

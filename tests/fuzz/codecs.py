@@ -6,7 +6,7 @@ from app.codecs.base import Codec
 from app.codecs.choose import codec_for
 from app.types import Item
 from models.manifest import ImageCodecSpec, PicturePreprocess
-from models.tensors import TensorSpec
+from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 
 GREY = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,), polarity="auto")
@@ -19,6 +19,8 @@ COLOUR = PicturePreprocess(
     fit="crop",
     resize_shorter=7,
 )
+
+SEQ = Dimension(name="seq", least=1, most=4)
 
 
 class Thorough:
@@ -63,5 +65,11 @@ CODECS = (
     _tensor(spec("x", "float32", (-1, -1, 2))),
     _tensor(spec("a", "float32", (-1, -1, 2)), spec("b", "int64", (-1, 2))),
     *IMAGES,
+    _tensor(TensorSpec(name="x", dtype="int64", shape=(-1, 3), minimum=-2, maximum=128)),
+    _tensor(
+        TensorSpec(name="a", dtype="int32", shape=(-1, -1, 2), dimensions=(SEQ,), minimum=0),
+        TensorSpec(name="b", dtype="bool", shape=(-1, -1), dimensions=(SEQ,)),
+    ),
+    _tensor(TensorSpec(name="x", dtype="float32", shape=(-1, -1, -1), dimensions=(SEQ, SEQ))),
 )
 THOROUGH = tuple(Thorough(codec) for codec in CODECS)

@@ -13,6 +13,7 @@ from app.codecs.base import Codec
 from app.engine.keys import KeyMaker
 from app.errors import CallerError, TorchlaneError
 from app.types import Item, signature_of
+from models.bounds import mismatch, out_of_range, shared_axes
 from models.tensors import TensorSpec
 from tests.fuzz.target import Finding
 
@@ -62,7 +63,12 @@ def check_items(inputs: Sequence[TensorSpec], items: Sequence[Item], *, many: bo
                 raise Finding(f"dtype: {told}")
             if not spec.takes(array.shape) or not array.flags.c_contiguous:
                 raise Finding(f"shape: {told}")
+            if out_of_range(spec, array) is not None:
+                raise Finding(f"out of range: {told}")
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise Finding(f"not finite: {told}")
             if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
                 raise Finding(f"no bool: {told}")
+        shapes = {name: array.shape for name, array in item.arrays.items()}
+        if (differ := mismatch(shared_axes(inputs), shapes)) is not None:
+            raise Finding(str(differ))

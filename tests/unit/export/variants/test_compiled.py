@@ -63,6 +63,33 @@ SHORT = definition(
 )
 
 
+class Masked(nn.Module):
+    """x, mask [n, s], one s for both -> the sum where the mask is [n, 1]."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (x * mask).sum(1, keepdim=True)
+
+
+def _masked(rng: np.random.Generator, batch: int) -> Arrays:
+    shape = (batch, int(rng.integers(2, 9)))
+    return {"x": rng.random(shape, np.float32), "mask": rng.integers(0, 5, shape)}
+
+
+SEQ = Dimension(name="seq", least=2, most=64)
+SHARED = definition(
+    Masked,
+    inputs=(
+        TensorSpec(name="x", dtype="float32", shape=(-1, -1), dimensions=(SEQ,)),
+        TensorSpec(name="mask", dtype="int64", shape=(-1, -1), dimensions=(SEQ,), minimum=0),
+    ),
+    outputs=(TensorSpec(name="y", dtype="float32", shape=(-1, 1)),),
+    train=None,
+    random_inputs=_masked,
+    golden_inputs=lambda: [{"x": np.ones(3, np.float32), "mask": np.ones(3, np.int64)}],
+    held_out=None,
+)
+
+
 class Odd(nn.Module):
     """Takes no even batch."""
 
@@ -131,6 +158,14 @@ class TestFreeDimensions:
         for length in (1, 2):
             made = case.form(torch.full((2, 1), 5.0), torch.ones(2, length))[0]
             assert made.tolist() == [[5, length]] * 2
+
+    def test_axes_of_one_name_are_one_dimension(self, tmp_path: Path) -> None:
+        case = compiled(SHARED, tmp_path)
+        for length in (2, 3, 64):
+            x, mask = torch.rand(2, length), torch.ones(2, length, dtype=torch.int64)
+            np.testing.assert_allclose(case.form(x, mask)[0], case.of.eager(x, mask), atol=1e-5)
+        with pytest.raises(ValueError, match="input 'mask': axis 0 has size 3, but axis 0 of 'x'"):
+            case.form(torch.rand(1, 2), torch.ones(1, 3, dtype=torch.int64))
 
 
 def test_nothing_but_the_file_is_left(

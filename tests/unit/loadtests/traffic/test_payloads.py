@@ -26,6 +26,7 @@ from loadtests.traffic.payloads import (
     raw_template,
     vary_picture,
 )
+from models.bounds import mismatch, out_of_range, shared_axes
 from models.manifest import PicturePreprocess
 from models.tensors import Arrays, Dimension, TensorSpec
 
@@ -79,6 +80,27 @@ def test_aligned_inputs_have_one_size_at_each_axis() -> None:
     assert {item["l"].shape[1] for item in items} == set(FREE_SIZES)
     apart = [draw_item([left, right], np.random.default_rng(seed)) for seed in range(80)]
     assert any(item["l"].shape[0] != item["r"].shape[0] for item in apart)
+
+
+def test_items_keep_to_names_bounds_and_ranges() -> None:
+    seq, n = Dimension(name="seq", least=2, most=5), Dimension(name="n", least=60, most=70)
+    inputs = [
+        TensorSpec(
+            name="i", dtype="int64", shape=(-1, -1), dimensions=(seq,), minimum=3, maximum=9
+        ),
+        TensorSpec(name="m", dtype="bool", shape=(-1, 4, -1), dimensions=(seq,)),
+        TensorSpec(name="l", dtype="int8", shape=(-1, -1, -1), dimensions=(n, n), maximum=-5),
+    ]
+    assert not can_be_aligned(inputs)
+    drawn = [draw_item(inputs, np.random.default_rng(seed)) for seed in range(50)]
+    for item in [*drawn, *(discrete_item(inputs, 2**number) for number in range(200))]:
+        shapes = {name: array.shape for name, array in item.items()}
+        assert mismatch(shared_axes(inputs), shapes) is None
+        for each in inputs:
+            assert each.takes(shapes[each.name])
+            assert out_of_range(each, item[each.name]) is None
+    assert {item["i"].shape for item in drawn} == {(size,) for size in (2, 3, 4, 5)}
+    assert {int(number) for item in drawn for number in item["i"]} == set(range(3, 10))
 
 
 def parsed(text: bytes) -> Any:

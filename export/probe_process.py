@@ -1,0 +1,125 @@
+"""Probing in a process of its own: a model that crashes or hangs ends that process alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from export.declared import DeclaredInput
+from export.errors import UsageError
+from export.foreign import load
+from export.probing import BUDGET_S, Learned, Prober
+from export.samples import Shapes
+from models.quiet import DEPRECATIONS, ignore_warnings
+from models.resources import memory_left_bytes
+
+LIMIT_S = BUDGET_S + 30.0  # with the time that torch takes to be imported
+COPIES = 4  # of the file that must fit in memory: here and there, as bytes and as a model
+MOST_MEMORY_BYTES = 4 << 30  # that the model may take for what is tried
+
+
+def learn(
+    data: bytes,
+    what: str,
+    inputs: Sequence[DeclaredInput],
+    shapes: Sequence[Shapes],
+    limit_s: float = LIMIT_S,
+) -> Learned:
+    """Learn what running a model tells of its inputs.
+
+    Args:
+        data: a TorchScript file.
+        what: its name, for messages.
+        inputs: what was said of them.
+        shapes: of items on which it was seen to run.
+        limit_s: how long that may take.
+
+    Raises:
+        UsageError: if it does not take what was said.
+    """
+    learned = Learned(tuple(inputs))
+    if not any(each.free or each.dtype.startswith("int") or each.range for each in inputs):
+        return learned
+    left = memory_left_bytes()
+    if left is not None and left < COPIES * len(data):
+        return Learned(tuple(inputs), ("no limits were looked for: too little memory is left",))
+    ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_probe, args=(theirs, data, what, tuple(inputs), tuple(shapes)), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        return _received(ours, process, learned, limit_s)
+    finally:
+        ours.close()
+        process.kill()
+        process.join()
+
+
+def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s: float) -> Learned:
+    """What the process tells last; what it could not finish is left open."""
+    ends_at = time.monotonic() + limit_s
+    while ours.poll(max(0.0, ends_at - time.monotonic())):
+        try:
+            told = ours.recv()
+        except EOFError:
+            process.join()
+            return _stopped(learned, f"the model ended the process ({_why(process.exitcode)})")
+        if isinstance(told, UsageError):
+            raise told
+        if told is None:
+            return learned
+        learned = told
+    return _stopped(learned, f"it took more than {limit_s:g} s")
+
+
+def _stopped(learned: Learned, why: str) -> Learned:
+    trying = learned.trying or "anything"
+    note = f"{why} when {trying} was tried: that and what would have followed is left open"
+    return Learned(learned.inputs, (*learned.notes, note))
+
+
+def _why(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _probe(
+    told: Connection,
+    data: bytes,
+    what: str,
+    inputs: tuple[DeclaredInput, ...],
+    shapes: tuple[Shapes, ...],
+) -> None:
+    """In the process; sends what was learned whenever that is more, and None at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    for each in DEPRECATIONS:
+        ignore_warnings(message=each)
+    module = load(data, what)
+    _bound_memory()
+    try:
+        Prober(module, inputs, shapes, told.send).learn()
+    except UsageError as error:
+        told.send(error)
+    told.send(None)
+
+
+def _bound_memory() -> None:
+    """Have what takes too much memory fail, as far as the system can do that."""
+    if sys.platform != "linux":
+        return
+    import resource  # noqa: PLC0415  # not on all systems
+
+    left = memory_left_bytes()
+    room = MOST_MEMORY_BYTES if left is None else min(MOST_MEMORY_BYTES, left // 2)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + room, resource.RLIM_INFINITY))
