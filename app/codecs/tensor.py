@@ -196,7 +196,8 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
     if spec.dtype != "bool" and array.dtype.kind != "b" and _holds_bools(value):
         raise not_all(spec)
     converted = convert(spec, array)
-    check_values(spec, converted)
+    if spec.dtype != "bool":  # those that were converted are 0 or 1
+        check_values(spec, converted)
     return converted
 
 
