@@ -96,6 +96,8 @@ class TestIsFaster:
             ([0.9, 1.8, 9.0, 0.9], [1.0, 2.0, 10.0, 1.0], True),
             # The median wins, but two rounds of five are lost.
             ([0.5, 0.5, 0.5, 1.1, 1.1], [1.0] * 5, False),
+            # So were two here, but its middle half lies below the other's.
+            ([0.7, 0.8, 0.8, 0.8, 1.1, 0.8, 0.8], [1.0, 1.1, 1.2, 0.9, 0.9, 0.79, 0.9], True),
             # One hiccup in five rounds is not the rule.
             ([0.5, 0.5, 0.5, 0.5, 9.0], [1.0] * 5, True),
         ],
