@@ -51,3 +51,5 @@ def configure_logs(level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # It warns of each damaged form: strangers would fill the log.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)

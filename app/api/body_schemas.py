@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from app.api.multipart import FORM
 from app.api.payloads import JSON
 from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.image import PICTURES
 from app.codecs.item_schema import JsonSchema
 
-BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+FILE: JsonSchema = {"type": "string", "format": "binary"}
+BINARY: JsonSchema = {"schema": FILE}
 ANY_ITEM: JsonSchema = {
     "description": "One item: numbers, nested or flat; a base64 picture; an object by name",
     "anyOf": [
@@ -51,7 +53,9 @@ def request_schema(
     }
 
 
-def request_body(name: str, media_types: Sequence[str]) -> dict[str, Any]:
+def request_body(
+    name: str, media_types: Sequence[str], max_items: int | None = None, *, many: bool
+) -> dict[str, Any]:
     """A JSON body by its name, and what may be sent instead.
 
     The text names every media type. Those that client generators do not know are nowhere else:
@@ -60,5 +64,21 @@ def request_body(name: str, media_types: Sequence[str]) -> dict[str, Any]:
     content = {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     if OCTET_STREAM in media_types:
         content[OCTET_STREAM] = BINARY
+    if media_types:
+        content[FORM] = {"schema": _form(many=many, max_items=max_items)}
     told = ["JSON", *([f"bytes as {', '.join(media_types)}"] if media_types else [])]
     return {"required": True, "description": ", or ".join(told), "content": content}
+
+
+def _form(*, many: bool, max_items: int | None) -> dict[str, Any]:
+    """Files, each of which is an item; what the field is called is all the same to the server."""
+    file: dict[str, Any] = {**FILE, "description": "a file of any type that the model takes"}
+    if many:
+        most = {} if max_items is None else {"maxItems": max_items}
+        file = {"type": "array", "items": file, "minItems": 1, **most}
+    return {
+        "type": "object",
+        "properties": {"file": file},
+        "required": ["file"],
+        "additionalProperties": False,
+    }

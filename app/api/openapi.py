@@ -71,7 +71,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
         parameters.append(path_parameter("name", {"type": "string"}))
     if "{version}" in path:
         parameters.append(path_parameter("version", {"type": "integer", "minimum": 1}))
-    body = request_body(request_name(many=many), ANY_MEDIA_TYPES)
+    body = request_body(request_name(many=many), ANY_MEDIA_TYPES, many=many)
     return {
         "responses": responses,
         "openapi_extra": {"requestBody": body, "parameters": parameters},
@@ -118,7 +118,8 @@ def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
     for path, many in (("/predict", False), ("/batch-predict", True)):
         name, item = request_name("Default", many=many), model.codec.item_schema()
         made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
-        made["paths"][path]["post"]["requestBody"] = request_body(name, model.codec.media_types)
+        body = request_body(name, model.codec.media_types, max_items, many=many)
+        made["paths"][path]["post"]["requestBody"] = body
     example = model.manifest.example
     named = {"name": model.id.name, "version": model.id.version}
     for path, methods in made["paths"].items():

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import orjson
 
+from app.api.multipart import FORM, File, read_files
 from app.codecs.base import NPY, OCTET_STREAM, Codec, PixelBudget, at_index, check_count
-from app.errors import InvalidInput, PayloadTooLarge
+from app.codecs.sniffing import sniffed
+from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
 
 JSON = "application/json"
 # As Python objects a list takes 64 bytes and more, and three to write: smaller bodies may.
 MAX_UNCOUNTED_BYTES = 64 << 10
+MAX_BLANKS = 1000  # before JSON without a Content-Type
 AS_MOST_WRITE_THEM = frozenset((JSON, OCTET_STREAM, NPY))
+CURLS_DEFAULT = "application/x-www-form-urlencoded"  # of -d and --data-binary, whatever they send
 
 
 def check_length(size: int, limit: int) -> None:
@@ -38,7 +42,11 @@ def read_items(
     """
     media_type = content_type
     if media_type not in AS_MOST_WRITE_THEM:
-        media_type = content_type.partition(";")[0].strip().lower() or JSON
+        media_type = content_type.partition(";")[0].strip().lower()
+        if media_type == FORM:
+            return _items_of_files(codec, content_type, body, many=many, max_items=max_items)
+        if media_type in ("", CURLS_DEFAULT):
+            media_type = _guessed(codec, media_type, body)
     most = max_items if many else None
     if media_type != JSON:
         return codec.decode_raw(media_type, body, max_items=most)
@@ -52,6 +60,58 @@ def read_items(
         return [codec.decode(values[0])]
     budget = PixelBudget()
     return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
+
+
+def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
+    """What a body is whose client did not say, by its first bytes.
+
+    Raises:
+        UnsupportedMediaType: it comes with curl's default, and is neither JSON nor a known file.
+    """
+    found = sniffed(body)
+    if found is not None:
+        return found
+    if media_type == "" or body[:MAX_BLANKS].lstrip()[:1] in (b"{", b"["):
+        return JSON
+    takes = ", ".join((JSON, *codec.media_types))
+    raise UnsupportedMediaType(
+        f"the Content-Type is {CURLS_DEFAULT}, curl's default, and the body is neither JSON nor a "
+        f"PNG, JPEG or .npy file; name its type, as in -H 'Content-Type: {JSON}', or send a file "
+        f"with -F file=@photo.jpg or --data-binary @photo.jpg. This model takes {takes}"
+    )
+
+
+def _items_of_files(
+    codec: Codec, content_type: str, body: bytes, *, many: bool, max_items: int
+) -> list[Item]:
+    """One item from each file of a form."""
+    files = read_files(content_type, body, max_items if many else None)
+    budget = PixelBudget()
+    items = []
+    for index, file in enumerate(files):
+        try:
+            items += _item_of_file(codec, file, budget)
+        except (InvalidInput, UnsupportedMediaType) as error:
+            if not many:
+                raise
+            raise at_index(index, error) from error
+    return items
+
+
+def _item_of_file(codec: Codec, file: File, budget: PixelBudget) -> list[Item]:
+    media_type = sniffed(file.data)
+    if media_type not in codec.media_types:  # numbers may begin like a file that it does not take
+        media_type = file.media_type or media_type
+    if not media_type:
+        raise UnsupportedMediaType(
+            "the file is neither PNG, JPEG nor .npy, and its part of the form has no Content-Type; "
+            f"this model takes files of {', '.join(codec.media_types) or 'no kind'}"
+        )
+    if media_type == JSON:
+        raise UnsupportedMediaType(
+            f"a form holds files; send JSON as the whole body, with -H 'Content-Type: {JSON}'"
+        )
+    return codec.decode_raw(media_type, file.data, max_items=None, budget=budget)
 
 
 def _check_marks(body: bytes, codec: Codec, items: int) -> None:

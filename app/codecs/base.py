@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
-from app.errors import InvalidInput, PayloadTooLarge
+from app.errors import CallerError, InvalidInput, PayloadTooLarge
 from app.types import Arrays, Item
 from models.manifest import Manifest
 
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
+PNG = "image/png"
+JPEG = "image/jpeg"
 MAX_REQUEST_PIXELS = 16_000_000
 
 
@@ -58,13 +60,23 @@ class Codec(Protocol):
         that the body should go that way: if anything is wrong with it, `decode` can tell what.
         """
 
-    def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
+    def decode_raw(
+        self,
+        media_type: str,
+        body: bytes,
+        *,
+        max_items: int | None,
+        budget: PixelBudget | None = None,
+    ) -> list[Item]:
         """The items of a raw body: exactly one where `max_items` is None, else one to so many.
+
+        Pictures take from the request's budget.
 
         Raises:
             UnsupportedMediaType: if the media type is not one of `media_types`.
             InvalidInput: if the bytes are not what the media type and the manifest say.
-            PayloadTooLarge: if there are too many items; known before any of them is made.
+            PayloadTooLarge: if there are too many items, known before any of them is made, or if
+                the budget is spent.
         """
 
     def item_schema(self) -> JsonSchema:
@@ -87,11 +99,11 @@ class Codec(Protocol):
         """
 
 
-def at_index(index: int, error: InvalidInput) -> InvalidInput:
+def at_index(index: int, error: CallerError) -> CallerError:
     """What is wrong with an item, told of the batch that it came in."""
     problem: dict[str, str | int | float] = {"index": index, "problem": str(error)}
     details = [{**problem, **each} for each in error.details] or [problem]
-    return InvalidInput(f"inputs[{index}]: {error}", details)
+    return type(error)(f"inputs[{index}]: {error}", details)
 
 
 def check_count(count: int, max_items: int) -> None:

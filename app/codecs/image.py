@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 
-from app.codecs.base import PixelBudget
+from app.codecs.base import JPEG, OCTET_STREAM, PNG, PixelBudget
 from app.codecs.item_schema import JsonSchema
+from app.codecs.sniffing import sniffed
 from app.codecs.tensor import TensorCodec, check_media_type
 from app.errors import InvalidInput
 from app.types import Item
@@ -14,7 +15,7 @@ from models.manifest import ImageCodecSpec, Manifest
 from models.pictures import PictureError
 from models.preprocess import open_picture, preprocess
 
-PICTURES = ("image/png", "image/jpeg")
+PICTURES = (PNG, JPEG)
 
 
 class ImageCodec:
@@ -57,12 +58,26 @@ class ImageCodec:
             ) from error
         return self._picture(data, budget)
 
-    def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
-        """One picture, or tensors."""
+    def decode_raw(
+        self,
+        media_type: str,
+        body: bytes,
+        *,
+        max_items: int | None,
+        budget: PixelBudget | None = None,
+    ) -> list[Item]:
+        """One picture, or tensors; a picture file is one also where it is called octets."""
         if media_type in PICTURES:
-            return [self._picture(body, None)]
+            return [self._picture(body, budget)]
         check_media_type(media_type, self.media_types)
-        return self._tensor.decode_raw(media_type, body, max_items=max_items)
+        if media_type != OCTET_STREAM:
+            return self._tensor.decode_raw(media_type, body, max_items=max_items)
+        if sniffed(body) in PICTURES:  # no preprocessed picture begins like a file
+            return [self._picture(body, budget)]
+        try:
+            return self._tensor.decode_raw(media_type, body, max_items=max_items)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}; nor is it a PNG or JPEG file") from error
 
     def item_schema(self) -> JsonSchema:
         """A string that JSON Schema cannot tell from others, or the tensor."""

@@ -96,7 +96,14 @@ class TensorCodec:
         self._check_shared(arrays)
         return Item(arrays, self._signature)
 
-    def decode_raw(self, media_type: str, body: bytes, *, max_items: int | None) -> list[Item]:
+    def decode_raw(
+        self,
+        media_type: str,
+        body: bytes,
+        *,
+        max_items: int | None,
+        budget: PixelBudget | None = None,
+    ) -> list[Item]:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)
         spec, many = self._inputs[0], max_items is not None

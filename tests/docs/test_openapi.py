@@ -9,9 +9,10 @@ import pytest
 
 from models.integrity import read_artifact
 from tests.artifacts import write_artifact, write_manifest
+from tests.docs.blocks import ROOT
 from tests.integration.harness import Api, serving, settled
 
-JSON = "application/json"
+JSON, FORM = "application/json", "multipart/form-data"
 FLOAT_MAX = 3.4028234663852886e38
 ROUTES = {
     "/predict",
@@ -60,6 +61,20 @@ async def test_the_example_of_a_prediction_route_works(repository: Path, path: s
         assert set(answer.json()) == set(wanted["required"])
 
 
+@pytest.mark.parametrize("path", sorted(ROUTES))
+async def test_a_form_as_it_is_told_works(repository: Path, path: str) -> None:
+    async with serving(repository) as api:
+        operation = (await document(api))["paths"][path]["post"]
+        form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
+        (field,) = form["required"]
+        many = form["properties"][field]["type"] == "array"
+        filled = path.replace("{name}", "digits").replace("{version}", "1")
+        three = (ROOT / "docs/three.png").read_bytes()
+        answer = await api.client.post(filled, files=[(field, three)] * (2 if many else 1))
+        predictions = answer.json()["predictions"] if many else [answer.json()["prediction"]]
+        assert [each["label"] for each in predictions] == ["3"] * (2 if many else 1)
+
+
 async def test_the_default_models_body_is_told_exactly(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, max_items=7) as api:
@@ -86,7 +101,7 @@ async def test_client_generators_find_types_that_they_know(tmp_path: Path) -> No
         paths = (await document(api))["paths"]
     for path in ROUTES:
         operation = paths[path]["post"]
-        assert list(operation["requestBody"]["content"]) == [JSON, "application/octet-stream"]
+        assert list(operation["requestBody"]["content"]) == [JSON, "application/octet-stream", FORM]
         answers = operation["responses"]["200"]["content"]
         assert list(answers) == [JSON, "application/octet-stream", "application/x-npy"]
         assert schema_of(operation["responses"]["200"]).endswith("PredictAnswer")

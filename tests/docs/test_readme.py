@@ -42,7 +42,7 @@ def test_what_is_printed_is_what_the_readme_says(
 
 
 def test_the_picture_is_a_three_and_the_second_time_a_hit(server: Server) -> None:
-    script = next(text for text, _ in curl_blocks() if "image/png" in text)
+    script = next(text for text, _ in curl_blocks() if "-F file=" in text)
     run(server, script)
     output = run(server, script)
     assert '"label":"3"' in output

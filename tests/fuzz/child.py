@@ -17,7 +17,15 @@ import atheris
 
 from tests.fuzz.names import MODULES, PLANTED
 
-INSTRUMENTED = ["app", "models", "PIL", "numpy.lib", "uvicorn.protocols", "tests.fuzz"]
+INSTRUMENTED = [
+    "app",
+    "models",
+    "PIL",
+    "numpy.lib",
+    "python_multipart",
+    "uvicorn.protocols",
+    "tests.fuzz",
+]
 OPTIONS = ("-timeout=10", "-print_final_stats=1", "-use_value_profile=1")
 MOST_MIB = 1024
 

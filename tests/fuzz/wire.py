@@ -20,6 +20,7 @@ from app.api.protocol import Protocol
 from app.main import create_app
 from app.settings import Settings
 from tests.artifacts import write_artifact
+from tests.forms import FORM, files
 from tests.fuzz.target import Finding, Target
 from tests.integration.listening import Doubles
 from tests.integration.wire import request
@@ -179,6 +180,8 @@ def seeds() -> Iterator[bytes]:
         yield start + request("/batch-predict", batch, x_torchlane_timeout_ms="250.5")
         yield start + request("/models/double/versions/1/predict", chunk_bytes=3)
         yield start + request(content_type="application/octet-stream", body=bytes(8))
+        yield start + request(content_type=FORM, body=files(bytes(8)), expect="100-continue")
+        yield start + request("/batch-predict", files(bytes(8), b"{}"), content_type=FORM)
         yield start + request(accept="application/x-npy;q=0.5, application/octet-stream")
         yield start + request(expect="100-continue", x_request_id="abc-1")
         yield start + request() + request("/models/double/predict?x=1")

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.api.payloads import CURLS_DEFAULT
 from models.manifest import TensorCodecSpec
 from tests.artifacts import Y, write_artifact
+from tests.docs.blocks import ROOT
+from tests.forms import FORM, files
 from tests.integration.listening import Listening, listening
 from tests.integration.test_predict import TwoOutputs
 from tests.integration.wire import READY, Answer, Wire, request
@@ -32,6 +35,10 @@ def npy(array: Any) -> bytes:
 
 def octets(*numbers: float) -> bytes:
     return np.array(numbers, "<f4").tobytes()
+
+
+def picture() -> bytes:
+    return (ROOT / "docs/three.png").read_bytes()
 
 
 PAIRS = json.dumps({"input": {"a": [[0, 0], [1, 1]], "b": [[3, 4]]}}).encode()
@@ -61,6 +68,25 @@ GOOD: dict[str, dict[str, Any]] = {
     "accept nothing": {"accept": ""},
     "accept all": {"accept": "*/*"},
     "accept with bad quality": {"accept": "application/x-npy;q=much, application/json;q=0.1"},
+    "JSON as curl's default": {"content_type": CURLS_DEFAULT},
+    "npy without a type": {"content_type": "", "body": npy(np.array([1.0, 2.0]))},
+    "a file": {"content_type": FORM, "body": files(octets(1, 2))},
+    "an npy file": {"content_type": FORM, "body": files(npy(np.array([1.0, 2.0]))), "accept": NPY},
+    "files": {
+        "path": "/batch-predict",
+        "content_type": FORM,
+        "body": files(octets(1, 2), npy(np.array([3.0, 4.0])), octets(1, 2)),
+    },
+    "a picture as a file": {
+        "path": "/models/digits/predict",
+        "content_type": FORM,
+        "body": files(picture()),
+    },
+    "a picture as curl's default": {
+        "path": "/models/digits/predict",
+        "content_type": CURLS_DEFAULT,
+        "body": picture(),
+    },
     "timeout": {"x_torchlane_timeout_ms": "5000"},
     "timeout above the most": {"x_torchlane_timeout_ms": "1e12"},
     "some fail": {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [500, 2], [-500, 2]]}'},
@@ -82,6 +108,22 @@ BAD: dict[str, tuple[int, dict[str, Any]]] = {
         422,
         {"path": "/models/digits/predict", "body": b"no", "content_type": "image/png"},
     ),
+    "two files for one": (422, {"content_type": FORM, "body": files(octets(1, 2), octets(1, 2))}),
+    "a bad file": (
+        422,
+        {
+            "path": "/batch-predict",
+            "content_type": FORM,
+            "body": files(octets(1, 2), b"1234567"),
+        },
+    ),
+    "a form that is cut off": (422, {"content_type": FORM, "body": files(octets(1, 2))[:-9]}),
+    "a form without a boundary": (422, {"content_type": "multipart/form-data"}),
+    "too many files": (
+        413,
+        {"path": "/batch-predict", "content_type": FORM, "body": files(*[octets(1, 2)] * 9)},
+    ),
+    "nothing known as curl's default": (415, {"content_type": CURLS_DEFAULT, "body": b"a=b"}),
     "timeout in words": (422, {"x_torchlane_timeout_ms": "soon"}),
     "timeout not a number": (422, {"x_torchlane_timeout_ms": "nan"}),
     "timeout of nothing": (422, {"x_torchlane_timeout_ms": "0"}),

@@ -1,0 +1,183 @@
+"""The files of a multipart/form-data body (RFC 7578), as `curl -F` and browsers send them.
+
+The whole body is in memory already, within the limits of all bodies. What is bounded here is the
+work: python-multipart looks at every byte behind a false or padded boundary, in Python.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+
+from app.codecs.base import check_count
+from app.errors import InvalidInput
+
+FORM = "multipart/form-data"
+MAX_CONTENT_TYPE_CHARACTERS = 1000
+MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
+MAX_PART_HEADERS = 8
+MAX_PART_HEADER_BYTES = 4096
+HAS_FILENAME = re.compile(rb";[ \t]*filename\*?[ \t]*=", re.IGNORECASE)
+AS_IT_IS = (b"", b"7bit", b"8bit", b"binary")  # Content-Transfer-Encodings that change nothing
+EXAMPLE = "curl -F file=@photo.jpg"
+
+
+@dataclass(slots=True)
+class File:
+    """A part of a form.
+
+    Attributes:
+        headers: names in lower case, and values.
+        data: its bytes.
+    """
+
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    data: bytes = b""
+
+    @property
+    def media_type(self) -> str:
+        """What its own Content-Type says, in lower case and without parameters, or nothing."""
+        given = self.headers.get(b"content-type", b"").partition(b";")[0]
+        return given.strip().lower().decode("latin-1")
+
+
+def read_files(content_type: str, body: bytes, most: int | None) -> list[File]:
+    """The files of a form, in order.
+
+    Args:
+        content_type: of the whole body, with its boundary.
+        body: the whole body.
+        most: so many files are taken; None: exactly one.
+
+    Raises:
+        InvalidInput: it is no form, is damaged or cut off, or holds something else than files.
+        PayloadTooLarge: it has more files than are taken.
+    """
+    boundary = _boundary(content_type)
+    _check_boundaries(body, boundary, most)
+    reader = _Reader(boundary)
+    try:
+        reader.parser.write(body)
+    except FormParserError as error:
+        raise InvalidInput(f"the form is damaged: {error}") from error
+    if not reader.ended:
+        raise InvalidInput("the form is cut off: its closing boundary is missing")
+    if not reader.files:
+        raise InvalidInput(f"the form has no file; send one, as {EXAMPLE} does")
+    for number, each in enumerate(reader.files, 1):
+        _check_file(each, f"part {number} of the form")
+    return reader.files
+
+
+class _Reader:
+    """Collects what the parser finds.
+
+    Args:
+        boundary: between the parts.
+
+    Attributes:
+        files: all parts, whatever they are.
+        ended: whether the closing boundary has come.
+    """
+
+    def __init__(self, boundary: bytes) -> None:
+        self.files: list[File] = []
+        self.ended = False
+        self._name = self._value = b""
+        self.parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._take_name,
+                "on_header_value": self._take_value,
+                "on_header_end": self._end_header,
+                "on_part_data": self._take_data,
+                "on_end": self._end,
+            },
+            max_header_count=MAX_PART_HEADERS,
+            max_header_size=MAX_PART_HEADER_BYTES,
+        )
+
+    def _begin(self) -> None:
+        self.files.append(File())
+
+    def _take_name(self, data: bytes, start: int, end: int) -> None:
+        self._name, self._value = data[start:end].lower(), b""
+
+    def _take_value(self, data: bytes, start: int, end: int) -> None:
+        self._value = data[start:end]
+
+    def _end_header(self) -> None:
+        self.files[-1].headers[self._name] = self._value
+
+    def _take_data(self, data: bytes, start: int, end: int) -> None:
+        self.files[-1].data += data[start:end]  # once, or in two pieces
+
+    def _end(self) -> None:
+        self.ended = True
+
+
+def _boundary(content_type: str) -> bytes:
+    if len(content_type) > MAX_CONTENT_TYPE_CHARACTERS:
+        raise InvalidInput(
+            f"the Content-Type has {len(content_type)} characters, of a form at most "
+            f"{MAX_CONTENT_TYPE_CHARACTERS}"
+        )
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    if not boundary:
+        raise InvalidInput(
+            f"the Content-Type {FORM} names no boundary; leave this header to the client that "
+            f"makes the form, as in {EXAMPLE}"
+        )
+    if len(boundary) > MAX_BOUNDARY_BYTES:
+        raise InvalidInput(
+            f"the boundary of the form has {len(boundary)} bytes, at most {MAX_BOUNDARY_BYTES}"
+        )
+    return boundary
+
+
+def _check_boundaries(body: bytes, boundary: bytes, most: int | None) -> None:
+    """Refuse more parts than are taken, and what the parser would take long for."""
+    if not body.startswith(b"--" + boundary):
+        raise InvalidInput(
+            "the body does not begin with the boundary that its Content-Type names; leave this "
+            f"header to the client that makes the form, as in {EXAMPLE}"
+        )
+    delimiter = b"\r\n--" + boundary
+    parts = body.count(delimiter)
+    if most is None and parts > 1:
+        raise InvalidInput(
+            f"the form has {parts} parts; /predict takes one file and nothing beside it, "
+            "/batch-predict takes several files"
+        )
+    if most is not None:
+        check_count(parts, most)
+    at = -2  # the first one has no line end before it
+    while at != -1:
+        behind = at + len(delimiter)
+        if body[behind : behind + 2] not in (b"\r\n", b"--"):
+            raise InvalidInput(
+                f"the form is damaged: at byte {behind} its boundary is not followed by a line end"
+            )
+        at = body.find(delimiter, behind)
+
+
+def _check_file(file: File, where: str) -> None:
+    disposition = file.headers.get(b"content-disposition", b"")
+    if HAS_FILENAME.search(disposition) is None:
+        raise InvalidInput(
+            f"{where} is no file: its Content-Disposition has no filename; send files and nothing "
+            f"else, as {EXAMPLE} does, and options in the URL"
+        )
+    encoding = file.headers.get(b"content-transfer-encoding", b"").strip().lower()
+    if encoding not in AS_IT_IS:
+        raise InvalidInput(
+            f"{where} has the Content-Transfer-Encoding {encoding[:20].decode('latin-1')!r}; "
+            "send the bytes of the file as they are"
+        )
+    if not file.data:
+        raise InvalidInput(f"{where} is an empty file")

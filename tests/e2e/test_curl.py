@@ -1,0 +1,112 @@
+"""Files as curl and httpx send them when nobody names their type, to a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.definitions.digits import PREPROCESS
+from models.preprocess import preprocess
+from tests.docs.blocks import ROOT
+from tests.e2e.server import PLAIN, Server, running
+
+THREE = ROOT / "docs/three.png"
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(repository, tmp_path_factory.mktemp("curl") / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same three as several kinds of file; curl guesses a type by the name, or none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    array = preprocess(THREE.read_bytes(), PREPROCESS)
+    picture = Image.open(THREE).convert("L")
+    for name in ("three.png", "three", "three.bin"):
+        (folder / name).write_bytes(THREE.read_bytes())
+    picture.save(folder / "three.jpg", quality=95)
+    picture.resize((1400, 1400)).save(folder / "large.jpg", quality=100, subsampling=0)
+    np.save(folder / "three.npy", array)
+    (folder / "three.raw").write_bytes(array.astype("<f4").tobytes())
+    (folder / "three.json").write_text(json.dumps({"input": array.tolist()}))
+    return folder
+
+
+def curl(server: Server, folder: Path, options: str, path: str = "/predict") -> Any:
+    command = ["curl", "-sS", *options.split(), f"{server.url}{path}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(f"-F file=@{name}" for name in ("three.png", "three", "three.bin", "three.jpg")),
+        *("-F file=@three.npy", "-F file=@three.raw", "-F x=@three.png;type=image/jpeg"),
+        *("-F file=@three.png -H Transfer-Encoding:chunked", "-F file=@three.png --http1.0"),
+        *("-F file=@large.jpg -H Expect:100-continue", "--data-binary @large.jpg"),
+        *(f"--data-binary @{name}" for name in ("three.png", "three", "three.jpg", "three.npy")),
+        *("--data-binary @three.png -H Content-Type:", "-d @three.json", "--json @three.json"),
+        "--data-binary @three.png -H Content-Type:application/octet-stream",
+    ],
+)
+def test_a_three_is_a_three(server: Server, folder: Path, options: str) -> None:
+    assert curl(server, folder, options)["prediction"]["label"] == "3"
+
+
+def test_several_files_are_a_batch(server: Server, folder: Path) -> None:
+    options = "-F a=@three.png -F a=@three.jpg -F b=@three.npy"
+    answer = curl(server, folder, options, "/batch-predict")
+    assert [each["label"] for each in answer["predictions"]] == ["3", "3", "3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        ("-F file=@three.png -F file=@three.jpg", "invalid_input", "the form has 2 parts"),
+        ("-F file=three.png", "invalid_input", "is no file"),
+        ("-F file=@three.png;encoder=base64", "invalid_input", "'base64'; send the bytes"),
+        ("-F file=@/dev/null", "invalid_input", "is an empty file"),
+        (
+            "--data-binary @three.png -H Content-Type:multipart/form-data",
+            "invalid_input",
+            "names no boundary",
+        ),
+        ("--data-binary @three.raw", "unsupported_media_type", "-H 'Content-Type: application/"),
+        ("-d @three.png", "unsupported_media_type", "--data-binary @photo.jpg"),
+    ],
+)
+def test_what_is_wrong_is_told_and_fills_no_log(
+    server: Server, folder: Path, options: str, code: str, told: str
+) -> None:
+    before = server.log
+    answer = curl(server, folder, options)
+    assert (answer["code"], told in answer["error"]) == (code, True), answer
+    assert server.log == before
+
+
+def test_a_damaged_form_fills_no_log_either(server: Server) -> None:
+    """python-multipart would warn of each."""
+    before = server.log
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    for body in (b"--b\r\nno header\r\n\r\n", b"--b\r\nX: y\rz\r\n\r\nDATA\r\n--b--\r\n"):
+        answer = httpx.post(f"{server.url}/predict", content=body, headers=headers, verify=PLAIN)
+        assert answer.status_code == 422
+    assert server.log == before
+
+
+def test_httpx(server: Server) -> None:
+    for files in ({"file": THREE.read_bytes()}, {"file": ("x", THREE.read_bytes(), "image/png")}):
+        answer = httpx.post(f"{server.url}/predict", files=files, verify=PLAIN)
+        assert answer.json()["prediction"]["label"] == "3"

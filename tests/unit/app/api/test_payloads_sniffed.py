@@ -1,0 +1,178 @@
+"""Bodies whose type nobody says, and files in forms: known by their first bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+import pytest
+from PIL import Image
+
+from app.api.payloads import CURLS_DEFAULT, read_items
+from app.codecs.base import NPY, OCTET_STREAM, Codec
+from app.codecs.choose import codec_for
+from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError, UnsupportedMediaType
+from app.types import Array
+from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.preprocess import preprocess
+from tests.forms import FORM, files, form, part
+from tests.fuzz.raw_bodies import npy
+from tests.unit.models.manifests import make_manifest, spec
+from tests.unit.models.pictures import encoded, grey, noise, plus
+
+HOW = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,))
+PICTURES = codec_for(
+    make_manifest([spec("x", shape=(-1, 1, 5, 6))], codec=ImageCodecSpec(preprocess=HOW))
+)
+NUMBERS = codec_for(make_manifest([spec("x", shape=(-1, 2))]))
+OBJECTS = codec_for(make_manifest([spec("a", shape=(-1, 2)), spec("b", shape=(-1, 2))]))
+PNG = grey(plus())
+JPEG = encoded(Image.fromarray(noise(7, 9)), "JPEG")
+TENSOR = np.linspace(-1, 1, 30, dtype=np.float32).reshape(1, 5, 6)
+PAIR = np.array([1, 2], np.float32)
+
+
+def read(
+    codec: Codec, content_type: str, body: bytes, *, many: bool = False, max_items: int = 3
+) -> list[Array]:
+    items = read_items(codec, content_type, body, many=many, max_items=max_items)
+    return [item.arrays["x"] for item in items]
+
+
+def refused(kind: type[TorchlaneError], codec: Codec, content_type: str, body: bytes) -> str:
+    with pytest.raises(kind) as caught:
+        read(codec, content_type, body)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("content_type", ["", CURLS_DEFAULT, f"{CURLS_DEFAULT.upper()};x=y"])
+class TestUntold:
+    @pytest.mark.parametrize("many", [False, True])
+    @pytest.mark.parametrize("body", [PNG, JPEG], ids=["png", "jpeg"])
+    def test_a_picture(self, content_type: str, body: bytes, many: bool) -> None:
+        (got,) = read(PICTURES, content_type, body, many=many)
+        np.testing.assert_array_equal(got, preprocess(body, HOW))
+
+    def test_an_npy_file(self, content_type: str) -> None:
+        np.testing.assert_array_equal(read(NUMBERS, content_type, npy(PAIR)), [PAIR])
+        rows = np.stack([PAIR, PAIR + 1])
+        np.testing.assert_array_equal(read(NUMBERS, content_type, npy(rows), many=True), rows)
+
+    @pytest.mark.parametrize("blanks", [b"", b" \r\n\t"])
+    def test_json(self, content_type: str, blanks: bytes) -> None:
+        body = blanks + b'{"input": [1, 2]}'
+        np.testing.assert_array_equal(read(NUMBERS, content_type, body), [PAIR])
+
+    def test_json_of_the_wrong_form_is_told_the_right_one(self, content_type: str) -> None:
+        assert 'must be {"input": X}' in refused(InvalidInput, NUMBERS, content_type, b"[1, 2]")
+
+    def test_a_file_that_the_model_does_not_take(self, content_type: str) -> None:
+        told = refused(UnsupportedMediaType, NUMBERS, content_type, PNG)
+        assert told.endswith(f"{OCTET_STREAM}, {NPY}, not 'image/png'")
+        assert "not 'application/x-npy'" in refused(
+            UnsupportedMediaType, OBJECTS, content_type, npy(PAIR)
+        )
+
+
+@pytest.mark.parametrize("body", [b"", b"a=b", PAIR.tobytes(), PNG.replace(b"\r\n", b"")])
+def test_what_curl_sends_by_default_and_is_nothing_known(body: bytes) -> None:
+    told = refused(UnsupportedMediaType, NUMBERS, CURLS_DEFAULT, body)
+    assert "-H 'Content-Type: application/json'" in told
+    assert told.endswith(f"This model takes application/json, {OCTET_STREAM}, {NPY}")
+
+
+class TestOctets:
+    """They are numbers, but no preprocessed picture begins as a file does."""
+
+    @pytest.mark.parametrize("body", [PNG, JPEG], ids=["png", "jpeg"])
+    def test_a_picture(self, body: bytes) -> None:
+        (got,) = read(PICTURES, OCTET_STREAM, body)
+        np.testing.assert_array_equal(got, preprocess(body, HOW))
+
+    def test_what_is_neither(self) -> None:
+        told = refused(InvalidInput, PICTURES, OCTET_STREAM, b"GIF89a")
+        assert told.endswith("got 6; nor is it a PNG or JPEG file")
+
+    @pytest.mark.parametrize("beginning", [PNG[:8], JPEG[:3], npy(PAIR)[:6], b'{"'])
+    def test_for_a_model_of_numbers_they_are_numbers_whatever_they_begin_with(
+        self, beginning: bytes
+    ) -> None:
+        codec = codec_for(make_manifest([spec("x", "uint8", shape=(-1, 8))]))
+        body = beginning.ljust(8, b"\1")
+        assert read(codec, OCTET_STREAM, body)[0].tobytes() == body
+        if not beginning.startswith(b"\x93"):  # of files in forms curl says so, too
+            assert read(codec, FORM, files(body))[0].tobytes() == body
+
+
+class TestForms:
+    @pytest.mark.parametrize("content_type", ["image/jpeg", OCTET_STREAM, "text/plain", None])
+    @pytest.mark.parametrize("body", [PNG, JPEG], ids=["png", "jpeg"])
+    def test_a_picture_whatever_its_part_says(self, body: bytes, content_type: str | None) -> None:
+        headers = {} if content_type is None else {"Content_Type": content_type}
+        (got,) = read(PICTURES, FORM, form(part(body, **headers)))
+        np.testing.assert_array_equal(got, preprocess(body, HOW))
+
+    @pytest.mark.parametrize("content_type", [OCTET_STREAM, NPY])
+    def test_an_npy_file(self, content_type: str) -> None:
+        body = files(npy(PAIR), content_type=content_type)
+        np.testing.assert_array_equal(read(NUMBERS, FORM, body), [PAIR])
+
+    def test_octets(self) -> None:
+        np.testing.assert_array_equal(read(NUMBERS, FORM, files(PAIR.tobytes())), [PAIR])
+        np.testing.assert_array_equal(read(PICTURES, FORM, files(TENSOR.tobytes())), [TENSOR])
+
+    def test_several_files_are_several_items(self) -> None:
+        got = read(PICTURES, FORM, files(PNG, npy(TENSOR), JPEG), many=True)
+        wanted = [preprocess(PNG, HOW), TENSOR, preprocess(JPEG, HOW)]
+        np.testing.assert_array_equal(got, wanted)
+
+    def test_a_file_is_one_item(self) -> None:
+        """Not a batch: its place among the answers would say nothing."""
+        told = "inputs[1]: 'x': expected 8 bytes (little-endian float32 of shape [2]), got 16"
+        body = files(PAIR.tobytes(), PAIR.tobytes() * 2)
+        with pytest.raises(InvalidInput) as caught:
+            read(NUMBERS, FORM, body, many=True)
+        assert str(caught.value) == told
+        assert caught.value.details[0]["index"] == 1
+
+    def test_too_many_files(self) -> None:
+        with pytest.raises(PayloadTooLarge, match="4 items in one request, at most 3"):
+            read(PICTURES, FORM, files(*[b"no picture"] * 4), many=True)
+
+    def test_the_pictures_share_a_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("app.codecs.base.MAX_REQUEST_PIXELS", 12 * 12 + 1)
+        assert len(read(PICTURES, FORM, files(PNG), many=True)) == 1
+        with pytest.raises(PayloadTooLarge, match="pixels together"):
+            read(PICTURES, FORM, files(PNG, PNG), many=True)
+
+    @pytest.mark.parametrize(
+        ("codec", "part_of_it", "told"),
+        [
+            (PICTURES, part(b"GIF89a", Content_Type="image/gif"), "not 'image/gif'"),
+            (PICTURES, part(b"GIF89a"), "neither PNG, JPEG nor .npy, and its part"),
+            (NUMBERS, part(PNG, Content_Type="image/png"), "not 'image/png'"),
+            (NUMBERS, part(PNG), "not 'image/png'"),
+            (OBJECTS, part(b"a"), "takes files of no kind"),
+            (NUMBERS, part(b"{}", Content_Type="application/json"), "send JSON as the whole body"),
+            (
+                NUMBERS,
+                part(form(part(b"a"), boundary="y"), Content_Type="multipart/mixed; boundary=y"),
+                "/mixed'",
+            ),
+            (NUMBERS, part(b"a", Content_Type="x" * 999), "xxx...'"),
+        ],
+    )
+    def test_what_a_file_must_not_be(self, codec: Codec, part_of_it: bytes, told: str) -> None:
+        assert told in refused(UnsupportedMediaType, codec, FORM, form(part_of_it))
+
+    def test_a_damaged_picture(self) -> None:
+        assert "is damaged" in refused(InvalidInput, PICTURES, FORM, files(PNG[: len(PNG) // 2]))
+
+    def test_a_content_encoding_of_a_part_is_not_undone(self) -> None:
+        zipped = part(b"\x1f\x8b\x08", Content_Encoding="gzip", Content_Type="image/png")
+        assert "neither a PNG nor a JPEG" in refused(InvalidInput, PICTURES, FORM, form(zipped))
+
+
+def test_json_said_to_be_json_is_never_taken_for_a_file() -> None:
+    body = orjson.dumps({"input": [1, 2]})
+    np.testing.assert_array_equal(read(NUMBERS, "application/json", body), [PAIR])
+    assert "not JSON" in refused(InvalidInput, PICTURES, "application/json", PNG)
