@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--codec", choices=("tensor", "image"), help="what clients send (default: tensor)")
     add("--scores", choices=get_args(Scores), help="what makes scores of it (default: none)")
+    add(
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="answer the K highest scores where the caller asks for no other number (default: all)",
+    )
     picture = parser.add_argument_group("for --codec image")
     add = picture.add_argument
     add(
@@ -62,16 +68,16 @@ def codec_of(
     Raises:
         UsageError: if the options contradict each other, or the inputs.
     """
+    scores: Scores = parsed.scores or defaults.scores
+    if parsed.top_k is not None and parsed.top_k < 1:
+        raise UsageError(f"--top-k must be at least 1, got {parsed.top_k}")
     if (parsed.codec or defaults.codec) == "tensor":
         if strays := [name for name in OF_PICTURES if getattr(parsed, name) is not None]:
             option = strays[0].replace("_", "-")
             raise UsageError(f"--{option} is for pictures: say --codec image as well")
-        return TensorCodecSpec(labels=labels, scores=parsed.scores or defaults.scores)
-    return ImageCodecSpec(
-        preprocess=_preprocess(parsed, defaults, inputs),
-        labels=labels,
-        scores=parsed.scores or defaults.scores,
-    )
+        return TensorCodecSpec(labels=labels, scores=scores, top_k=parsed.top_k)
+    preprocess = _preprocess(parsed, defaults, inputs)
+    return ImageCodecSpec(preprocess=preprocess, labels=labels, scores=scores, top_k=parsed.top_k)
 
 
 def _preprocess(
@@ -156,6 +162,11 @@ def check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> N
         )
     if codec.scores == "softmax" and not first.item_shape:
         raise UsageError(f"--scores softmax needs more than one number, got {list(first.shape)}")
+    if codec.top_k is not None and not codec.has_scores(first):
+        raise UsageError(
+            "--top-k needs --labels, or --scores softmax or sigmoid, and a first output of shape "
+            f"[-1, N]; the model's is {list(first.shape)}"
+        )
 
 
 def first_of(error: ValidationError) -> str:

@@ -74,11 +74,18 @@ class CodecPart(Part):
     """What every codec has: labels of the first output, and how it becomes scores.
 
     `scores` names the function that the codec applies to the first output before it answers:
-    `softmax`, `sigmoid`, or `none` where the output is the score already.
+    `softmax`, `sigmoid`, or `none` where the output is the score already. `top_k` is the number of
+    highest scores that JSON answers have where the caller asks for no other number; None: all.
     """
 
     labels: tuple[str, ...] | None = None
     scores: Scores = "none"
+    top_k: int | None = Field(default=None, ge=1)
+
+    def has_scores(self, first: TensorSpec) -> bool:
+        """Whether the first output is one score per class, of which some are the highest."""
+        scored = self.labels is not None or self.scores != "none"
+        return scored and len(first.item_shape) == 1
 
 
 class TensorCodecSpec(CodecPart):
@@ -257,6 +264,15 @@ class Manifest(Part):
             made = (how.channels, how.height, how.width)
             if len(self.inputs) != 1 or first.dtype != "float32" or not first.accepts(made):
                 raise ValueError(f"pictures need one input, float32 of shape {[-1, *made]}")
+        return self
+
+    @model_validator(mode="after")
+    def _top_k_is_of_scores(self) -> Self:
+        if self.codec.top_k is not None and not self.codec.has_scores(self.outputs[0]):
+            raise ValueError(
+                "top_k needs labels, or scores by softmax or sigmoid, and a first output with one "
+                f"axis beside the batch, got shape {list(self.outputs[0].shape)}"
+            )
         return self
 
     def public(self) -> dict[str, JsonValue]:

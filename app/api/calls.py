@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from urllib.parse import parse_qsl
 
 from app.access.entries import PREDICT
 from app.access.guard import Caller
@@ -18,12 +19,13 @@ from app.api.payloads import JSON, check_length, read_items
 from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer, shown
 from app.api.service import Service
 from app.engine.submission import Submission
-from app.errors import InvalidInput, ModelNotFound
+from app.errors import InvalidInput, ModelNotFound, NotAcceptable
 from app.types import Answer, CacheCounts
 
 BODY_LATE = "the body did not arrive in time; allow more"
 BODY_CUT = "the caller went away while sending the body"
-MAX_DIGITS = 18  # of a number in a header or path: more is larger than any limit
+MAX_DIGITS = 18  # of a number in a header or URL: more is larger than any limit
+MOST_PARAMETERS = 100  # of a query: parsing them holds up everybody else
 
 
 class Call:
@@ -56,6 +58,7 @@ class Call:
         "_remembered",
         "_service",
         "_submission",
+        "_top_k",
         "deadline",
     )
 
@@ -83,6 +86,7 @@ class Call:
             elif name == b"x-torchlane-timeout-ms":
                 timeout_ms = value
         self._endpoint = endpoint
+        self._top_k = read_top_k(endpoint.query) if endpoint.query else None
         self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
         self._changes = service.loaded.changes
         settings = self._model.settings
@@ -107,11 +111,16 @@ class Call:
             endpoint = self._endpoint
             self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
         model = self._model
+        if self._top_k is not None:
+            model.codec.check_top_k()
+            self._check_json_answer()
         content_type = self._content_type.decode("latin-1")
         memo = service.memo
         identity = service.engine.identity(model.id)
         if model.settings.cache:
-            self._digest = memo.digest(model.id, identity, content_type, body, many=self._many)
+            self._digest = memo.digest(
+                model.id, identity, content_type, body, many=self._many, top_k=self._top_k
+            )
         if self._digest is not None:
             self._remembered = memo.get(self._digest)
             if self._remembered is not None:
@@ -144,10 +153,7 @@ class Call:
             raise RuntimeError("bug: a call was answered that had not begun")
         answer = self._submission.result()
         answered = time.perf_counter()
-        accept = self._accept
-        media_type = (
-            JSON if not accept or accept == b"*/*" else answer_media_type(accept.decode("latin-1"))
-        )
+        media_type = self._answer_media_type()
         if media_type == JSON:
             content = self._json(answer)
         else:
@@ -169,6 +175,20 @@ class Call:
             content,
         )
 
+    def _answer_media_type(self) -> str:
+        accept = self._accept
+        if not accept or accept == b"*/*":
+            return JSON
+        return answer_media_type(accept.decode("latin-1"))
+
+    def _check_json_answer(self) -> None:
+        media_type = self._answer_media_type()
+        if media_type != JSON:
+            raise NotAcceptable(
+                f"with top_k the answer has scores and what they are of, which only {JSON} can "
+                f"carry; ask for {JSON}, or for {media_type} without top_k"
+            )
+
     def _asks_for(self, items: int) -> None:
         """Count them once, in whichever way they become known."""
         caller, self._caller = self._caller, None
@@ -181,7 +201,7 @@ class Call:
         limits = self._service.limits
         check_answer(answer.outcomes, limits.max_answer_bytes)
         outcomes = shown(answer.outcomes) if limits.show_model_errors else answer.outcomes
-        content = json_answer(self._model, outcomes, many=self._many)
+        content = json_answer(self._model, outcomes, many=self._many, top_k=self._top_k)
         if self._digest is not None and answer.cache.hit == len(answer.outcomes):
             keys = self._submission.keys if self._submission is not None else ()
             self._service.memo.put(self._digest, Remembered(tuple(keys), content))
@@ -199,6 +219,28 @@ def _timeout_s(given: bytes | None, most_s: float) -> float:
         shown = given.decode("latin-1")
         raise InvalidInput(f"X-Torchlane-Timeout-Ms must be a positive number, got {shown!r}")
     return min(timeout_ms / 1000, most_s)
+
+
+def read_top_k(query: bytes) -> int | None:
+    """How many scores a query asks for; None: it does not say. Other parameters are ignored.
+
+    Raises:
+        InvalidInput: if top_k is not one whole number of at least 1.
+    """
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), True, max_num_fields=MOST_PARAMETERS)
+    except ValueError as error:
+        raise InvalidInput(f"the URL has more than {MOST_PARAMETERS} query parameters") from error
+    given = [value for name, value in pairs if name == "top_k"]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidInput(f"the URL has top_k {len(given)} times; give it once")
+    text = given[0]
+    digits = text.lstrip("0")
+    if not text.isascii() or not text.isdigit() or not digits:
+        raise InvalidInput(f"top_k must be a whole number of at least 1, got {text[:MAX_DIGITS]!r}")
+    return int(digits[:MAX_DIGITS])
 
 
 def _version(given: str | None) -> int | None:

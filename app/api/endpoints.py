@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 PATH = re.compile(
     rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
+    rb"(?:\?(top_k=[0-9]{1,9}))?"
 )
 MOST_PATHS = 256  # that are remembered: they come from clients
 
@@ -20,12 +21,14 @@ class Endpoint:
         many: whether bodies hold many items.
         name: of the model; None: the default one.
         version: of the model, as it was written; None: the one that is loaded.
+        query: what stands behind the question mark, as it was written.
     """
 
     route: str
     many: bool
     name: str | None = None
     version: str | None = None
+    query: bytes = b""
 
 
 class Endpoints:
@@ -35,13 +38,14 @@ class Endpoints:
         self._known: dict[bytes, Endpoint] = {}
 
     def at(self, url: bytes) -> Endpoint | None:
-        """What a prediction's path asks for; None: it is another path, or one with a query."""
+        """What a prediction's path asks for; None: another path, or another query than top_k."""
         endpoint = self._known.get(url)
         if endpoint is None and (match := PATH.fullmatch(url)):
-            name, version, call = (each.decode("ascii") for each in match.groups(b""))
+            name, version, call, query = (each.decode("ascii") for each in match.groups(b""))
             prefix = "/models/{name}" * bool(name) + "/versions/{version}" * bool(version)
             many = call == "batch-predict"
-            endpoint = Endpoint(f"{prefix}/{call}", many, name or None, version or None)
+            route = f"{prefix}/{call}"
+            endpoint = Endpoint(route, many, name or None, version or None, query.encode())
             if len(self._known) < MOST_PATHS:
                 self._known[url] = endpoint
         return endpoint

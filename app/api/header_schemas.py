@@ -1,4 +1,4 @@
-"""The headers of requests and answers, for the OpenAPI document."""
+"""The parameters of requests and the headers of answers, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -64,9 +64,19 @@ def answered(*, many: bool) -> Docs:
     return {**REQUEST_ID, "X-Torchlane-Cache": cache, **_TIMING}
 
 
+TOP_K: Docs = {
+    "name": "top_k",
+    "in": "query",
+    "required": False,
+    "description": "of a classifier so many of its highest scores, in descending order, and not "
+    "all; only in JSON",
+    "schema": {"type": "integer", "minimum": 1},
+}
+
+
 def parameters() -> list[Docs]:
     """What a client may send with a prediction."""
-    return [
+    return [TOP_K] + [
         {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
         for name, (schema, text) in _PARAMETERS.items()
     ]

@@ -54,7 +54,14 @@ class AnswerMemo:
         return int(self._entries.currsize)
 
     def digest(
-        self, model: ModelId, identity: str, content_type: str, body: bytes, *, many: bool
+        self,
+        model: ModelId,
+        identity: str,
+        content_type: str,
+        body: bytes,
+        *,
+        many: bool,
+        top_k: int | None = None,
     ) -> bytes | None:
         """What identifies a request that came before; None: it did not, or need not be kept.
 
@@ -64,6 +71,7 @@ class AnswerMemo:
             content_type: as the caller sent it.
             body: as the caller sent it.
             many: whether bodies hold many items.
+            top_k: as the caller asked; the answer differs by it, the items do not.
         """
         if not self._on or content_type in NOT_PARSED:
             return None
@@ -73,7 +81,8 @@ class AnswerMemo:
                 self._once, self._once_before = set(), self._once
             self._once.add(quick)
             return None
-        digest = hashlib.sha256(f"{model}|{identity}|{many}|{content_type}\n".encode())
+        asked = f"{model}|{identity}|{many}|{top_k}|{content_type}\n"
+        digest = hashlib.sha256(asked.encode())
         digest.update(body)
         return digest.digest()
 

@@ -64,8 +64,12 @@ def shown(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     ]
 
 
-def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) -> bytes:
+def json_answer(
+    model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool, top_k: int | None = None
+) -> bytes:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item has its place.
+
+    With `top_k` only so many of the highest scores are written; None: as the manifest says.
 
     Raises:
         ItemFailed: if the only item, or every one of them, failed.
@@ -79,7 +83,7 @@ def json_answer(model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool) 
                 place["details"] = outcome.details
             places.append(place)
         else:
-            places.append(model.codec.encode(outcome))
+            places.append(model.codec.encode(outcome, top_k))
             predicted = True
     if not predicted:
         raise _failed(outcomes)

@@ -31,7 +31,13 @@ class LabelledPrediction(BaseModel):
 
     label: str
     score: float
-    scores: list[float] = Field(description="one per label, in the manifest's order")
+    scores: list[float] = Field(
+        description="one per label, in the manifest's order; with top_k the highest, descending"
+    )
+    labels: list[str] = Field(default=[], description="with top_k only: those of the scores")
+    indices: list[int] = Field(
+        default=[], description="with top_k only: the places of the labels in the manifest"
+    )
     outputs: dict[str, JsonValue] = Field(
         default={}, description="where the model has more: output name -> nested numbers"
     )
@@ -40,7 +46,13 @@ class LabelledPrediction(BaseModel):
 class TensorPrediction(BaseModel):
     """A prediction of a model without labels."""
 
-    outputs: dict[str, JsonValue] = Field(description="output name -> nested numbers")
+    outputs: dict[str, JsonValue] = Field(
+        description="output name -> nested numbers; with top_k the first one has only its highest "
+        "numbers, descending"
+    )
+    indices: list[int] = Field(
+        default=[], description="with top_k only: where these stand in the whole output"
+    )
 
 
 class FailedItem(BaseModel):

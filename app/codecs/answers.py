@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.codecs.base import NPY, OCTET_STREAM
-from app.errors import NotAcceptable
+from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays
 from models.manifest import Manifest, Scores
 
@@ -23,6 +23,8 @@ class AnswerEncoder:
     def __init__(self, manifest: Manifest) -> None:
         self._labels = manifest.codec.labels
         self._scores = manifest.codec.scores
+        self._top_k = manifest.codec.top_k
+        self._has_scores = manifest.codec.has_scores(manifest.outputs[0])
         self._outputs = tuple(spec.name for spec in manifest.outputs)
 
     def finish(self, outputs: Arrays) -> Arrays:
@@ -32,16 +34,44 @@ class AnswerEncoder:
         first = self._outputs[0]
         return {**outputs, first: apply_scores(self._scores, outputs[first])}
 
-    def encode(self, outputs: Arrays) -> dict[str, object]:
+    def check_top_k(self) -> None:
+        """Refuse to choose among what are no scores; see `Codec`."""
+        if not self._has_scores:
+            raise InvalidInput(
+                "top_k chooses among the scores of a classifier, and this model has none: neither "
+                "labels nor a softmax or sigmoid over one axis; ask without top_k"
+            )
+
+    def encode(self, outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
         """Without labels `{outputs: {name: array}}`.
 
         With labels `{label, score, scores}` of the first output; `outputs` has the others, if any.
+
+        With `top_k` the scores, or the first output, are the highest ones in descending order;
+        `indices` are their places in the whole, and `labels` what stands there.
         """
-        first = outputs[self._outputs[0]]
+        if top_k is None:
+            top_k = self._top_k
+        scores = outputs[self._outputs[0]]
+        if top_k is not None:
+            return self._ranked(scores, outputs, top_k)
         if self._labels is None:
-            return {"outputs": {self._outputs[0]: _plain(first), **self._others(outputs)}}
-        best = int(first.argmax())
-        answer = {"label": self._labels[best], "score": first[best], "scores": first}
+            return {"outputs": {self._outputs[0]: _plain(scores), **self._others(outputs)}}
+        best = int(scores.argmax())
+        answer = {"label": self._labels[best], "score": scores[best], "scores": scores}
+        if len(self._outputs) > 1:
+            answer["outputs"] = self._others(outputs)
+        return answer
+
+    def _ranked(self, whole: Array, outputs: Arrays, top_k: int) -> dict[str, object]:
+        indices = highest(whole, top_k)
+        scores = whole[indices]
+        if self._labels is None:
+            named = {self._outputs[0]: _plain(scores), **self._others(outputs)}
+            return {"outputs": named, "indices": indices}
+        labels = [self._labels[index] for index in indices.tolist()]
+        best = {"label": labels[0], "score": scores[0]}
+        answer = {**best, "scores": scores, "labels": labels, "indices": indices}
         if len(self._outputs) > 1:
             answer["outputs"] = self._others(outputs)
         return answer
@@ -79,6 +109,22 @@ def apply_scores(scores: Scores, output: Array) -> Array:
     if scores == "sigmoid":
         return np.asarray((1 + np.tanh(output / 2)) / 2, dtype=output.dtype)  # stable both ways
     return output
+
+
+def highest(scores: Array, count: int) -> Array:
+    """Indices of the highest scores, descending; of equal ones the lower index comes first.
+
+    Args:
+        scores: [n], without NaN.
+        count: at least 1; more than n: all.
+    """
+    if count < len(scores):
+        least = np.partition(scores, -count)[-count]
+        backwards = np.flatnonzero(scores >= least)[::-1]  # more than `count` where some are equal
+    else:
+        backwards = np.arange(len(scores))[::-1]
+    ascending = np.argsort(scores[backwards], kind="stable")  # of equal ones the higher index first
+    return np.asarray(backwards[ascending[::-1][:count]])
 
 
 def _plain(output: Array) -> object:

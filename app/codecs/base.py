@@ -88,8 +88,20 @@ class Codec(Protocol):
         The one method that is called in a replica's thread.
         """
 
-    def encode(self, outputs: Arrays) -> dict[str, object]:
-        """The prediction of one item, finished, as a JSON object; arrays stay arrays."""
+    def check_top_k(self) -> None:
+        """Refuse `top_k` for a model without scores.
+
+        Raises:
+            InvalidInput: it has none.
+        """
+
+    def encode(self, outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
+        """The prediction of one item, finished, as a JSON object; arrays stay arrays.
+
+        Args:
+            outputs: of the item.
+            top_k: so many of the highest scores, in order; None: as the manifest says.
+        """
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
         """Predictions as bytes: one array, with `many` stacked along a leading axis.

@@ -40,6 +40,7 @@ class ImageCodec:
         self.most_lists = self._tensor.most_lists
         self.decode_numbers = self._tensor.decode_numbers
         self.finish = self._tensor.finish
+        self.check_top_k = self._tensor.check_top_k
         self.encode = self._tensor.encode
         self.encode_raw = self._tensor.encode_raw
 

@@ -61,6 +61,7 @@ class TensorCodec:
             )
         answers = AnswerEncoder(manifest)
         self.finish = answers.finish
+        self.check_top_k = answers.check_top_k
         self.encode = answers.encode
         self.encode_raw = answers.encode_raw
         if len(self._inputs) == 1:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from loadtests.traffic.answers import HALF, PICTURE, Judge, Known, WrongAnswer, told_apart, wider
+from loadtests.traffic.answers import HALF, PICTURE, Judge, Known, told_apart, wider
 from loadtests.traffic.calls import JSON, failure
 from loadtests.traffic.payloads import (
     Template,
@@ -23,6 +23,7 @@ from loadtests.traffic.payloads import (
     png,
     raw_template,
 )
+from loadtests.traffic.reading import WrongAnswer
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
 from models.manifest import ImageCodecSpec
 from models.preprocess import preprocess

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
-import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from loadtests.traffic.reading import NPY_ERRORS, WrongAnswer, in_place, npy, numbers
 from loadtests.traffic.target import Target, TargetError
-from models.tensors import Array, TensorSpec, Tolerance
+from models.tensors import Array, Tolerance
 
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
@@ -28,16 +27,7 @@ PICTURE = Tolerance(absolute=0.01, relative=0, of_range=0.05)
 HALF = Tolerance(absolute=0.002, relative=0, of_range=0.02)
 SUM_SLACK = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2}  # of scores that are to sum to 1
 LABELLED = {"label", "score", "scores"}
-NPY_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-# All that numpy was seen to raise at headers of random bytes, which it parses as Python.
-NPY_ERRORS = (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
-
-
-class WrongAnswer(Exception):
-    """A prediction is not of the form that the manifest tells; the message says how."""
+RANKED = LABELLED | {"labels", "indices"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +60,7 @@ class Judge:
         self._first = target.outputs[0]
         self._labels = target.codec.labels
         self._scores = target.codec.scores
+        self._is_ranked = target.codec.top_k is not None
         self.tolerance = tolerance_of(target)
 
     def values(self, prediction: object) -> dict[str, Array]:
@@ -84,12 +75,17 @@ class Judge:
             raise WrongAnswer(f"the item failed: {prediction.get('code')}")
         outputs = prediction.get("outputs", {})
         if self._labels:
-            if prediction.keys() - {"outputs"} != LABELLED or not isinstance(outputs, dict):
+            if prediction.keys() - {"outputs"} != (RANKED if self._is_ranked else LABELLED):
                 raise WrongAnswer(f"a prediction with {sorted(prediction)}, not label and scores")
-            outputs = {self._first.name: prediction["scores"], **outputs}
+            if isinstance(outputs, dict):
+                outputs = {self._first.name: prediction["scores"], **outputs}
         if not isinstance(outputs, dict) or outputs.keys() != self._outputs.keys():
             raise WrongAnswer(f"a prediction without the outputs {list(self._outputs)}")
-        return {name: _numbers(spec, outputs[name]) for name, spec in self._outputs.items()}
+        values = {name: numbers(spec, outputs[name]) for name, spec in self._outputs.items()}
+        if self._is_ranked:
+            ranked = values[self._first.name]
+            values[self._first.name] = in_place(ranked, prediction, self._labels)
+        return values
 
     def raw(self, media_type: str, body: bytes) -> Array:
         """The first output, of an answer as bytes or as an .npy file.
@@ -100,7 +96,7 @@ class Judge:
         spec = self._first
         try:
             if media_type == NPY:
-                return _npy(spec, body)
+                return npy(spec, body)
             return np.frombuffer(body, np.dtype(spec.dtype).newbyteorder("<")).reshape(
                 spec.item_shape
             )
@@ -255,33 +251,6 @@ def _within(values: Mapping[str, Array], known: Known) -> bool:
         and bool(((value >= known.low[name]) & (value <= known.high[name])).all())
         for name, value in values.items()
     )
-
-
-def _numbers(spec: TensorSpec, value: object) -> Array:
-    try:
-        array = np.array(value)
-    except ValueError as error:  # ragged
-        raise WrongAnswer(f"{spec.name} is nested unevenly") from error
-    if array.dtype.kind not in "fiub":
-        raise WrongAnswer(f"{spec.name} holds what is no number")  # NaN and infinity come as null
-    return array
-
-
-def _npy(spec: TensorSpec, body: bytes) -> Array:
-    """The array of an .npy file, and of nothing else that numpy would load.
-
-    Raises:
-        NPY_ERRORS: if it is none.
-    """
-    file = io.BytesIO(body)
-    version = np.lib.format.read_magic(file)
-    if version not in NPY_HEADERS:
-        raise ValueError(f"a header of version {version}")
-    shape, by_columns, dtype = NPY_HEADERS[version](file)
-    if dtype.newbyteorder("<") != np.dtype(spec.dtype).newbyteorder("<"):
-        raise ValueError(f"an array of {dtype}")
-    array = np.frombuffer(body, dtype, offset=file.tell())
-    return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def _slack(value: Array, tolerance: Tolerance) -> Array:

@@ -13,6 +13,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from loadtests.traffic.credentials import VARIABLE, KeyUnusable, with_key
+from loadtests.traffic.reading import ALL_SCORES
 from models.manifest import CodecSpec
 from models.tensors import TensorSpec, Tolerance
 
@@ -77,9 +78,15 @@ class Target:
             if variant["precision"] == self.precision
         )
 
-    def path(self, route: str) -> str:
-        """Of `predict` or `batch-predict`, for this model."""
-        return f"/models/{self.model}/{route}"
+    def path(self, route: str, *, binary: bool = False) -> str:
+        """Of `predict` or `batch-predict`, for this model and all of its scores.
+
+        Args:
+            route: one of the two.
+            binary: whether the answer is an array, which is always the whole.
+        """
+        query = ALL_SCORES if self.codec.top_k is not None and not binary else ""
+        return f"/models/{self.model}/{route}{query}"
 
 
 def learn(url: str, model: str | None = None) -> Target:

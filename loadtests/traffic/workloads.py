@@ -124,7 +124,7 @@ class Binary:
             else RawPrediction(judge, anchor.varied, self._accept)
         )
         return Call(
-            path=self._source.target.path("predict"),
+            path=self._source.target.path("predict", binary=self._accept != JSON),
             headers={"Content-Type": self._type, "Accept": self._accept},
             body=self._template(anchor).fill(number),
             items=1,

@@ -35,6 +35,7 @@ class Thorough:
         self.decode_raw = codec.decode_raw
         self.item_schema = codec.item_schema
         self.finish = codec.finish
+        self.check_top_k = codec.check_top_k
         self.encode = codec.encode
         self.encode_raw = codec.encode_raw
 

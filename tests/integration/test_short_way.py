@@ -51,6 +51,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "batch": {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [3, 4], [1, 2]]}'},
     "named batch": {"path": "/models/double/batch-predict", "body": b'{"inputs": [[1, 2]]}'},
     "labels": {"path": "/models/labelled/predict"},
+    "top_k": {"path": "/models/labelled/predict?top_k=1"},
+    "top_k of a batch": {
+        "path": "/models/labelled/versions/1/batch-predict?top_k=9",
+        "body": b'{"inputs": [[1, 2], [3, 4]]}',
+    },
     "two outputs": {"path": "/models/two/predict"},
     "free dimensions": {"path": "/models/pairwise/predict", "body": PAIRS},
     "no content type": {"content_type": ""},
@@ -131,6 +136,9 @@ BAD: dict[str, tuple[int, dict[str, Any]]] = {
     "media type": (415, {"content_type": "text/csv"}),
     "media type with a quote": (415, {"content_type": "text/csv; a='\xff'"}),
     "a picture to a tensor model": (415, {"content_type": "image/png"}),
+    "top_k without scores": (422, {"path": "/predict?top_k=1"}),
+    "top_k of nothing": (422, {"path": "/models/labelled/predict?top_k=0"}),
+    "top_k as an array": (406, {"path": "/models/labelled/predict?top_k=1", "accept": NPY}),
     "not acceptable": (406, {"path": "/models/two/predict", "accept": NPY}),
     "no such model": (404, {"path": "/models/nope/predict"}),
     "no such version": (404, {"path": "/models/double/versions/2/predict"}),
@@ -164,7 +172,8 @@ async def by_expect(server: Listening, given: dict[str, Any]) -> Answer:
 
 
 async def by_query(server: Listening, given: dict[str, Any]) -> Answer:
-    path = given.get("path", "/predict") + "?a=1"
+    path = given.get("path", "/predict")
+    path += "&a=1" if "?" in path else "?a=1"
     return await server.ask(request(**{**given, "path": path}))
 
 

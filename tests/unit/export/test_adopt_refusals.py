@@ -64,6 +64,8 @@ class TestWrongArguments:
                 ["--name", "x", "--input", "float32[-1,100000,100000]"],
                 "--input: a sample batch of 3 items has 120,000,000,000 bytes; at most 268,435,456",
             ),
+            ([*X3, "--top-k", "0"], "--top-k must be at least 1, got 0"),
+            ([*X3, "--top-k", "2"], "--top-k needs --labels, or --scores softmax or sigmoid, and"),
             (["--labels", "/no/such", *X3], "cannot read /no/such: No such file or directory"),
         ],
     )

@@ -11,6 +11,7 @@ from app.api.endpoints import MOST_PATHS, Endpoints
     ("url", "route", "many", "name", "version"),
     [
         (b"/predict", "/predict", False, None, None),
+        (b"/models/x/predict?top_k=05", "/models/{name}/predict", False, "x", None),
         (b"/batch-predict", "/batch-predict", True, None, None),
         (b"/models/a-b_9/predict", "/models/{name}/predict", False, "a-b_9", None),
         (
@@ -28,6 +29,7 @@ def test_predictions(
     found = Endpoints().at(url)
     assert found is not None
     assert (found.route, found.many, found.name, found.version) == (route, many, name, version)
+    assert found.query == url.partition(b"?")[2]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,7 @@ def test_predictions(
             b"*",
         ),
         *(b"/models//predict", b"/models/a%20b/predict", b"/models/a/versions/x/predict"),
+        *(b"/predict?", b"/predict?top_k=", b"/predict?top_k=-1", b"/predict?top_k=1&a=1"),
         *(b"/models/a/versions/1234567890/predict", b"http://host/predict", b"/predict\n"),
     ],
 )

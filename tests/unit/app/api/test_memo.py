@@ -26,8 +26,9 @@ def noticed(
     identity: str = IDENTITY,
     content_type: str = JSON,
     many: bool = False,
+    top_k: int | None = None,
 ) -> bytes | None:
-    return memo.digest(model, identity, content_type, body, many=many)
+    return memo.digest(model, identity, content_type, body, many=many, top_k=top_k)
 
 
 def digest_of(
@@ -38,11 +39,18 @@ def digest_of(
     identity: str = IDENTITY,
     content_type: str = JSON,
     many: bool = False,
+    top_k: int | None = None,
 ) -> bytes:
     """Of a body that came before."""
     noticed(memo, body)
     digest = noticed(
-        memo, body, model=model, identity=identity, content_type=content_type, many=many
+        memo,
+        body,
+        model=model,
+        identity=identity,
+        content_type=content_type,
+        many=many,
+        top_k=top_k,
     )
     assert digest is not None
     return digest
@@ -97,6 +105,8 @@ def test_digests_differ_by_model_version_identity_call_content_type_and_body() -
     digests = [
         digest_of(memo),
         digest_of(memo, many=True),
+        digest_of(memo, top_k=1),
+        digest_of(memo, top_k=2),
         digest_of(memo, model=ModelId("double", 2)),
         digest_of(memo, model=ModelId("doubl", 1)),
         digest_of(memo, identity="digest:another"),

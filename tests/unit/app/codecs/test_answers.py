@@ -10,19 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from pydantic import ValidationError
 
-from app.codecs.answers import AnswerEncoder, apply_scores
+from app.codecs.answers import AnswerEncoder, apply_scores, highest
 from app.codecs.base import NPY, OCTET_STREAM
-from app.errors import NotAcceptable
+from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays
 from models.manifest import Scores, TensorCodecSpec
 from tests.unit.models.manifests import make_manifest, spec
 
 
 def encoder(
-    shape: tuple[int, ...] = (3,), labels: tuple[str, ...] | None = None, scores: Scores = "none"
+    shape: tuple[int, ...] = (3,),
+    labels: tuple[str, ...] | None = None,
+    scores: Scores = "none",
+    top_k: int | None = None,
 ) -> AnswerEncoder:
-    codec = TensorCodecSpec(labels=labels, scores=scores)
+    codec = TensorCodecSpec(labels=labels, scores=scores, top_k=top_k)
     return AnswerEncoder(make_manifest(outputs=[spec("y", shape=(-1, *shape))], codec=codec))
 
 
@@ -127,6 +131,71 @@ class TestJson:
     def test_every_output_can_be_written(self, output: Array) -> None:
         answer = encoder(shape=(-1,) * output.ndim).encode({"y": output})
         assert as_json(answer) == {"outputs": {"y": output.tolist()}}
+
+
+class TestTopK:
+    def test_with_labels(self) -> None:
+        made = encoder(labels=("a", "b", "c"))
+        assert as_json(made.encode({"y": np.array([0.25, 0.5, 0.125], "f4")}, 2)) == {
+            "label": "b",
+            "score": 0.5,
+            "scores": [0.5, 0.25],
+            "labels": ["b", "a"],
+            "indices": [1, 0],
+        }
+
+    def test_without_labels(self) -> None:
+        specs = [spec("y", shape=(-1, 3)), spec("z", shape=(-1, 2))]
+        made = AnswerEncoder(make_manifest(outputs=specs, codec=TensorCodecSpec(scores="sigmoid")))
+        outputs = {"y": np.array([1, 3, 2], "f4"), "z": np.array([5, 6], "f4")}
+        assert as_json(made.encode(outputs, 1)) == {
+            "outputs": {"y": [3], "z": [5, 6]},
+            "indices": [1],
+        }
+
+    @pytest.mark.parametrize("top_k", [None, 1, 2, 9])
+    def test_the_manifest_says_how_many_where_nobody_asks(self, top_k: int | None) -> None:
+        made = encoder(labels=("a", "b", "c"), top_k=1)
+        answer = as_json(made.encode({"y": LOGITS}, top_k))
+        assert isinstance(answer, dict)
+        assert answer["labels"] == ["c", "b", "a"][: top_k or 1]
+
+    @given(
+        st.lists(st.integers(0, 3), min_size=1, max_size=30),
+        st.sampled_from(["float16", "float32", "float64", "int64", "uint8", "bool"]),
+        st.integers(1, 40),
+    )
+    def test_they_descend_and_equal_ones_stand_by_index(
+        self, numbers: list[int], dtype: str, count: int
+    ) -> None:
+        scores = np.array(numbers, dtype)
+        wanted = sorted(range(len(scores)), key=lambda at: (-int(scores[at]), at))[:count]
+        assert highest(scores, count).tolist() == wanted
+
+    def test_the_best_is_the_one_without_top_k(self) -> None:
+        made = encoder(labels=("a", "b", "c"))
+        equal = {"y": np.array([0, 1, 1], "f4")}
+        assert made.encode(equal)["label"] == made.encode(equal, 1)["label"] == "b"
+
+    def test_of_no_numbers_there_are_none(self) -> None:
+        made = encoder(shape=(-1,), scores="softmax")
+        none = {"outputs": {"y": []}, "indices": []}
+        assert as_json(made.encode({"y": np.array([], "f4")}, 5)) == none
+
+    @pytest.mark.parametrize(
+        ("shape", "scores"), [((3,), "none"), ((), "sigmoid"), ((2, 3), "softmax")]
+    )
+    def test_a_model_without_scores(self, shape: tuple[int, ...], scores: Scores) -> None:
+        with pytest.raises(InvalidInput, match="this model has none"):
+            encoder(shape, scores=scores).check_top_k()
+        with pytest.raises(ValidationError, match="top_k needs labels, or scores"):
+            encoder(shape, scores=scores, top_k=2)
+        encoder((3,), scores="softmax", top_k=2).check_top_k()
+
+    @pytest.mark.parametrize("top_k", [0, -1, 2.5, "all"])
+    def test_a_wrong_number_in_a_manifest(self, top_k: object) -> None:
+        with pytest.raises(ValidationError):
+            TensorCodecSpec.model_validate({"top_k": top_k})
 
 
 def read(media_type: str, body: bytes) -> Array:

@@ -72,7 +72,7 @@ class FakeServer:
     def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Answer one request, as `loadtests.traffic.anchors.Send`."""
         self.bodies.append(body)
-        kind, many = headers["Content-Type"], path.endswith("batch-predict")
+        kind, many = headers["Content-Type"], "batch-predict" in path
         if kind == "text/csv":
             return _refusal(415, "unsupported_media_type")
         try:
@@ -123,6 +123,15 @@ class FakeServer:
         return np.asarray(output.astype(np.float32))
 
     def _prediction(self, output: Array) -> dict[str, object]:
+        if self.codec.get("top_k"):
+            order = np.argsort(-output, kind="stable").tolist()
+            highest = output[order].tolist()
+            ranked: dict[str, object] = {"indices": order}
+            if not self.codec.get("labels"):
+                return {"outputs": {"y": highest}, **ranked}
+            labels = [LABELS[index] for index in order]
+            first = {"label": labels[0], "score": highest[0]}
+            return {**first, "scores": highest, "labels": labels, **ranked}
         if not self.codec.get("labels"):
             return {"outputs": {"y": output.tolist()}}
         scores = output.tolist()

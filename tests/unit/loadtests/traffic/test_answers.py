@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.traffic.answers import Judge, Known, WrongAnswer, told_apart, tolerance_of
+from loadtests.traffic.answers import Judge, Known, told_apart, tolerance_of
+from loadtests.traffic.reading import WrongAnswer
 from loadtests.traffic.target import TargetError
 from models.tensors import Tolerance
 from tests.unit.loadtests.traffic.fake_server import LABELLED, LABELS, FakeServer
@@ -49,6 +50,28 @@ def test_the_other_outputs_of_a_model_with_labels_are_judged_too() -> None:
     wrong = labelled(0.7, 0.2, 0.1) | {"outputs": {"z": [1.0, 2.5]}}
     assert both.problem(right, both.known(right, TIGHT)) is None
     assert str(both.problem(wrong, both.known(right, TIGHT))).startswith("z differs by about")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"indices": [0, 2]}, "indices that are not those of 3 scores"),
+        ({"indices": [0, 0, 1]}, "indices that are not"),
+        ({"indices": [True, 2, 0]}, "indices that are not"),
+        ({"scores": [0.2, 0.7, 0.1]}, "do not descend"),
+        ({"labels": ["ant", "bee", "cat"]}, "labels that are not those"),
+    ],
+)
+def test_ranked_scores_are_put_in_their_places(change: dict[str, Any], words: str | None) -> None:
+    made = Judge(FakeServer(codec={**LABELLED, "top_k": 1}).target())
+    labels = [LABELS[index] for index in (1, 2, 0)]
+    best = {"label": labels[0], "score": 0.7, "scores": [0.7, 0.2, 0.1]}
+    prediction = {**best, "labels": labels, "indices": [1, 2, 0], **change}
+    problem = made.problem(prediction, None)
+    assert problem is None if words is None else words in str(problem)
+    if words is None:
+        assert made.values(prediction)["y"].tolist() == [0.1, 0.7, 0.2]
 
 
 def test_labels_may_differ_only_where_the_best_scores_are_nearly_equal() -> None:

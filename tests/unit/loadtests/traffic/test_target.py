@@ -31,6 +31,12 @@ def test_the_default_model_is_learned_over_http() -> None:
     assert [each.absolute for each in target.tolerances] == [1e-5]
 
 
+def test_a_model_that_answers_its_highest_scores_is_asked_for_all() -> None:
+    target = FakeServer(codec={**LABELLED, "top_k": 2}).target()
+    assert target.path("predict") == "/models/fake/predict?top_k=999999999"
+    assert target.path("predict", binary=True) == "/models/fake/predict"
+
+
 def changed(**changes: object) -> bytes:
     answer = orjson.loads(FakeServer().models())
     answer["models"][0] |= changes

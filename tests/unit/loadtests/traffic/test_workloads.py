@@ -39,6 +39,8 @@ SCORED_PICTURES = PICTURES | {"labels": LABELS, "scores": "softmax"}
 MODELS: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
     "matrix": (MATRIX, {"kind": "tensor"}),
     "labelled": (MATRIX, LABELLED),
+    "ranked": (MATRIX, {**LABELLED, "top_k": 1}),
+    "ranked without labels": (MATRIX, {"kind": "tensor", "scores": "softmax", "top_k": 1}),
     "pictures": (PICTURE, SCORED_PICTURES),
     "two": (
         (*MATRIX, {"name": "m", "dtype": "bool", "shape": [-1, 4]}),
@@ -74,6 +76,8 @@ def problems(fake: FakeServer, calls: Workload, count: int = 200) -> list[str]:
 CAN: Mapping[str, set[str]] = {
     "matrix": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "labelled": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
+    "ranked": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
+    "ranked without labels": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "pictures": set(WORKLOADS),
     "two": {"unique", "repeated", "batch", "mixed"},
     "ids": {"unique", "repeated", "batch", "mixed"},

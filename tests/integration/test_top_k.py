@@ -1,0 +1,118 @@
+"""`?top_k=`: the highest scores only, of answers that are cached whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.manifest import TensorCodecSpec
+from tests.artifacts import write_artifact
+from tests.integration.harness import Api, serving
+
+LABELS = ("a", "b")
+BODY = {"input": [1, 2]}
+WHOLE = pytest.approx([0.1192029, 0.8807971])  # softmax of 2 and 4
+FIRST = {
+    "label": "b",
+    "score": WHOLE.expected[1],
+    "scores": pytest.approx(WHOLE.expected[1:]),
+    "labels": ["b"],
+    "indices": [1],
+}
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    codec = TensorCodecSpec(labels=LABELS, scores="softmax")
+    write_artifact(tmp_path, "whole", codec=codec)
+    write_artifact(tmp_path, "first", codec=codec.model_copy(update={"top_k": 1}))
+    write_artifact(tmp_path, "unlabelled", codec=TensorCodecSpec(scores="softmax"))
+    write_artifact(tmp_path, "bare")
+    async with serving(tmp_path, default_model="whole") as api:
+        yield api
+
+
+async def predict(api: Api, path: str, **headers: str) -> Any:
+    answer = await api.client.post(path, json=BODY, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["prediction"]
+
+
+@pytest.mark.parametrize("query", ["top_k=1", "top_k=001", "a=b&top_k=1", "top%5Fk=1&top_kk=2"])
+async def test_the_highest(api: Api, query: str) -> None:
+    got = await predict(api, f"/predict?{query}")
+    assert got == {**FIRST, "score": pytest.approx(0.8807971)}
+
+
+@pytest.mark.parametrize("top_k", [2, 3, "9" * 18, "1" + "0" * 40])
+async def test_more_than_there_are_is_all_in_order(api: Api, top_k: object) -> None:
+    got = await predict(api, f"/predict?top_k={top_k}")
+    assert (got["labels"], got["indices"]) == (["b", "a"], [1, 0])
+    assert got["scores"] == pytest.approx(WHOLE.expected[::-1])
+
+
+async def test_without_labels_indices_say_which(api: Api) -> None:
+    got = await predict(api, "/models/unlabelled/predict?top_k=1")
+    assert got == {"outputs": {"y": FIRST["scores"]}, "indices": [1]}
+
+
+async def test_the_manifest_has_a_default_and_the_caller_the_last_word(api: Api) -> None:
+    assert (await predict(api, "/models/first/predict"))["labels"] == ["b"]
+    assert (await predict(api, "/models/first/predict?top_k=2"))["labels"] == ["b", "a"]
+    whole = await predict(api, "/predict")
+    assert whole.keys() == {"label", "score", "scores"}
+    assert whole["scores"] == WHOLE
+
+
+@pytest.mark.parametrize("model", ["whole", "first"])
+async def test_an_array_is_always_the_whole(api: Api, model: str) -> None:
+    path, headers = f"/models/{model}/predict", {"Accept": "application/octet-stream"}
+    answer = await api.client.post(path, json=BODY, headers=headers)
+    assert np.frombuffer(answer.content, "<f4").tolist() == WHOLE
+    refused = await api.client.post(f"{path}?top_k=1", json=BODY, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
+    assert "ask for application/json, or for application/octet-stream" in refused.json()["error"]
+
+
+async def test_another_number_of_the_same_item_is_a_hit(api: Api) -> None:
+    """Also the third time, where the memo has the body already."""
+    for time in range(3):
+        for query in ("", "?top_k=1", "?top_k=2"):
+            answer = await api.client.post(f"/predict{query}", json=BODY)
+            hit = "hit" if time or query else "miss"
+            assert answer.headers["x-torchlane-cache"] == hit
+            labels = {"": None, "?top_k=1": ["b"], "?top_k=2": ["b", "a"]}[query]
+            assert answer.json()["prediction"].get("labels") == labels
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        *((f"top_k={text}", "must be a whole number") for text in ("0", "-1", "5.0", "", "all")),
+        *((f"top_k={text}", "must be a whole number") for text in ("+5", "1e2", "0x1", "%D9%A1")),
+        ("top_k=1&top_k=1", "has top_k 2 times; give it once"),
+        ("&".join("a=b" for _ in range(101)), "more than 100 query parameters"),
+    ],
+)
+async def test_what_is_no_number(api: Api, query: str, told: str) -> None:
+    answer = await api.client.post(f"/predict?{query}", json=BODY)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+    assert told in answer.json()["error"]
+
+
+async def test_a_model_without_scores_is_not_run(api: Api) -> None:
+    answer = await api.client.post("/models/bare/predict?top_k=1", json=BODY)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+    assert "this model has none" in answer.json()["error"]
+    assert await api.metric("torchlane_items_computed_total") == 0
+
+
+async def test_failures_keep_their_places(api: Api) -> None:
+    body = {"inputs": [[1, 2], [500, 2], [2, 1]]}
+    answer = await api.client.post("/batch-predict?top_k=1", json=body)
+    first, failed, last = answer.json()["predictions"]
+    assert (first["labels"], failed["code"], last["labels"]) == (["b"], "backend_failed", ["a"])
