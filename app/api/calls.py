@@ -86,7 +86,7 @@ class Call:
             elif name == b"x-torchlane-timeout-ms":
                 timeout_ms = value
         self._endpoint = endpoint
-        self._top_k = read_top_k(endpoint.query) if endpoint.query else None
+        self._top_k = read_top_k(endpoint.query) if endpoint.query else endpoint.top_k
         self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
         self._changes = service.loaded.changes
         settings = self._model.settings

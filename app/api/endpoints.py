@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 PATH = re.compile(
     rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
-    rb"(?:\?(top_k=[0-9]{1,9}))?"
+    rb"(?:\?top_k=(0{0,9}[1-9][0-9]{0,8}))?"
 )
 MOST_PATHS = 256  # that are remembered: they come from clients
 
@@ -21,13 +21,15 @@ class Endpoint:
         many: whether bodies hold many items.
         name: of the model; None: the default one.
         version: of the model, as it was written; None: the one that is loaded.
-        query: what stands behind the question mark, as it was written.
+        top_k: so many of the highest scores; None: the query says, or nobody does.
+        query: what is still to be read of what stands behind the question mark.
     """
 
     route: str
     many: bool
     name: str | None = None
     version: str | None = None
+    top_k: int | None = None
     query: bytes = b""
 
 
@@ -41,11 +43,12 @@ class Endpoints:
         """What a prediction's path asks for; None: another path, or another query than top_k."""
         endpoint = self._known.get(url)
         if endpoint is None and (match := PATH.fullmatch(url)):
-            name, version, call, query = (each.decode("ascii") for each in match.groups(b""))
+            name, version, call, top_k = (each.decode("ascii") for each in match.groups(b""))
             prefix = "/models/{name}" * bool(name) + "/versions/{version}" * bool(version)
             many = call == "batch-predict"
             route = f"{prefix}/{call}"
-            endpoint = Endpoint(route, many, name or None, version or None, query.encode())
+            most = int(top_k) if top_k else None
+            endpoint = Endpoint(route, many, name or None, version or None, most)
             if len(self._known) < MOST_PATHS:
                 self._known[url] = endpoint
         return endpoint

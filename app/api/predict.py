@@ -53,7 +53,8 @@ class PredictionApp:
     async def _answer(self, scope: Scope, receive: Receive) -> RawAnswer:
         service, wanted = self._service, scope.get("path_params") or {}
         name, version = wanted.get("name"), wanted.get("version")
-        endpoint = Endpoint(scope[ROUTE], self._many, name, version, scope["query_string"])
+        query: bytes = scope["query_string"]
+        endpoint = Endpoint(scope[ROUTE], self._many, name, version, query=query)
         call = Call(service, endpoint, scope["headers"])
         try:
             async with asyncio.timeout(call.deadline - service.engine.now()):

@@ -118,13 +118,25 @@ def highest(scores: Array, count: int) -> Array:
         scores: [n], without NaN.
         count: at least 1; more than n: all.
     """
-    if count < len(scores):
-        least = np.partition(scores, -count)[-count]
-        backwards = np.flatnonzero(scores >= least)[::-1]  # more than `count` where some are equal
-    else:
-        backwards = np.arange(len(scores))[::-1]
+    size = len(scores)
+    if count >= size:
+        return _descending(scores, np.arange(size))
+    parted = scores.copy()
+    parted.partition(size - count)  # a tenth of the time of np.argpartition
+    least = parted[size - count]
+    found = (scores >= least).nonzero()[0]
+    if len(found) == count:
+        return _descending(scores, found)
+    is_least = scores[found] == least  # of nearly all, where a softmax is sure
+    above = found[~is_least]
+    return np.concatenate([_descending(scores, above), found[is_least][: count - len(above)]])
+
+
+def _descending(scores: Array, indices: Array) -> Array:
+    """Ascending indices in the order of their scores."""
+    backwards = indices[::-1]
     ascending = np.argsort(scores[backwards], kind="stable")  # of equal ones the higher index first
-    return np.asarray(backwards[ascending[::-1][:count]])
+    return np.asarray(backwards[ascending[::-1]])
 
 
 def _plain(output: Array) -> object:
