@@ -24,7 +24,7 @@ INFO = SUMMARY | {
     *("limits", "description", "precision", "codec", "media_types", "inputs", "outputs"),
     *("labels", "example"),
 }
-DETAILS = INFO | {"variant", "signed_by", "replicas", "manifest"}
+DETAILS = INFO | {"settings", "variant", "signed_by", "replicas", "manifest"}
 PATHS = ("/models", "/models/double")
 READY = {"version": 1, "state": "ready", "problem": None, "step": None, "seconds": None}
 
