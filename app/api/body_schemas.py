@@ -61,7 +61,7 @@ def request_body(
     The text names every media type. Those that client generators do not know are nowhere else:
     they would warn about each of them, or leave the call out.
     """
-    content = {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     if OCTET_STREAM in media_types:
         content[OCTET_STREAM] = BINARY
     if media_types:

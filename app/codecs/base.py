@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
-from app.errors import CallerError, InvalidInput, PayloadTooLarge
+from app.errors import CallerError, PayloadTooLarge
 from app.types import Arrays, Item
 from models.manifest import Manifest
 

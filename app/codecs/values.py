@@ -115,7 +115,7 @@ def _first(wrong: Array) -> tuple[int, ...]:
 
 def _wrong(
     spec: TensorSpec, problem: str, place: tuple[int, ...], many: bool, **numbers: int
-) -> InvalidInput:
+) -> CallerError:
     """The error for a number; `many`: its place begins with the index of its item."""
     axes = list(place[many:])
     at = f" at {axes}" if axes else ""
