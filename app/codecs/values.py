@@ -6,7 +6,7 @@ import numpy as np
 
 from app.codecs.base import at_index
 from app.codecs.numbers import is_finite
-from app.errors import Detail, InvalidInput
+from app.errors import CallerError, InvalidInput
 from app.types import Array
 from models.bounds import out_of_range
 from models.tensors import Axis, TensorSpec
@@ -26,7 +26,7 @@ def _wanted_size(size: int, axis: Axis) -> str:
     return f"{axis.name} " * (axis.name is not None) + f"{axis.least}..{axis.most}"
 
 
-def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidInput:
+def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> CallerError:
     """The error for an item of this shape; `details` has the size that is too small or too large.
 
     Only of free axes, where the number of axes is right.
@@ -40,7 +40,7 @@ def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidInput:
     return InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got shape {list(shape)}", details)
 
 
-def not_all(spec: TensorSpec) -> InvalidInput:
+def not_all(spec: TensorSpec) -> CallerError:
     """The error for values of another kind than the input's."""
     kind = "true, false, 0 or 1" if spec.dtype == "bool" else "numbers (or some too large)"
     return InvalidInput(
@@ -98,7 +98,7 @@ def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
         raise _out_of_range(spec, array, many)
 
 
-def _out_of_range(spec: TensorSpec, array: Array, many: bool) -> InvalidInput:
+def _out_of_range(spec: TensorSpec, array: Array, many: bool) -> CallerError:
     whole = np.iinfo(spec.dtype)
     least = whole.min if spec.minimum is None else spec.minimum
     most = whole.max if spec.maximum is None else spec.maximum
