@@ -6,7 +6,7 @@ import numpy as np
 
 from app.codecs.base import at_index
 from app.codecs.numbers import is_finite
-from app.errors import CallerError, InvalidInput
+from app.errors import CallerError, Detail, InvalidInput
 from app.types import Array
 from models.bounds import out_of_range
 from models.tensors import Axis, TensorSpec
