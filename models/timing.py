@@ -125,7 +125,7 @@ def take_turns(
     Args:
         runs: each does one forward and returns when its result is there.
         limits: how long to measure.
-        between: called before each sample, and before each run that warms a form; not timed.
+        between: called before each sample, and before each run that is not timed.
         threads: with which a forward computes on the CPU. With 1 it does nothing while its thread
             waits, with more it may wait for others. None: not known, or another device computes.
         enough: asked after each round whether the seconds so far leave nothing open; not before
@@ -228,6 +228,9 @@ def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> 
     samples: list[_Sample] = []
     while len(samples) < turn.tries and (not samples or samples[-1].disturbed > QUIET):
         between()
+        if turn.tries > 1:
+            turn.run()  # not timed: what ran before has taken the caches, the more under load
+            between()
         samples.append(sample := _sample(turn))
         timing.took_s += sample.wall_s
         timing.waited_s += sample.waited_s
@@ -236,8 +239,6 @@ def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> 
 
 def _sample(turn: _Turn) -> _Sample:
     """Repeat a forward for SLOW_S at most: where it is kept waiting it may take much longer."""
-    if turn.tries > 1:
-        turn.run()  # not timed: whatever ran before has taken the caches, and more so under load
     before = turn.watch()
     done, wall_s, begin = 0, 0.0, time.perf_counter()
     while done < turn.repeats and wall_s < SLOW_S:
