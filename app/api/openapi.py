@@ -119,7 +119,12 @@ def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
         name, item = request_name("Default", many=many), model.codec.item_schema()
         made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
         body = request_body(name, model.codec.media_types, max_items, many=many)
-        made["paths"][path]["post"]["requestBody"] = body
+        operation = made["paths"][path]["post"]
+        operation["requestBody"] = body
+        if not model.manifest.codec.has_scores(model.manifest.outputs[0]):
+            operation["parameters"] = [
+                each for each in operation["parameters"] if each["name"] != "top_k"
+            ]
     example = model.manifest.example
     named = {"name": model.id.name, "version": model.id.version}
     for path, methods in made["paths"].items():

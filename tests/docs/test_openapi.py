@@ -61,6 +61,19 @@ async def test_the_example_of_a_prediction_route_works(repository: Path, path: s
         assert set(answer.json()) == set(wanted["required"])
 
 
+async def test_top_k_is_a_parameter_where_it_can_be(repository: Path, tmp_path: Path) -> None:
+    def having(paths: dict[str, Any]) -> set[str]:
+        found = {path for path in ROUTES if "top_k" in str(paths[path]["post"]["parameters"])}
+        return found & {"/predict", "/batch-predict", "/models/{name}/predict"}
+
+    named = "/models/{name}/predict"
+    async with serving(repository) as api:
+        assert having((await document(api))["paths"]) == {"/predict", "/batch-predict", named}
+    write_artifact(tmp_path, "double")
+    async with serving(tmp_path) as api:
+        assert having((await document(api))["paths"]) == {named}
+
+
 @pytest.mark.parametrize("path", sorted(ROUTES))
 async def test_a_form_as_it_is_told_works(repository: Path, path: str) -> None:
     async with serving(repository) as api:
