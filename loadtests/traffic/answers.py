@@ -75,10 +75,10 @@ class Judge:
             raise WrongAnswer(f"the item failed: {prediction.get('code')}")
         outputs = prediction.get("outputs", {})
         if self._labels:
-            if prediction.keys() - {"outputs"} != (RANKED if self._is_ranked else LABELLED):
+            form = RANKED if self._is_ranked else LABELLED
+            if prediction.keys() - {"outputs"} != form or not isinstance(outputs, dict):
                 raise WrongAnswer(f"a prediction with {sorted(prediction)}, not label and scores")
-            if isinstance(outputs, dict):
-                outputs = {self._first.name: prediction["scores"], **outputs}
+            outputs = {self._first.name: prediction["scores"], **outputs}
         if not isinstance(outputs, dict) or outputs.keys() != self._outputs.keys():
             raise WrongAnswer(f"a prediction without the outputs {list(self._outputs)}")
         values = {name: numbers(spec, outputs[name]) for name, spec in self._outputs.items()}

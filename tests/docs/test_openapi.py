@@ -76,7 +76,7 @@ async def test_top_k_is_a_parameter_where_it_can_be(repository: Path, tmp_path: 
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
 async def test_a_form_as_it_is_told_works(repository: Path, path: str) -> None:
-    async with serving(repository) as api:
+    async with serving(repository, default_model="digits") as api:
         operation = (await document(api))["paths"][path]["post"]
         form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
         (field,) = form["required"]
