@@ -12,7 +12,7 @@ import torch
 from models.forms import Forward, intra_op_threads, sequence_of
 from models.manifest import Manifest
 from models.plan import MIN_GAIN, Form, Precision, Rounds, within_limits
-from models.stopping import can_stop, is_decided
+from models.stopping import can_stop, is_decided, is_told
 from models.tensors import Arrays
 from models.timing import QUIET, Limits, Timing, lasts_s, share_waited, take_turns
 
@@ -54,11 +54,7 @@ class Measured:
     @property
     def unsettled(self) -> tuple[int, ...]:
         """The sizes at which the machine was too busy to tell which form is the fastest."""
-        return tuple(
-            size
-            for size, timing in self.timings.items()
-            if not (timing.is_quiet or self._is_certain(size))
-        )
+        return tuple(size for size in self.timings if not self._is_certain(size))
 
     def can_stop(self, size: int) -> bool:
         """Whether batches of `size` and larger ones cannot change the plan, or are too slow."""
@@ -72,10 +68,22 @@ class Measured:
         return can_stop(found.values(), size, BUDGET_S / shapes)
 
     def _is_certain(self, size: int) -> bool:
-        """Whether one form won every round, and none was found to hold the GIL for too long."""
-        found = contests(self.manifest, {size: self.rounds[size]}, {size: self.slowest[size]})
+        """Whether what the load did to the times cannot have changed what follows from them.
+
+        Where most samples were disturbed one form must have won every round, and none may have been
+        found to hold the GIL for too long.
+        """
+        timing = self.timings[size]
+        if timing.is_quiet and timing.kept_waiting <= QUIET:
+            return True
+        by_precision = contests(
+            self.manifest, {size: self.rounds[size]}, {size: self.slowest[size]}
+        )
+        found = [rounds[size] for rounds in by_precision.values()]
+        if timing.is_quiet:
+            return all(is_told(taken) for taken in found)
         return self._short(size).keys() == self.rounds[size].keys() and all(
-            is_decided(rounds[size], 1 + MIN_GAIN) for rounds in found.values()
+            is_decided(taken, 1 + MIN_GAIN) for taken in found
         )
 
     def _short(self, size: int) -> dict[Form, list[float]]:

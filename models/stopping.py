@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from models.plan import Form, Rounds, is_faster
+from models.plan import MIN_GAIN, Form, Rounds, is_faster
 from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
 
 FAR = 1.5  # a form that takes so many times as long in every round needs no further ones
@@ -35,6 +35,17 @@ def loses(form: Form, taken: Taken) -> bool:
     """Whether some other form was clearly faster in every round."""
     return any(
         all(own >= CLEARLY * other for own, other in zip(taken[form], times, strict=True))
+        for times in taken.values()
+    )
+
+
+def is_told(taken: Taken) -> bool:
+    """Whether each form is as fast as the fastest by its lower quartile, or beaten clearly."""
+    if not taken:
+        return True
+    best = min(taken, key=lambda form: lasts_s(taken[form]))
+    return all(
+        lasts_s(taken[best]) >= (1 - MIN_GAIN) * lasts_s(times) or is_faster(taken[best], times)
         for times in taken.values()
     )
 

@@ -40,11 +40,6 @@ def nothing() -> None:
     """Where nothing else is to be done between forwards."""
 
 
-def never(_: object) -> bool:
-    """Where no contest ends before its rounds are done."""
-    return False
-
-
 def this_thread() -> dict[int, int]:
     """How long the calling thread has waited for a core: all there is to know of serial code."""
     return _waited([str(threading.get_native_id())])
@@ -118,7 +113,7 @@ def take_turns(
     limits: Limits,
     between: Callable[[], None] = nothing,
     threads: int | None = None,
-    enough: Callable[[Mapping[Key, Sequence[float]]], bool] = never,
+    enough: Callable[[Mapping[Key, Sequence[float]]], bool] | None = None,
 ) -> Timing[Key]:
     """Time every form on the same batch, in turns, so that all share the noise.
 
@@ -129,7 +124,9 @@ def take_turns(
         threads: with which a forward computes on the CPU. With 1 it does nothing while its thread
             waits, with more it may wait for others. None: not known, or another device computes.
         enough: asked after each round whether the seconds so far leave nothing open; not before
-            MIN_ROUNDS are done, and not while most samples are disturbed.
+            MIN_ROUNDS are done, and not while most samples are disturbed. While they do, and other
+            work keeps the process waiting, there may be PATIENCE times as many rounds. None: all
+            rounds are made.
     """
     turns = {form: _turn(run, limits.warm_runs, between, threads) for form, run in runs.items()}
     timing: Timing[Key] = Timing({form: [] for form in runs}, {form: [] for form in runs})
@@ -141,14 +138,15 @@ def take_turns(
             timing.seconds[form].append(best.forward_s)
             timing.disturbed[form].append(best.disturbed)
         order.append(order.pop(0))  # nobody always follows the same neighbour
-        longer = 1 if timing.is_quiet else PATIENCE
+        is_open = enough is not None and timing.kept_waiting > QUIET
+        longer = PATIENCE if is_open or not timing.is_quiet else 1
         if done >= limits.rounds * longer:
             break
         if done < MIN_ROUNDS:
             continue
         if time.perf_counter() - started > limits.budget_s * longer:
             break
-        if longer == 1 and enough(timing.seconds):
+        if enough is not None and timing.is_quiet and enough(timing.seconds):
             break
     stolen = core_time().stolen_since(cores)
     timing.waited_s += stolen * (timing.took_s - timing.waited_s)

@@ -78,6 +78,14 @@ class TestLoad:
         )
         assert (found.kept_waiting, found.unsettled) == (0.375, ())
 
+    @pytest.mark.parametrize(("share", "unsettled"), [(0.0, ()), (0.25, (1,))])
+    def test_what_seems_faster_and_is_not_clearly_is_uncertain_under_load(
+        self, manifest: Manifest, share: float, unsettled: tuple[int, ...]
+    ) -> None:
+        found = timing((SCRIPT, [GIL_LIMIT_S]), (COMPILED, [GIL_LIMIT_S]), share=share)
+        found.seconds[COMPILED, 0][:] = [share * GIL_LIMIT_S for share in (0.9, 0.9, 1.1)]
+        assert measured(manifest, of_1=found).unsettled == unsettled
+
     @pytest.mark.parametrize(
         ("script_s", "compiled_s", "unsettled"),
         [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.plan import Form
-from models.stopping import FAR, MOST, STEADY, can_stop, in_proportion, is_decided, loses
+from models.stopping import FAR, MOST, STEADY, can_stop, in_proportion, is_decided, is_told, loses
 from models.timing import MIN_ROUNDS, WARM_RUNS
 from tests.unit.models.manifests import form
 
@@ -42,6 +42,21 @@ class TestDecided:
     def test_or_by_as_much_as_is_asked_for(self) -> None:
         assert is_decided(size(a=1.0, b=1.1), 1.1)
         assert not is_decided(size(a=1.0, b=1.1), 1.2)
+
+
+@pytest.mark.parametrize(
+    ("taken", "wanted"),
+    [
+        ({}, True),
+        (size(a=1.0), True),
+        (size(a=1.0, b=1.0, c=9.0), True),  # two are as fast, one is not
+        (size(a=[0.9, 0.9, 1.1], b=[1.0, 1.0, 1.0]), False),  # faster, it seems
+    ],
+)
+def test_under_load_every_form_is_as_fast_or_beaten_or_nothing_can_be_told(
+    taken: Size, wanted: bool
+) -> None:
+    assert is_told(taken) is wanted
 
 
 class TestProportion:

@@ -197,6 +197,21 @@ class TestBusy:
         found = self.timed(watch, Limits(99, budget_s), (1 * MS, 1 * MS))
         assert len(found.seconds[A]) == 4 * PATIENCE
 
+    def test_while_something_is_open_it_measures_longer_however_quiet_the_samples_are(
+        self, watch: Stopwatch
+    ) -> None:
+        """The first one waited long, and was taken again."""
+        quiet = (1 * MS, 0.0)
+        waits = (1 * MS, 99 * MS)
+        found = take_turns(
+            {A: watch.kept_waiting(A, quiet, quiet, waits, quiet)},
+            Limits(4, warm_runs=0),
+            threads=1,
+            enough=lambda seconds: len(seconds[A]) == 7,
+        )
+        assert found.is_quiet
+        assert len(found.seconds[A]) == 7
+
     def test_it_does_not_end_early(self, watch: Stopwatch) -> None:
         run = watch.kept_waiting(A, (1 * MS, 1 * MS))
         found = take_turns({A: run}, Limits(4), threads=1, enough=lambda _: True)
