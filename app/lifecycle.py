@@ -96,12 +96,14 @@ class Lifecycle:
         self.device_lost = False
         self._stop_by: float | None = None  # moment of time.monotonic
         self._looking = asyncio.Lock()  # one change at a time
+        self._reading = asyncio.Lock()  # of the models file
         self._settled = False  # has all been tried that was there at the start?
         self._heard = 0  # how often something had been asked for when the last look began
         self._rollout = Rollout(
             repository, installer, loaded, policy=config.policy, settings=config.models.of
         )
         self._keeping: asyncio.Task[None] | None = None
+        self._minding: asyncio.Task[None] | None = None
         self._obeying: set[asyncio.Task[Changes]] = set()
 
     async def start(self) -> None:
@@ -110,6 +112,8 @@ class Lifecycle:
         self._upkeep.start(self._give_up)
         self._keeping = asyncio.create_task(self._keep_up())
         self._keeping.add_done_callback(log_failure)
+        self._minding = asyncio.create_task(self._mind_settings())
+        self._minding.add_done_callback(log_failure)
 
     def begin_drain(self, budget_s: float) -> None:
         """Not ready and no new work from now on; the budget of the whole stop starts to run.
@@ -119,7 +123,7 @@ class Lifecycle:
         if self._stop_by is None:
             self._stop_by = time.monotonic() + budget_s
             self._engine.begin_drain()
-            for task in (*self._obeying, *((self._keeping,) if self._keeping else ())):
+            for task in self._working():
                 task.cancel()  # nothing is loaded any more
 
     @property
@@ -141,9 +145,7 @@ class Lifecycle:
         """Drain, then close every backend and end the replicas' threads."""
         self.begin_drain(budget_s)
         await self.drain(self.stop_left_s())
-        working: list[asyncio.Task[Any]] = list(self._obeying)
-        if self._keeping is not None:
-            working.append(self._keeping)
+        working = self._working()
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
@@ -154,12 +156,16 @@ class Lifecycle:
             if not ended:
                 LOG.error("replica_stuck", replica=replica.name, patience_s=patience_s)
 
+    def _working(self) -> list[asyncio.Task[Any]]:
+        tasks = (*self._obeying, self._keeping, self._minding)
+        return [task for task in tasks if task is not None]
+
     def readiness(self) -> Readiness:
-        """Ready: not draining, all was tried once, and what is required works on some replica."""
+        """Ready: not draining, and what is required answers; if nothing is, all was tried once."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
         readiness = self.loaded.readiness(self._works)
-        if self._settled:
+        if self._settled or (self._config.required and self.loaded.requires_any):
             return readiness
         return readiness.but(f"models are being loaded: {listed(self.problems())}")
 
@@ -266,6 +272,7 @@ class Lifecycle:
             again: try once more what could not be loaded.
         """
         changes = Changes()
+        await self._take_settings()  # what takes no load waits for no load
         async with self._looking:
             self._heard = max(self._heard, wish.asked)
             try:
@@ -274,8 +281,6 @@ class Lifecycle:
                 LOG.error("repository_unreadable", error=str(error))
                 self.loaded.unreadable()
                 return changes
-            await in_thread(self._config.models.look, _let_go)
-            self._adjust()
             if again:
                 self._rollout.forget_failures()
             self._discovered(found, wish)
@@ -286,8 +291,19 @@ class Lifecycle:
             await in_thread(self._config.on_retired, _let_go)
         return changes
 
-    def _adjust(self) -> None:
+    async def _mind_settings(self) -> None:
+        """Look at the models file also while a version is being loaded, which may take minutes."""
+        while self._config.reload_s > 0 and not self.stopping:
+            await asyncio.sleep(self._config.reload_s)
+            try:
+                await self._take_settings()
+            except Exception:  # as in `_keep_up`
+                LOG.exception("look_failed")
+
+    async def _take_settings(self) -> None:
         """Take over what the models file says, as far as that takes no load."""
+        async with self._reading:
+            await in_thread(self._config.models.look, _let_go)
         if self._config.required is None:
             self.loaded.require(self._config.models.required)
         for model in self.loaded.models():

@@ -332,6 +332,11 @@ class LoadedModels:
             reasons[MOST_NAMED:] = [f"and {len(reasons) - MOST_NAMED} more"]
         return Readiness(not reasons, tuple(reasons))
 
+    @property
+    def requires_any(self) -> bool:
+        """Whether there is a model without which the process is not ready."""
+        return bool(self._required - {EVERY})
+
     def _is_unloaded(self, name: str) -> bool:
         """Whether somebody asked for no version of it to be served."""
         states = {status.state for status in self._statuses.get(name, {}).values()}

@@ -10,6 +10,7 @@ docs/models-file.md lists what can be said; a test keeps the two together.
 from __future__ import annotations
 
 import difflib
+import time
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from models.plan import Precision
 
 LOG = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 1 << 20
+SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is the same at two looks in a row is whole
 SETTING = "TORCHLANE_MODELS_FILE"
 
 _Path: TypeAlias = tuple[str, ...]
@@ -124,6 +126,12 @@ class ModelsFile:
             text = _read(self._file)
             if text == self._seen:
                 return
+            text = _settled(self._file, text)
+            if not text.strip() and self._settings:
+                raise ModelsFileError(
+                    f"{SETTING}={self._file}: it is empty; a comment alone says that no model has "
+                    "settings of its own"
+                )
             self._take(self._file, text)
         except ModelsFileError as error:
             if str(error) != self.problem:  # told once, however often it is looked at
@@ -261,6 +269,20 @@ def _read(file: Path) -> bytes:
     if len(text) > MAX_FILE_BYTES:
         raise ModelsFileError(f"{SETTING}={file}: more than {MAX_FILE_BYTES} bytes")
     return text
+
+
+def _settled(file: Path, text: bytes) -> bytes:
+    """What the file holds once nobody writes it: it may have been caught half-written.
+
+    Raises:
+        ModelsFileError: if it goes on changing.
+    """
+    for _ in range(SETTLING_LOOKS):
+        time.sleep(SETTLING_S)
+        if (now := _read(file)) == text:
+            return text
+        text = now
+    raise ModelsFileError(f"{SETTING}={file}: it goes on changing while it is read")
 
 
 def _listed(value: str) -> list[str]:

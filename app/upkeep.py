@@ -26,6 +26,7 @@ RECOVERY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
 
 # Threads of all replicas that may hang in native code at once before the process gives itself up.
 MOST_LOST_THREADS = 3
+PROOF_PATIENCE = 4  # times as long: what is proved runs beside what serves, and after it
 HANG_LOOKS = 4  # at every replica, in the time after which it hangs
 OVERSLEPT = 1.5  # times the pause between two looks: the process stood still, no look counts
 
@@ -216,6 +217,7 @@ class Upkeep:
         for model in tuple(replica.models):
             await replica.remove(model)  # first: the device may not hold both
         failures: dict[ModelId, Exception] = {}
+        given_up = replica.given_up
         for model, make in tuple(self._makers.items()):
             if model not in self._makers or replica.name not in make.hosts:
                 continue  # condemned meanwhile, or none of its business
@@ -223,10 +225,10 @@ class Upkeep:
                 await make.install(model, replica)
             except DeviceLost:
                 raise
-            except ReplicaHangs as error:  # and with the thread went what it had: all anew
-                self._lacks(replica, model, error)
-                raise
             except Exception as error:
+                if replica.given_up > given_up:  # with the thread went what it had: all anew
+                    self._lacks(replica, model, error)
+                    raise
                 failures[model] = error
         if failures and not replica.models:
             raise next(iter(failures.values()))
@@ -236,6 +238,7 @@ class Upkeep:
     async def _watch(self) -> None:
         """Give up threads that do not come back from native code: nothing else can end them."""
         watch, pause_s = Watch(HANG_LOOKS), self._hang_s / HANG_LOOKS
+        watch_proofs = Watch(HANG_LOOKS * PROOF_PATIENCE)
         while True:
             began = time.monotonic()
             await asyncio.sleep(pause_s)
@@ -244,29 +247,28 @@ class Upkeep:
             for replica in self.replicas:
                 if watch.hangs(replica):
                     self._hangs(replica)
-                if replica.proving is not None and watch.hangs(replica.proving):
+                if replica.proving is not None and watch_proofs.hangs(replica.proving):
                     self._proof_hangs(replica)
 
     def _hangs(self, replica: Replica) -> None:
-        used = [d for maker in self._makers.values() for d in maker.hosts.get(replica.name, ())]
-        # A GPU still runs that forward.
-        is_lost = any(device.kind == "cuda" for device in (replica.device, *used))
-        fault = self._hang(replica.name, is_lost=is_lost)
+        fault = self._hang(replica, replica.name, self._hang_s)
         ran = replica.give_up_thread(fault)
         if not ran:  # else the engine tells
             self.replica_failed(replica, fault)
 
     def _proof_hangs(self, replica: Replica) -> None:
-        fault = self._hang(f"what is being loaded on {replica.name}", is_lost=False)
+        seconds = self._hang_s * PROOF_PATIENCE
+        fault = self._hang(replica, f"what is being loaded on {replica.name}", seconds)
         kind = _kind(fault)
         self._metrics.replica_faults.labels(replica.name, str(replica.device), kind).inc()
         replica.give_up_proof(fault)
 
-    def _hang(self, name: str, *, is_lost: bool) -> ReplicaError:
+    def _hang(self, replica: Replica, name: str, seconds: float) -> ReplicaError:
         """The fault of a thread that hangs; too many of them take all cores."""
+        used = [d for maker in self._makers.values() for d in maker.hosts.get(replica.name, ())]
         lost_threads = sum(each.lost_threads for each in self.replicas)
-        problem = f"{name} has been in native code for more than {self._hang_s:g} s"
-        if is_lost:
+        problem = f"{name} has been in native code for more than {seconds:g} s"
+        if any(device.kind == "cuda" for device in (replica.device, *used)):  # which runs it still
             return DeviceLost(problem)
         if lost_threads >= MOST_LOST_THREADS:
             return DeviceLost(f"{problem}, as {lost_threads} threads before it have")

@@ -20,6 +20,7 @@ from app.api.replies import answer_media_type, binary_answer, check_answer, json
 from app.api.service import Service
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ModelNotFound, NotAcceptable
+from app.loaded import LoadedModel
 from app.types import Answer, CacheCounts
 
 BODY_LATE = "the body did not arrive in time; allow more"
@@ -87,18 +88,25 @@ class Call:
                 timeout_ms = value
         self._endpoint = endpoint
         self._top_k = read_top_k(endpoint.query) if endpoint.query else endpoint.top_k
-        self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
+        self._model = self._resolve()
         self._changes = service.loaded.changes
-        settings = self._model.settings
-        if settings.allowed_keys is not None and self._caller is not None:
-            self._caller.may_call(self._model.id.name, settings.allowed_keys)
         self._lag_s = service.engine.read_lag_s()
-        self.deadline = service.engine.now() + _timeout_s(timeout_ms, settings.timeout_s)
+        timeout_s = _timeout_s(timeout_ms, self._model.settings.timeout_s)
+        self.deadline = service.engine.now() + timeout_s
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
         self._digest: bytes | None = None
         self._remembered: Remembered | None = None
         self._submission: Submission | None = None
+
+    def _resolve(self) -> LoadedModel:
+        """The model that the path names, if the caller may call it."""
+        endpoint = self._endpoint
+        model = self._service.loaded.resolve(endpoint.name, _version(endpoint.version))
+        allowed = model.settings.allowed_keys
+        if allowed is not None and self._caller is not None:
+            self._caller.may_call(model.id.name, allowed)
+        return model
 
     def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
         """Decode the body and hand its items to the engine, which may put the id into the log.
@@ -108,8 +116,7 @@ class Call:
         """
         service = self._service
         if self._changes != service.loaded.changes:  # while the body was on its way
-            endpoint = self._endpoint
-            self._model = service.loaded.resolve(endpoint.name, _version(endpoint.version))
+            self._model = self._resolve()
         model = self._model
         if self._top_k is not None:
             model.codec.check_top_k()

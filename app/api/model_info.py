@@ -133,7 +133,7 @@ def _details(service: Service, name: str) -> schemas.ModelDetails:
 
 def _settings(model: LoadedModel, *, required: bool) -> schemas.ModelSettings:
     settings = model.settings
-    keys, devices = settings.allowed_keys, settings.devices
+    devices = settings.devices
     return schemas.ModelSettings(
         max_batch_size=model.max_batch_size,
         batch_wait_ms=settings.batch_wait_s * 1000,
@@ -145,7 +145,7 @@ def _settings(model: LoadedModel, *, required: bool) -> schemas.ModelSettings:
         variant=settings.variant,
         precision=settings.precision,
         cache=settings.cache,
-        allowed_keys=None if keys is None else sorted(keys),
+        restricted=settings.allowed_keys is not None,
         required=required,
     )
 

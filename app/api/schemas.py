@@ -142,7 +142,7 @@ class ModelSettings(BaseModel):
     variant: str | None
     precision: str | None = Field(description="null: the artifact's choice")
     cache: bool
-    allowed_keys: list[str] | None = Field(description="names of API keys; null: all may call it")
+    restricted: bool = Field(description="whether only some of the API keys may call it")
     required: bool = Field(description="whether the server is not ready without it")
 
 

@@ -5,7 +5,7 @@ A caller may send bad items as fast as the line allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -38,14 +38,18 @@ class Complaints:
         self._batches_left_out = 0
 
     def write(
-        self, model: ModelId, errors: Sequence[Exception], labels: Iterable[bytes], now: float
+        self,
+        model: ModelId,
+        errors: Sequence[Exception],
+        labels: Callable[[], Iterable[bytes]],
+        now: float,
     ) -> None:
         """Write one line of a batch, if there were not too many lately.
 
         Args:
             model: whose items they are.
             errors: of the items that failed, at least one.
-            labels: of the requests that wait for these.
+            labels: names the requests that wait for these; called only where a line is written.
             now: on the engine's clock.
         """
         self._lines = min(float(BURST), self._lines + (now - self._since) / LINE_S)
@@ -54,7 +58,7 @@ class Complaints:
             self._batches_left_out += 1
             return
         self._lines -= 1.0
-        requests = list(dict.fromkeys(labels))
+        requests = list(dict.fromkeys(labels()))
         left_out, self._batches_left_out = self._batches_left_out, 0
         LOG.error(
             "model_failed",

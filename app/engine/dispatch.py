@@ -29,8 +29,6 @@ LOG = structlog.get_logger(__name__)
 # Takes what became of a ticket: its outcome (None: nobody wants one any more), and the seconds that
 # it waited and computed.
 Settle: TypeAlias = Callable[[Line, Ticket, Outcome | None, float, float], None]
-# The labels of the requests that wait for any of these, the oldest request first.
-Labels: TypeAlias = Callable[[Sequence[Ticket]], Sequence[bytes]]
 
 
 class Dispatcher:
@@ -43,7 +41,6 @@ class Dispatcher:
         replicas: all there are.
         clock: the engine's.
         settle: takes every outcome, exactly once per ticket.
-        labels: says who waits.
         metrics: where to count what replicas run.
         block_s: for a batch that is expected to take less, the event loop stands still until it is
             there; see `EngineConfig`.
@@ -54,11 +51,9 @@ class Dispatcher:
         replicas: list[Replica],
         clock: Clock,
         settle: Settle,
-        labels: Labels,
         metrics: Metrics,
         block_s: float = 0.0,
     ) -> None:
-        self._labels = labels
         self._replicas = replicas
         self._clock = clock
         self._settle = settle
@@ -321,13 +316,12 @@ class Dispatcher:
             LOG.warning("batch_limit_lowered", model=str(line.model), replica=name, items=pace.most)
         if report.errors:  # before they are settled: then nobody waits any more
             failed = [
-                ticket
+                (ticket.key, ticket)
                 for ticket, outcome in zip(tickets, report.outcomes, strict=True)
                 if isinstance(outcome, BackendFailed)
             ]
-            line.complaints.write(
-                line.model, report.errors, self._labels(failed), self._clock.now()
-            )
+            labels = partial(line.flights.labels, failed)
+            line.complaints.write(line.model, report.errors, labels, self._clock.now())
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
         computed = 0

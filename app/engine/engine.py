@@ -27,7 +27,7 @@ from app.engine.pace import Pace
 from app.engine.policy import BatchLimits
 from app.engine.reading import ReadingLag
 from app.engine.replicas import Replica
-from app.engine.singleflight import Flight, SingleFlight, Waiter
+from app.engine.singleflight import Flight, Waiter
 from app.engine.submission import Submission
 from app.engine.waiting import OpenWaiters
 from app.errors import (
@@ -108,10 +108,7 @@ class Engine:
         metrics.cache_bytes.set_function(lambda: self._cache.used_bytes)
         metrics.cache_limit.set(config.cache_bytes)
         metrics.cache_entries.set_function(lambda: len(self._cache))
-        self._flights: SingleFlight[Ticket] = SingleFlight()
-        self._dispatcher = Dispatcher(
-            replicas, clock, self._settle, self._labels, metrics, config.block_s
-        )
+        self._dispatcher = Dispatcher(replicas, clock, self._settle, metrics, config.block_s)
         self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
         self._admission = Admission(self._forecast, clock)
         self._lag = ReadingLag(clock, lambda: self._dispatcher.worked_at)
@@ -165,7 +162,7 @@ class Engine:
             if value is not None:
                 waiter.outcomes[key] = value
                 hit += 1
-            elif (flight := self._flights.get(key)) is not None:
+            elif (flight := line.flights.get(key)) is not None:
                 flying.append(flight)
             else:
                 fresh[key] = item
@@ -350,7 +347,7 @@ class Engine:
         now, deadline = self._clock.now(), waiter.deadline
         own = on_its_own(item)
         ticket = Ticket(key, own, enqueued_at=now, due_at=deadline, expires_at=deadline)
-        self._flights.open(key, ticket, waiter)
+        line.flights.open(key, ticket, waiter)
         waiter.expect(key)
         line.batcher.submit(ticket)
         self._dispatcher.poke()
@@ -368,24 +365,20 @@ class Engine:
         next caller may join it, and its answer goes to the cache.
         """
         for key in waiter.pending:
-            flight = self._flights.leave(key, waiter)
+            flight = line.flights.leave(key, waiter)
             if flight is None:
                 continue
             flight.work.abandoned = True
             if flight.work.state is TicketState.WAITING:
                 line.batcher.withdraw(flight.work)
-                self._flights.close(key, flight.work)
-
-    def _labels(self, tickets: Sequence[Ticket]) -> list[bytes]:
-        """What the requests that wait for these are called, the oldest first."""
-        return self._flights.labels([(ticket.key, ticket) for ticket in tickets])
+                line.flights.close(key, flight.work)
 
     def _settle(
         self, line: Line, ticket: Ticket, outcome: Outcome | None, queue_s: float, compute_s: float
     ) -> None:
         """The one place where requests are settled: an outcome to the cache and to all who wait."""
         ticket.state = TicketState.DONE
-        waiters = self._flights.close(ticket.key, ticket)
+        waiters = line.flights.close(ticket.key, ticket)
         if outcome is None:  # it expired with the latest of its waiters' deadlines
             for waiter in waiters:
                 waiter.expire()

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.engine.batch_times import BatchTimes
-from app.engine.batching import Batcher
+from app.engine.batching import Batcher, Ticket
 from app.engine.complaints import Complaints
 from app.engine.isolation import Contract
 from app.engine.pace import Pace
 from app.engine.policy import NO_ARRIVALS, Arrivals, BatchLimits
 from app.engine.refusal import Refusal
+from app.engine.singleflight import SingleFlight
 from app.metrics.bound import ModelMetrics
 from app.types import ModelId
 
@@ -49,6 +50,7 @@ class Line:
         seen: tickets that had been submitted one turn ago.
         arrivals: what has come since.
         refused: who was refused last, for one item that would have come too late.
+        flights: what waits or runs, by key; a revision of the same version has its own.
         complaints: writes what the model says of items that it fails on.
     """
 
@@ -66,6 +68,7 @@ class Line:
     seen: int = 0
     arrivals: Arrivals = NO_ARRIVALS
     refused: Refusal | None = None
+    flights: SingleFlight[Ticket] = field(default_factory=SingleFlight)
     complaints: Complaints = field(default_factory=Complaints)
 
     def turn(self, now: float, fair_s: float) -> None:

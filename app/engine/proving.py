@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -83,7 +84,8 @@ class ProvingThread:
     def _begin_nicely(self) -> None:
         self._begin()
         if sys.platform == "linux":  # elsewhere it would be the priority of the whole process
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            with contextlib.suppress(OSError):  # a sandbox may forbid it
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def call_in(thread: ReplicaThread, work: Callable[[], T]) -> asyncio.Future[T]:

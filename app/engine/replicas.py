@@ -58,6 +58,7 @@ class Replica:
         newest_s: what the batch that was started last is expected to take; likewise.
         newest_off_s: how far that may be from the truth, its mean deviation; likewise.
         busy_off_s: the same of `busy_until`.
+        given_up: how many of its threads have hung.
         proving: the thread in which a model that is being installed proves itself; None: there is
             none.
     """
@@ -76,6 +77,7 @@ class Replica:
         self._thread = ReplicaThread(f"replica-{name}", begin)
         self._lost: list[ReplicaThread | ProvingThread] = []
         self.proving: ProvingThread | None = None
+        self.given_up = 0
         # What makes each batch that it has fail, in the order in which they end.
         self._running: deque[Callable[[BaseException], None]] = deque()
         self._overlaps = False  # would what runs go on beside another batch?
@@ -217,11 +219,15 @@ class Replica:
         Raises:
             Exception: whatever these raise; an older backend stays then.
         """
+        given_up = self.given_up
         try:
             async with asyncio.timeout(LOAD_LIMIT_S):
                 backend = await in_thread(load, close_safely)
         except TimeoutError as error:
             raise ReplicaHangs(f"{model} was not loaded within {LOAD_LIMIT_S:g} s") from error
+        if self.given_up > given_up:  # what served here is installed first
+            close_safely(backend)
+            raise ReplicaError(f"the thread of {self.name} was given up while {model} was loaded")
         if not backend.serving().launches:
             await self._prove_beside(backend, prove)
             prove = nothing_to_prove
@@ -310,6 +316,7 @@ class Replica:
         self.models.clear()
         innocent = self._thread.in_batch and isinstance(fault, ReplicaHangs)
         waited = ReplicaError(f"{fault}, with a batch") if innocent else fault
+        self.given_up += 1
         self._lost.append(self._thread)
         self._thread.orphan()
         self._thread = ReplicaThread(f"replica-{self.name}", self._begin)

@@ -129,7 +129,7 @@ async def test_what_takes_no_load_holds_at_once(small: Path, file: Path) -> None
             assert answer.headers["x-torchlane-cache"] == "miss"
         many = {"inputs": [item(batch, row) for row in range(4)]}
         assert (await api.client.post("/batch-predict", json=many)).status_code == 413
-        await edit(api, file, "")
+        await edit(api, file, "# none\n")
         for found_in in ("miss", "hit"):
             answer = await api.client.post("/predict", json={"input": item(batch, 0)})
             assert answer.headers["x-torchlane-cache"] == found_in
@@ -205,7 +205,7 @@ async def test_what_cannot_be_applied_is_told_and_the_model_serves_on(
             assert found["settings"]["timeout_ms"] == 5000  # that took no load
         assert "model_settings_not_applied" in [log["event"] for log in logs]
         assert (await api.client.get("/health/ready")).status_code == 200
-        await edit(api, file, "")
+        await edit(api, file, "# none\n")
         assert (await shown(api))["versions"][0]["problem"] is None
 
 

@@ -164,3 +164,22 @@ def test_a_bad_edit_is_told_once_and_changes_nothing(file: Path) -> None:
         models.look()
     assert (models.of("a").replicas, models.problem) == (3, None)
     assert [log["event"] for log in logs] == ["models_file_not_taken"] * 3 + ["models_file_taken"]
+
+
+def test_a_file_that_is_caught_half_written_opens_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = models_file(file, "[models.a]\nallowed_keys = ['x']\n")
+    rest = ["[models.a]\nallowed_keys = ['y']\n"]
+
+    def goes_on(_: float) -> None:
+        file.write_text(file.read_text() + (rest.pop() if rest else ""))
+
+    monkeypatch.setattr("app.models_file.time.sleep", goes_on)
+    file.write_text("")
+    models.look()
+    assert models.of("a").allowed_keys == {"y"}
+    file.write_text("")  # and nothing follows
+    models.look()
+    assert models.of("a").allowed_keys == {"y"}
+    assert "it is empty" in str(models.problem)
