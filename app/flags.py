@@ -78,8 +78,8 @@ class FlagParser(argparse.ArgumentParser):
         name = flag.removeprefix("--").replace("-", "_")
         if name in self._secrets:
             variable = f"{self._prefix}{name.upper()}"
-            return f"{flag} is no flag, because `ps` would show its value: set {variable}"
+            return f"{flag} has no flag, because `ps` would show its value: set {variable}"
         known = [flag_of(each) for each in self._fields if each not in self._secrets]
         close = difflib.get_close_matches(flag, known, n=1)
         hint = f"did you mean {close[0]}?" if close else "--help lists all flags"
-        return f"{flag} is no flag; {hint}"
+        return f"{flag} is not a flag; {hint}"

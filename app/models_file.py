@@ -183,7 +183,7 @@ class _Reader:
             self._wrong((key,), f"{key!r} is unknown; right are tables such as [models.digits]")
         models = self._found.get("models", {})
         if not isinstance(models, dict):
-            self._wrong(("models",), "`models` is no table; right is [models.digits]")
+            self._wrong(("models",), "`models` must be a table, such as [models.digits]")
             models = {}
         for name, table in models.items():
             entry = self._entry(name, table)
@@ -197,10 +197,10 @@ class _Reader:
     def _entry(self, name: str, table: object) -> Entry | None:
         path = ("models", name)
         if not MODEL_NAME.fullmatch(name):
-            self._wrong(path, f"{name!r} is no name of a model")
+            self._wrong(path, f"{name!r} is not a valid model name")
             return None
         if not isinstance(table, dict):
-            self._wrong(path, f"{name!r} is no table; right is [models.{name}]")
+            self._wrong(path, f"{name!r} must be a table, such as [models.{name}]")
             return None
         try:
             entry = Entry.model_validate(table)
@@ -212,7 +212,7 @@ class _Reader:
             if device not in self._devices:
                 there = ", ".join(self._devices)
                 hint = "`replicas` says how many" if "*" in device else "see TORCHLANE_DEVICES"
-                what = f"{device!r} is no device of this server, which has {there}; {hint}"
+                what = f"{device!r} is not a device of this server, which has {there}; {hint}"
                 self._wrong((*path, "devices"), f"[models.{name}] devices: {what}")
         if entry.allowed_keys is not None and not self._asks_for_keys:
             what = "this server has no API keys; set TORCHLANE_API_KEYS_FILE"
@@ -256,7 +256,7 @@ def _told(name: str, error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(key, Entry.model_fields, n=1)
         hint = f"did you mean {close[0]}?" if close else "docs/models-file.md lists all"
-        return f"[models.{name}] {key} is no setting of a model; {hint}"
+        return f"[models.{name}] {key} is not a model setting; {hint}"
     return f"[models.{name}] {key} = {error['input']!r}: {problem}"
 
 

@@ -55,14 +55,14 @@ def _version_policy(text: str) -> str:
 
 def _model_name(value: str | None) -> str | None:
     if value and not MODEL_NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name of a model; right is the name of one, as digits")
+        raise ValueError(f"{value!r} is not a valid model name, such as digits")
     return value or None
 
 
 def _model_names(value: str | None) -> str | None:
     for each in listed(value or ""):
         if each != "*" and not MODEL_NAME.fullmatch(each):
-            raise ValueError(f"{each!r} is no name of a model; right are digits,pairwise and *")
+            raise ValueError(f"{each!r} is not a valid model name; use digits,pairwise or *")
     return value or None
 
 
@@ -72,7 +72,7 @@ def _devices(value: str) -> str:
         return "auto"
     for each in parts:
         if not DEVICE.fullmatch(each):
-            raise ValueError(f"{each!r} is no device; {_devices_hint(each)}")
+            raise ValueError(f"{each!r} is not a device; {_devices_hint(each)}")
     return ",".join(parts) or "auto"
 
 

@@ -69,7 +69,7 @@ def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s:
     while ours.poll(max(0.0, ends_at - time.monotonic())):
         try:
             told = ours.recv()
-        except EOFError:
+        except (EOFError, OSError):  # the latter in the middle of a message
             process.join()
             return _stopped(learned, f"the model ended the process ({_why(process.exitcode)})")
         if isinstance(told, UsageError):

@@ -153,7 +153,7 @@ def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, 
         if may_mix(manifest.variants[form.variant] for form in candidates):
             steps = choose(rounds, candidates, measured.unsettled)
         else:
-            steps = choose_one(rounds, candidates)
+            steps = choose_one(rounds, candidates, measured.unsettled)
         if steps:
             whole = steps[-1].up_to == max(measured.rounds)
             made[precision] = extended(steps, largest) if whole else steps

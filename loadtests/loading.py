@@ -38,6 +38,7 @@ from models.tensors import Array
 ALLOWED_TIMES = 3.0  # the p99 before, plus one forward of a single item
 LEAD_S, BEFORE_S, AFTER_S = 2.0, 10.0, 2.0
 LOOK_S = 0.1
+MAX_BATCH = 64  # of the model that is made: what a server allows by default
 OK = 200
 SINGLES = Workload("binary", "raw bytes", "binary", 1, ())
 
@@ -114,9 +115,10 @@ async def _load(
     ready_s = time.perf_counter() - start_s
     fired = await firing
     if state != "ready":
+        advice = "" if state == "failed" else f"; try --seconds {2 * given.seconds:g}"
         raise NotLoaded(
             f"{target.name} is {state!r} {ready_s - began_s:.0f} s after it was put into the "
-            f"repository; try --seconds {2 * given.seconds:g}\n{server.log_tail()}"
+            f"repository{advice}\n{server.log_tail()}"
         )
     return fired, Loading(began_s, ready_s, 0.0)
 
@@ -180,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(f"{cpu_name()}, {usable_cores()} cores")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            slow = given.slow or linear_model.artifact(Path(folder), given.item_ms)
+            slow = given.slow or linear_model.artifact(Path(folder), given.item_ms, MAX_BATCH)
             allowed = measure(newest_artifact(given.artifacts), slow, given, console)
     except (ModelError, NotLoaded, ServerError, ValueError) as error:
         sys.stderr.write(f"loading: {error}\n")

@@ -146,12 +146,16 @@ def extended(steps: tuple[Step, ...], largest: int) -> tuple[Step, ...]:
     return (*steps[:-1], Step(up_to=max(largest, steps[-1].up_to), form=steps[-1].form))
 
 
-def choose_one(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
-    """One form for every size, for forms whose answers are not the same: the best on the whole.
+def choose_one(
+    rounds: Rounds, candidates: Sequence[Form], unsettled: Collection[int] = ()
+) -> tuple[Step, ...]:
+    """Choose one form for every size, for forms whose answers are not the same: the best overall.
 
     Args:
         rounds: what was measured.
         candidates: in order of preference: the first one is replaced only by a faster one.
+        unsettled: sizes at which the machine was too busy to tell: there it must have been faster
+            in every round.
 
     Returns:
         one step, up to the largest size; none where no candidate was measured at every size.
@@ -164,7 +168,9 @@ def choose_one(rounds: Rounds, candidates: Sequence[Form]) -> tuple[Step, ...]:
     if not sums:
         return ()
     first, best = next(iter(sums)), min(sums, key=lambda form: sums[form])
-    wins = sums[best] - sums[first] < math.log(1 - MIN_GAIN)
+    wins = sums[best] - sums[first] < math.log(1 - MIN_GAIN) and all(
+        is_faster(rounds[size][best], rounds[size][first], always=True) for size in unsettled
+    )
     return (Step(up_to=max(rounds), form=best if wins else first),)
 
 

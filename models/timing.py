@@ -1,9 +1,9 @@
 """How long a forward takes, also on a machine that has other work to do.
 
-Everything is timed in turns, in many short samples: what one form meets, all meet. Linux counts for
+Forms are timed in turns, in short samples, so that all of them meet the same load. Linux counts for
 each thread how long it was ready to run and had no core. So a disturbed sample is known and taken
 again, and the time of serial code is corrected. Where most samples are disturbed the measuring
-takes longer and says so. Where the system does not count, all samples pass for quiet.
+takes longer and says so. Where the system does not count, all samples count as undisturbed.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def take_turns(
             best = _quietest(turns[form], between, timing)
             timing.seconds[form].append(best.forward_s)
             timing.disturbed[form].append(best.disturbed)
-        order.append(order.pop(0))  # nobody always follows the same neighbour
+        order.append(order.pop(0))  # no form always runs after the same one
         is_open = enough is not None and timing.kept_waiting > QUIET
         longer = PATIENCE if is_open or not timing.is_quiet else 1
         if done >= limits.rounds * longer:

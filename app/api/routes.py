@@ -95,7 +95,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         responses={503: {"model": schemas.Health, "description": "Not ready; reasons say why"}},
     )
     async def ready(response: Response) -> schemas.Health:
-        """Every model can answer and the server is not shutting down."""
+        """The models that are required answer, and the server is not shutting down."""
         readiness = service.lifecycle.readiness()
         if readiness.ready:
             return schemas.Health(status="ready")

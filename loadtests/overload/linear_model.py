@@ -21,12 +21,13 @@ CALIBRATION = 200  # products
 MAX_BATCH = 4  # proved and timed at adoption: larger ones cost as much per item
 
 
-def artifact(models: Path, item_ms: float) -> Path:
+def artifact(models: Path, item_ms: float, max_batch: int = MAX_BATCH) -> Path:
     """Make the model and adopt it; the folder of its artifact.
 
     Args:
         models: the repository to make it in.
         item_ms: what an item shall cost on the core that this runs on.
+        max_batch: the largest batch that is proved and timed.
 
     Raises:
         ModelError: if a step fails.
@@ -34,7 +35,7 @@ def artifact(models: Path, item_ms: float) -> Path:
     file = models / f"{NAME}.pt"
     write_it = "loadtests.overload.linear_model"
     adopting.run([sys.executable, "-W", "ignore", "-m", write_it, str(file), str(item_ms)])
-    more = ("--max-batch-size", str(MAX_BATCH))
+    more = ("--max-batch-size", str(max_batch))
     return adopting.adopt(file, NAME, f"float32[-1,{WIDTH}]", models, more)
 
 

@@ -59,7 +59,7 @@ def differ(quiet: DevicePlan, busy: DevicePlan) -> list[str]:
 
     found = []
     for precision, steps in quiet.steps.items():
-        for size in batch_sizes(64):
+        for size in set(batch_sizes(64)) - set(busy.unsettled):
             us = {times.form: at(size, times) for times in quiet.times}
             one, other = form_at(steps, size), form_at(busy.steps[precision], size)
             if us[other] > NEAR * us[one]:
@@ -85,4 +85,4 @@ def test_the_plan_is_that_of_a_quiet_machine_or_says_that_it_could_not_tell(
         sys.stdout.writelines(f"  {line}\n" for line in load_lines(plan, "FOLDER"))
     assert busy.variants.keys() == quiet.variants.keys()
     assert plans["busy"].kept_waiting is not None
-    assert plans["busy"].unsettled or not differ(plans["quiet"], plans["busy"])
+    assert not differ(plans["quiet"], plans["busy"])

@@ -64,7 +64,7 @@ def test_each_setting_that_is_no_secret_has_a_flag_that_is_explained(
     [
         (["--workers", "0"], "--workers '0': Input should be greater than or equal to 1"),
         (["--port=many"], "--port 'many': Input should be a valid integer"),
-        (["--devices", "gpu"], "--devices 'gpu': 'gpu' is no device; a GPU has a number"),
+        (["--devices", "gpu"], "--devices 'gpu': 'gpu' is not a device; a GPU has a number"),
         (["--port", "x", "--hang-s", "y"], "--hang-s 'y': Input should be a valid number"),
     ],
 )
@@ -80,14 +80,14 @@ def test_a_wrong_value_is_refused_by_the_flags_name(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--prot", "1"], "--prot is no flag; did you mean --port?"),
-        (["--max_batch_size=1"], "--max_batch_size is no flag; did you mean --max-batch-size?"),
-        (["serve"], "serve is no flag; --help lists all flags"),
+        (["--prot", "1"], "--prot is not a flag; did you mean --port?"),
+        (["--max_batch_size=1"], "--max_batch_size is not a flag; did you mean --max-batch-size?"),
+        (["serve"], "serve is not a flag; --help lists all flags"),
         (["--port"], "argument --port: expected one argument"),
         (["--trusted-keys", ""], "--trusted-keys is empty: give it a value or leave it out"),
         (
             ["--api-keys", "tl_x"],
-            "--api-keys is no flag, because `ps` would show its value: set TORC",
+            "--api-keys has no flag, because `ps` would show its value: set TORC",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_no_cache_of_the_server_is_none_of_a_model(file: Path) -> None:
         ),
         (
             "[models.a]\n\nmax_batchsize = 1",
-            "line 3: [models.a] max_batchsize is no setting of a mo",
+            "line 3: [models.a] max_batchsize is not a model setting",
         ),
         ("[models.a]\nmax_batchsize = 1", "did you mean max_batch_size?"),
         ("[models.a]\nqqqqqqq = 1", "docs/models-file.md lists all"),
@@ -103,14 +103,14 @@ def test_no_cache_of_the_server_is_none_of_a_model(file: Path) -> None:
         ("[models.a]\nprecision = 'fp8'", "Input should be 'float32', 'bf16', 'fp16' or 'int8'"),
         ("[models.a]\nallowed_keys = []", "allowed_keys = []: List should have at least 1 item"),
         ("[models.a]\nallowed_keys = [\n 'x',\n 3]", "line 2: [models.a] allowed_keys.1 = 3: Inp"),
-        ("[models.a]\ndevices = 'gpu'", "'gpu' is no device of this server, which has cpu, cuda:0"),
+        ("[models.a]\ndevices = 'gpu'", "'gpu' is not a device of this server, which has cpu, cuda:0"),
         ("[models.a]\ndevices = 'cpu*2'", "`replicas` says how many"),
-        ("[models.a]\ndevices = ''", "'' is no device"),
+        ("[models.a]\ndevices = ''", "'' is not a device"),
         ("models.a = {replicas = 0}", "line 1: [models.a] replicas = 0: Input should be greater"),
         ("[models]\na.replicas = 1\nb.replicas = 0", "line 3: [models.b] replicas = 0: Input"),
-        ("[models.'a b']", "line 1: 'a b' is no name of a model"),
-        ("\n[models]\na = 1", "line 3: 'a' is no table; right is [models.a]"),
-        ("models = 1", "line 1: `models` is no table"),
+        ("[models.'a b']", "line 1: 'a b' is not a valid model name"),
+        ("\n[models]\na = 1", "line 3: 'a' must be a table, such as [models.a]"),
+        ("models = 1", "line 1: `models` must be a table"),
         ("# x\n[model.a]", "line 2: 'model' is unknown; right are tables such as [models.digits]"),
         ("[models.a]\n[models.a]", "(at line 2, column 10)"),
         ("[models.a]\ncache = yes", "(at line 2, column 9)"),
@@ -178,8 +178,8 @@ def test_a_file_that_is_caught_half_written_opens_nothing(
     monkeypatch.setattr("app.models_file.time.sleep", goes_on)
     file.write_text("")
     models.look()
-    assert models.of("a").allowed_keys == {"y"}
+    assert models.of("a").allowed_keys == frozenset({"y"})
     file.write_text("")  # and nothing follows
     models.look()
-    assert models.of("a").allowed_keys == {"y"}
+    assert models.of("a").allowed_keys == frozenset({"y"})
     assert "it is empty" in str(models.problem)
