@@ -21,6 +21,7 @@ from models.timing import lasts_s
 Precision = Literal["float32", "bf16", "fp16", "int8"]
 
 MIN_GAIN = 0.03  # a form replaces another only where it takes at least this share of time less
+THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # at least, to tell which of two forms has the lower quartile
 # A compiled package holds the GIL while it runs, and with it the event loop: no longer than this.
 GIL_LIMIT_S = 1e-3
 
@@ -189,17 +190,30 @@ def _better(taken: Mapping[Form, Sequence[float]], current: Form, *, always: boo
 def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool = False) -> bool:
     """Whether a form beats another by more than the noise.
 
-    The ratio of their times must show the gain in the median of the rounds. Then it must win three
-    quarters of them, or the middle halves of their times must lie apart, for on a busy machine each
-    has noise of its own; with `always` it must win all of them.
+    It does where the ratio of their times shows the gain in the median of the rounds, and it wins
+    three quarters of them. On a busy machine each has noise of its own, which only adds; there the
+    lower quartile must show the gain, and be lower in each third of enough rounds.
+
+    Args:
+        times: of the form, one per round.
+        others: of the other form, in the same rounds.
+        always: it must win all rounds.
     """
     ratios = sorted(own / other for own, other in zip(times, others, strict=True))
-    if statistics.median(ratios) >= 1 - MIN_GAIN:
-        return False
+    median = statistics.median(ratios)
     if always:
-        return ratios[-1] < 1
-    upper = 3 * len(ratios) // 4
-    return ratios[upper] < 1 or sorted(times)[upper] < lasts_s(others)
+        return median < 1 - MIN_GAIN and ratios[-1] < 1
+    if median < 1 - MIN_GAIN and ratios[3 * len(ratios) // 4] < 1:
+        return True
+    return (
+        median < 1
+        and len(times) >= THIRDS * ROUNDS_OF_A_THIRD
+        and lasts_s(times) < (1 - MIN_GAIN) * lasts_s(others)
+        and all(
+            lasts_s(times[third::THIRDS]) < lasts_s(others[third::THIRDS])
+            for third in range(THIRDS)
+        )
+    )
 
 
 def within_limits(

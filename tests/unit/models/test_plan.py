@@ -96,8 +96,13 @@ class TestIsFaster:
             ([0.9, 1.8, 9.0, 0.9], [1.0, 2.0, 10.0, 1.0], True),
             # The median wins, but two rounds of five are lost.
             ([0.5, 0.5, 0.5, 1.1, 1.1], [1.0] * 5, False),
-            # So were two here, but its middle half lies below the other's.
-            ([0.7, 0.8, 0.8, 0.8, 1.1, 0.8, 0.8], [1.0, 1.1, 1.2, 0.9, 0.9, 0.79, 0.9], True),
+            # Noise that only adds, to each in rounds of its own: the lower quartile tells.
+            ([0.9, 2.0, 2.0] * 4, [2.0, 1.0, 1.0] * 4, False),  # it lost most rounds
+            ([0.9, 0.9, 2.0] * 4, [1.0, 1.0, 1.1] * 4, False),  # in one third it is never quick
+            ([*([0.9] * 6), *([2.0] * 6)], [*([1.5] * 3), *([1.0] * 9)], False),  # half lost
+            ([*([0.9] * 8), *([2.0] * 4)], [*([1.5] * 3), *([1.0] * 9)], True),
+            ([*([0.98] * 8), *([2.0] * 4)], [*([1.5] * 3), *([1.0] * 9)], False),  # too little
+            ([*([0.9] * 7), *([2.0] * 4)], [*([1.5] * 3), *([1.0] * 8)], False),  # too few rounds
             # One hiccup in five rounds is not the rule.
             ([0.5, 0.5, 0.5, 0.5, 9.0], [1.0] * 5, True),
         ],
