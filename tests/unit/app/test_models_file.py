@@ -103,7 +103,10 @@ def test_no_cache_of_the_server_is_none_of_a_model(file: Path) -> None:
         ("[models.a]\nprecision = 'fp8'", "Input should be 'float32', 'bf16', 'fp16' or 'int8'"),
         ("[models.a]\nallowed_keys = []", "allowed_keys = []: List should have at least 1 item"),
         ("[models.a]\nallowed_keys = [\n 'x',\n 3]", "line 2: [models.a] allowed_keys.1 = 3: Inp"),
-        ("[models.a]\ndevices = 'gpu'", "'gpu' is not a device of this server, which has cpu, cuda:0"),
+        (
+            "[models.a]\ndevices = 'gpu'",
+            "'gpu' is not a device of this server, which has cpu, cuda:0",
+        ),
         ("[models.a]\ndevices = 'cpu*2'", "`replicas` says how many"),
         ("[models.a]\ndevices = ''", "'' is not a device"),
         ("models.a = {replicas = 0}", "line 1: [models.a] replicas = 0: Input should be greater"),

@@ -192,7 +192,7 @@ class TestEmptyGuards:
         ("WORKERS", "257", "less than or equal to 256"),
         ("WORKERS", "auto", "valid integer"),
         ("REQUIRED_MODELS", "digits;mine", "right are digits,pairwise and *"),
-        ("DEFAULT_MODEL", "digits,pairwise", "no name of a model; right is the name of one"),
+        ("DEFAULT_MODEL", "digits,pairwise", "is not a valid model name, such as digits"),
         ("DEVICES", "gpu", "'gpu' is not a device; a GPU has a number, as in cuda:0"),
         ("DEVICES", "cuda", "'cuda' is not a device; a GPU has a number, as in cuda:0"),
         ("DEVICES", "cpu*0", "right are auto, cpu, cpu*2 (two replicas) and cuda:0"),
