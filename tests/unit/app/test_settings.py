@@ -191,7 +191,7 @@ class TestEmptyGuards:
         ("WORKERS", "0", "greater than or equal to 1"),
         ("WORKERS", "257", "less than or equal to 256"),
         ("WORKERS", "auto", "valid integer"),
-        ("REQUIRED_MODELS", "digits;mine", "right are digits,pairwise and *"),
+        ("REQUIRED_MODELS", "digits;mine", "use digits,pairwise or *"),
         ("DEFAULT_MODEL", "digits,pairwise", "is not a valid model name, such as digits"),
         ("DEVICES", "gpu", "'gpu' is not a device; a GPU has a number, as in cuda:0"),
         ("DEVICES", "cuda", "'cuda' is not a device; a GPU has a number, as in cuda:0"),
