@@ -23,7 +23,8 @@ THREE = ROOT / "docs/three.png"
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(repository, tmp_path_factory.mktemp("curl") / "log") as server:
+    log = tmp_path_factory.mktemp("curl") / "log"
+    with running(repository, log, default_model="digits") as server:
         yield server
 
 
