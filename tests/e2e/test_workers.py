@@ -241,7 +241,7 @@ def test_a_busy_port_is_said_and_no_worker_is_started(models: Path, log: Path) -
         port = str(taken.getsockname()[1])
         process = start_process(log, model_dir=str(models), port=port, workers="2")
         assert process.wait(30) == 1
-    assert f"is port {port} in use? TORCHLANE_PORT chooses another" in log.read_text()
+    assert f"is port {port} in use? --port (TORCHLANE_PORT) chooses another" in log.read_text()
     assert "worker_started" not in log.read_text()
     assert "Traceback" not in log.read_text()
 
