@@ -29,7 +29,8 @@ def test_one_damaged_model_of_three_is_reported_and_the_others_are_served(tmp_pa
     with running(tmp_path / "models", tmp_path / "log", workers="2") as server:
         for name, status in (("birds", 200), ("cats", 200), ("dogs", 503)):
             url = f"{server.url}/models/{name}/predict"
-            assert httpx.post(url, json={"input": [1, 2]}, verify=PLAIN).status_code == status
+            answer = httpx.post(url, json={"input": [1, 2]}, verify=PLAIN)
+            assert answer.status_code == status, answer.text
         (told,) = httpx.get(f"{server.url}/models/dogs", verify=PLAIN).json()["versions"]
         assert "script.pt has 7 bytes" in told["problem"]
         assert server.metric("torchlane_models_unready") == 1

@@ -16,6 +16,7 @@ from app.placement import Placement, Trial, cores_of, measured_layout, place
 from app.repository.store import Repository
 from app.types import Device
 from app.versions import VersionPolicy
+from models.cores import CoreTime
 from models.packages import Packages
 from tests.artifacts import write_artifact, write_small
 
@@ -148,6 +149,7 @@ def measured(root: Path, default: str | None = None, versions: str = "latest") -
 def test_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    monkeypatch.setattr("app.backends.layout.core_time", CoreTime)  # nobody else is at work
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
         assert measured(tmp_path) in layouts(2, 2)
@@ -160,6 +162,7 @@ def test_memory_bounds_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.placement.memory_left_bytes", lambda: 1)
     monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    monkeypatch.setattr("app.backends.layout.core_time", CoreTime)  # nobody else is at work
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
         assert measured(tmp_path).replicas == 1
@@ -179,6 +182,7 @@ def test_a_damaged_version_gives_way_to_an_older_one(
 ) -> None:
     monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    monkeypatch.setattr("app.backends.layout.core_time", CoreTime)  # nobody else is at work
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
     assert measured(tmp_path) in layouts(2, 2)
@@ -189,6 +193,7 @@ def test_without_a_default_the_largest_intact_model_is_measured(
 ) -> None:
     monkeypatch.setattr("app.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.backends.layout.SLICE_S", 0.001)
+    monkeypatch.setattr("app.backends.layout.core_time", CoreTime)  # nobody else is at work
     write_artifact(tmp_path, "alpha")
     write_small(tmp_path, ["script"])
     (write_artifact(tmp_path, "damaged") / "script.pt").write_bytes(b"damaged" * 100_000)
