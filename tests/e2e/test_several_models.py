@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import httpx
 
 from tests.artifacts import write_artifact
-from tests.e2e.server import PLAIN, running
+from tests.e2e.server import PLAIN, Server, running
+
+
+def until_logged(server: Server, text: str) -> None:
+    """Wait until the log holds a text, for 30 s at most."""
+    deadline = time.monotonic() + 30
+    while text not in server.log and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert text in server.log
 
 
 def test_two_models_of_ones_own_need_no_default(tmp_path: Path) -> None:
@@ -27,6 +36,7 @@ def test_one_damaged_model_of_three_is_reported_and_the_others_are_served(tmp_pa
         folder = write_artifact(tmp_path / "models", name)
     (folder / "script.pt").write_bytes(b"damaged")
     with running(tmp_path / "models", tmp_path / "log", workers="2") as server:
+        until_logged(server, "workers=2")  # a worker may be ready before the other one
         for name, status in (("birds", 200), ("cats", 200), ("dogs", 503)):
             url = f"{server.url}/models/{name}/predict"
             answer = httpx.post(url, json={"input": [1, 2]}, verify=PLAIN)
