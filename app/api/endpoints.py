@@ -21,7 +21,7 @@ class Endpoint:
         many: whether bodies hold many items.
         name: of the model; None: the default one.
         version: of the model, as it was written; None: the one that is loaded.
-        top_k: so many of the highest scores; None: the query says, or nobody does.
+        top_k: how many of the highest scores; None: as the query says, if it says so.
         query: what is still to be read of what stands behind the question mark.
     """
 

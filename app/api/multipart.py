@@ -51,7 +51,7 @@ def read_files(content_type: str, body: bytes, most: int | None) -> list[File]:
     Args:
         content_type: of the whole body, with its boundary.
         body: the whole body.
-        most: so many files are taken; None: exactly one.
+        most: how many files are taken; None: exactly one.
 
     Raises:
         InvalidInput: it is no form, is damaged or cut off, or holds something else than files.

@@ -69,7 +69,7 @@ def json_answer(
 ) -> bytes:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item has its place.
 
-    With `top_k` only so many of the highest scores are written; None: as the manifest says.
+    `top_k` is how many of the highest scores are written; None: as the manifest says.
 
     Raises:
         ItemFailed: if the only item, or every one of them, failed.

@@ -88,7 +88,7 @@ class Measurements:
     def get(
         self, key: Hashable, measure: Callable[[], Measured], between: Between = nothing
     ) -> Measured:
-        """What is known, else what `measure` finds; who waits so long has time for others."""
+        """What is known, else what `measure` finds; a thread that waits calls `between`."""
         waits_until = time.monotonic() + PATIENCE_S
         while not self._lock.acquire(timeout=LOOK_S):
             if key in self._found:
@@ -173,7 +173,7 @@ class PlannedBackend:
         sized = itertools.chain([first], later)
         if len(self._loaded) > 1 and self._stored is None and self._measured is None:
             key = (self._key, tuple(self._loaded))  # another replica may have lost a form
-            # Whoever measures takes all batches, and has warmed what it chooses.
+            # The replica that measures takes all batches, and has warmed what it chooses.
             self._measured = self._measurements.get(
                 key, lambda: self._measure(sized, between), between
             )

@@ -100,7 +100,7 @@ class Codec(Protocol):
 
         Args:
             outputs: of the item.
-            top_k: so many of the highest scores, in order; None: as the manifest says.
+            top_k: how many of the highest scores, in order; None: as the manifest says.
         """
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:

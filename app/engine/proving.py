@@ -76,7 +76,7 @@ class ProvingThread:
         self._thread.end()
 
     def give_up(self, fault: ReplicaError) -> None:
-        """The thread hangs: whoever waits for the proof gets the fault; it cleans up if it can."""
+        """Give up a thread that hangs: `prove` raises the fault; the thread cleans up if it can."""
         self._thread.orphan()
         if not self._proof.done():
             self._proof.set_exception(fault)
