@@ -147,7 +147,8 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     _add_out(parser)
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
-    found = adopt.adopt(parsed)
+    with console.status("Running the model on samples, a minute at most"):  # on a terminal only
+        found = adopt.adopt(parsed)
     told = [f"warning: {warning}" for warning in found.warnings]
     told += [f"hint: {found.hint}"] if found.hint else []
     told += [f"learned: {each}" for each in found.learned]
