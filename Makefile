@@ -69,7 +69,7 @@ serve-compiled: $(COMPILED) ## serve with it
 .PHONY: test-compiled
 test-compiled: $(COMPILED) ## run the tests of the server's parts on it
 	$(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PYTEST_ARGS) \
-	  tests/unit/app/api tests/unit/app/engine tests/unit/app/processes tests/unit/app/test_tallies.py \
+	  tests/unit/app/api tests/unit/app/engine tests/unit/app/processes tests/unit/app/metrics/test_tally.py \
 	  tests/integration
 
 .PHONY: test

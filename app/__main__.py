@@ -35,7 +35,7 @@ from models.quiet import DEPRECATIONS, ignore_warnings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from app.lifecycle import Lifecycle
+    from app.serving.lifecycle import Lifecycle
 
 __all__ = ["RESERVE", "main"]
 

@@ -25,12 +25,12 @@ from app.access.keyring import Keyring
 from app.api.bodies import BodyMemory
 from app.api.error_handlers import install_error_handlers
 from app.api.memo import AnswerMemo
-from app.api.middleware import RequestMiddleware
-from app.api.openapi import install_openapi
+from app.api.openapi.document import install_openapi
 from app.api.origins import ALLOWED, EXPOSED, METHODS, Hosts, Origins
-from app.api.protocol import protocol_for
 from app.api.routes import add_routes
 from app.api.service import RequestLimits, Service
+from app.api.transport.middleware import RequestMiddleware
+from app.api.transport.protocol import protocol_for
 from app.backends.base import Backend
 from app.backends.devices import find_devices, share_one_core
 from app.backends.factory import TorchBackends
@@ -42,23 +42,23 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost
-from app.installation import GATHER_S
-from app.installing import BackendFactory, Installer
-from app.lifecycle import Lifecycle, LifecycleConfig
-from app.loaded import LoadedModels
 from app.metrics import Metrics
-from app.metrics.asked import ServedModel
-from app.model_settings import ModelSettings
-from app.models_file import ModelsFile
-from app.placement import Placement, Trial, measured_layout, place
+from app.metrics.gauges import ServedModel
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
-from app.repository.store import Artifact, Repository
+from app.registry.loaded_models import LoadedModels
+from app.registry.model_settings import ModelSettings
+from app.registry.repository import Artifact, Repository
+from app.serving.installation import GATHER_S
+from app.serving.installer import BackendFactory, Installer
+from app.serving.lifecycle import Lifecycle, LifecycleConfig
+from app.serving.models_file import ModelsFile
+from app.serving.overrides import Overrides
+from app.serving.placement import Placement, Trial, measured_layout, place
+from app.serving.replica_pool import ReplicaPool
+from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
 from app.types import Device
-from app.upkeep import Upkeep
-from app.versions import VersionPolicy
-from app.wishes import Wishes
 from models.integrity import Verifier
 from models.packages import Packages
 
@@ -120,12 +120,12 @@ def create_app(
         if worker:
             worker.tell(READY if lifecycle.readiness().ready else NOT_READY)
 
-    upkeep = Upkeep(replicas, engine.wake, metrics, settings.hang_s)
+    pool = ReplicaPool(replicas, engine.wake, metrics, settings.hang_s)
     make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)
-    installer = Installer(repository, engine, upkeep, metrics, make_backend, models.of)
+    installer = Installer(repository, engine, pool, metrics, make_backend, models.of)
     keeping = LifecycleConfig(
         policy=policy,
-        wishes=Wishes(worker.folder / "wishes.json" if worker else None),
+        overrides=Overrides(worker.folder / "overrides.json" if worker else None),
         models=models,
         required=required,
         reload_s=settings.reload_s,
@@ -133,7 +133,7 @@ def create_app(
         on_retired=_give_memory_back,
         on_device_lost=partial(_end_process, metrics),
     )
-    lifecycle = Lifecycle(repository, engine, upkeep, installer, loaded, keeping)
+    lifecycle = Lifecycle(repository, engine, pool, installer, loaded, keeping)
     _watch(metrics, replicas, lifecycle)
     limits = RequestLimits(
         max_body_bytes=settings.max_body_bytes,
@@ -203,7 +203,7 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
 
 
 def _surround(app: FastAPI, service: Service) -> None:
-    """Add what is around every request that does not come the short way; the outermost last."""
+    """Add what is around every request that does not come by the fast path; the outermost last."""
     app.add_middleware(
         RequestMiddleware, service=service, stopping=lambda: service.lifecycle.stopping
     )

@@ -15,8 +15,8 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, ByteSize, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.model_settings import MODEL_NAME
-from app.versions import VersionPolicy
+from app.registry.model_settings import MODEL_NAME
+from app.serving.version_policy import VersionPolicy
 from models.plan import Precision
 
 PREFIX = "TORCHLANE_"

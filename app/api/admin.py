@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Response
 
-from app.api import schemas
 from app.api.access import Admin
-from app.api.openapi import ERRORS
+from app.api.openapi import schemas
+from app.api.openapi.document import ERRORS
 from app.api.service import Service
 from app.errors import ModelNotFound
-from app.rollout import Changes
+from app.serving.rollout import Changes
 from app.types import ModelId
 
 CONFLICT = 409

@@ -20,7 +20,7 @@ from app.api.replies import answer_media_type, binary_answer, check_answer, json
 from app.api.service import Service
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ModelNotFound, NotAcceptable
-from app.loaded import LoadedModel
+from app.registry.loaded_models import LoadedModel
 from app.types import Answer, CacheCounts
 
 BODY_LATE = "the body did not arrive in time; allow more"

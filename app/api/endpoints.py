@@ -34,7 +34,7 @@ class Endpoint:
 
 
 class Endpoints:
-    """Which paths take the short way."""
+    """Which requests take the fast path."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Endpoint] = {}

@@ -7,13 +7,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 
-from app.api import schemas
 from app.api.access import Reader
-from app.api.openapi import ERRORS, path_parameter
+from app.api.openapi import schemas
+from app.api.openapi.document import ERRORS, path_parameter
 from app.api.payloads import JSON
 from app.api.service import Service
 from app.errors import InvalidInput, ModelNotFound
-from app.loaded import LoadedModel, ModelState, ReplicaStatus, VersionStatus
+from app.registry.loaded_models import LoadedModel, ModelState, ReplicaStatus, VersionStatus
 
 FULL: dict[str, Any] = {
     "name": "full",

@@ -1,7 +1,7 @@
 """Whom answers may come to, and from where requests may come: hosts and origins, by their headers.
 
 Of the ASGI way Starlette's CORSMiddleware takes care, preflights included; here is what an
-answer the short way needs, which must be the same.
+answer the fast path needs, which must be the same.
 """
 
 from __future__ import annotations

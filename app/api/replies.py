@@ -10,7 +10,7 @@ import orjson
 from app.api.payloads import JSON
 from app.codecs.base import NPY, OCTET_STREAM
 from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
-from app.loaded import LoadedModel
+from app.registry.loaded_models import LoadedModel
 from app.types import Arrays, Outcome
 
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY

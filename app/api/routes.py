@@ -9,15 +9,15 @@ from fastapi import FastAPI, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api import schemas
 from app.api.access import Scraper
 from app.api.admin import add_admin
 from app.api.docs_page import add_docs_page
 from app.api.errors import ROUTE
 from app.api.model_info import add_models
-from app.api.openapi import prediction_docs
-from app.api.predict import PredictionApp
+from app.api.openapi import schemas
+from app.api.openapi.document import prediction_docs
 from app.api.service import Service
+from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import CONTENT_TYPE
 
 

@@ -9,9 +9,9 @@ from app.api.bodies import BodyMemory
 from app.api.memo import AnswerMemo
 from app.api.origins import Hosts, Origins
 from app.engine.engine import Engine
-from app.lifecycle import Lifecycle
-from app.loaded import LoadedModels
 from app.metrics import Metrics
+from app.registry.loaded_models import LoadedModels
+from app.serving.lifecycle import Lifecycle
 
 
 @dataclass(frozen=True, slots=True)

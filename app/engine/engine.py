@@ -38,8 +38,8 @@ from app.errors import (
     ShuttingDown,
 )
 from app.metrics import Metrics
-from app.metrics.asked import ModelGauges
 from app.metrics.bound import ModelMetrics
+from app.metrics.gauges import ModelGauges
 from app.types import Answer, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)

@@ -14,7 +14,6 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from app.metrics.asked import Asked, ModelGauges, ModelInfo, ServedModel
 from app.metrics.bound import (
     KeyMetrics,
     ModelMetrics,
@@ -23,7 +22,8 @@ from app.metrics.bound import (
     Tallies,
     labels_of,
 )
-from app.metrics.counted import Counted
+from app.metrics.counters import Counters
+from app.metrics.gauges import Gauges, ModelGauges, ModelInfo, ServedModel
 from app.types import ModelId
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -31,7 +31,7 @@ MOST_KEY_NAMES = 1000  # that have series of their own: names may come and go fo
 OTHER_KEYS = "(other)"  # no key can be named so
 
 
-class Metrics(Counted, Asked):
+class Metrics(Counters, Gauges):
     """All metrics of one process, in a registry of their own.
 
     Attributes:
@@ -45,8 +45,8 @@ class Metrics(Counted, Asked):
         self.registry = CollectorRegistry()
         self._tallies = Tallies()
         self.registry.register(self._tallies)  # the first: what it hands over is then collected
-        Counted.__init__(self, self.registry)
-        Asked.__init__(self, self.registry)
+        Counters.__init__(self, self.registry)
+        Gauges.__init__(self, self.registry)
         self.requests_in_flight.set_function(lambda: self.requests_open)
         self._key_names: set[str] = set()
         self._model_info = ModelInfo()

@@ -9,8 +9,8 @@ from prometheus_client import Counter
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from app.metrics.counted import BATCH_SIZES, SECONDS, BulkHistogram, Counted
-from app.tallies import HistogramTally, Tally
+from app.metrics.counters import BATCH_SIZES, SECONDS, BulkHistogram, Counters
+from app.metrics.tally import HistogramTally, Tally
 from app.types import NO_DEVICE_TIMES, CacheCounts, DeviceTimes, ModelId
 
 
@@ -52,11 +52,11 @@ class RequestMetrics:
     """The metrics of requests that ended in one way, bound once."""
 
     def __init__(
-        self, counted: Counted, tallies: Tallies, route: str, status: int, code: str
+        self, counters: Counters, tallies: Tallies, route: str, status: int, code: str
     ) -> None:
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "server_error"
-        self._finished = tallies.counter(counted.requests.labels(route, str(status), code))
-        self._seconds = tallies.histogram(counted.request_seconds.labels(route, outcome), SECONDS)
+        self._finished = tallies.counter(counters.requests.labels(route, str(status), code))
+        self._seconds = tallies.histogram(counters.request_seconds.labels(route, outcome), SECONDS)
 
     def ended(self, seconds: float) -> None:
         """One more, after so many seconds."""
@@ -67,20 +67,20 @@ class RequestMetrics:
 class ModelMetrics:
     """One model's metrics, bound once: a label look-up costs a microsecond on the hot path."""
 
-    def __init__(self, counted: Counted, tallies: Tallies, model: ModelId) -> None:
+    def __init__(self, counters: Counters, tallies: Tallies, model: ModelId) -> None:
         labels = labels_of(model)
         self._items = functools.cache(
-            lambda outcome: tallies.counter(counted.items.labels(*labels, outcome))
+            lambda outcome: tallies.counter(counters.items.labels(*labels, outcome))
         )
-        self.computed = tallies.counter(counted.items_computed.labels(*labels))
-        self.batch_size = tallies.histogram(counted.batch_size.labels(*labels), BATCH_SIZES)
-        self.queue_seconds = tallies.histogram(counted.queue_seconds.labels(*labels), SECONDS)
-        self.compute_seconds = tallies.histogram(counted.compute_seconds.labels(*labels), SECONDS)
-        self.splits = tallies.counter(counted.batch_splits.labels(*labels))
-        self.out_of_memory = tallies.counter(counted.out_of_memory.labels(*labels))
-        self.moved = tallies.counter(counted.items_moved.labels(*labels))
+        self.computed = tallies.counter(counters.items_computed.labels(*labels))
+        self.batch_size = tallies.histogram(counters.batch_size.labels(*labels), BATCH_SIZES)
+        self.queue_seconds = tallies.histogram(counters.queue_seconds.labels(*labels), SECONDS)
+        self.compute_seconds = tallies.histogram(counters.compute_seconds.labels(*labels), SECONDS)
+        self.splits = tallies.counter(counters.batch_splits.labels(*labels))
+        self.out_of_memory = tallies.counter(counters.out_of_memory.labels(*labels))
+        self.moved = tallies.counter(counters.items_moved.labels(*labels))
         self._hit, self._miss, self._joined = (
-            tallies.counter(counted.cache_lookups.labels(*labels, result))
+            tallies.counter(counters.cache_lookups.labels(*labels, result))
             for result in ("hit", "miss", "joined")
         )
 
@@ -98,24 +98,24 @@ class ModelMetrics:
 class KeyMetrics:
     """The metrics of one name of API keys, bound once."""
 
-    def __init__(self, counted: Counted, tallies: Tallies, name: str) -> None:
+    def __init__(self, counters: Counters, tallies: Tallies, name: str) -> None:
         self.admitted, self.rate_limited, self.forbidden = (
-            tallies.counter(counted.key_requests.labels(name, result))
+            tallies.counter(counters.key_requests.labels(name, result))
             for result in ("admitted", "rate_limited", "forbidden")
         )
-        self.items = tallies.counter(counted.key_items.labels(name))
+        self.items = tallies.counter(counters.key_items.labels(name))
 
 
 class ReplicaMetrics:
     """One replica's metrics, bound once."""
 
-    def __init__(self, counted: Counted, tallies: Tallies, name: str, device: str) -> None:
-        self._batches = tallies.counter(counted.replica_batches.labels(name, device))
-        self._items = tallies.counter(counted.replica_items.labels(name, device))
-        self._busy_s = tallies.counter(counted.replica_busy_seconds.labels(name, device))
-        self._compute_s = tallies.counter(counted.replica_compute_seconds.labels(name, device))
+    def __init__(self, counters: Counters, tallies: Tallies, name: str, device: str) -> None:
+        self._batches = tallies.counter(counters.replica_batches.labels(name, device))
+        self._items = tallies.counter(counters.replica_items.labels(name, device))
+        self._busy_s = tallies.counter(counters.replica_busy_seconds.labels(name, device))
+        self._compute_s = tallies.counter(counters.replica_compute_seconds.labels(name, device))
         self._device_s = [
-            tallies.counter(counted.replica_device_seconds.labels(name, device, stage))
+            tallies.counter(counters.replica_device_seconds.labels(name, device, stage))
             for stage in ("copy_in", "compute", "copy_out")
         ]
 

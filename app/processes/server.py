@@ -25,7 +25,7 @@ from app.processes.listener import Handover, Listener
 from app.processes.worker import DRAIN, LISTENS, OpenConnections, Worker
 
 if TYPE_CHECKING:
-    from app.lifecycle import Lifecycle
+    from app.serving.lifecycle import Lifecycle
 
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -161,10 +161,10 @@ class Server(uvicorn.Server):
         await _until_empty(connections, time.monotonic() + writing_s)
         # What is there even now does not send its body, or not read its answer: uvicorn cancels it.
         # Not at the top: it imports prometheus_client, which looks at once whether it is shared.
-        from app.api.protocol import Protocol  # noqa: PLC0415
+        from app.api.transport.protocol import Protocol  # noqa: PLC0415
 
         for connection in list(connections):
-            if isinstance(connection, Protocol):  # the short way has no task to cancel
+            if isinstance(connection, Protocol):  # the fast path has no task to cancel
                 connection.give_up()
         self.config.timeout_graceful_shutdown = 0 if connections else 1
         await super().shutdown(sockets)

@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from app.metrics import Metrics
-from app.metrics.asked import MODEL_GAUGES, MODEL_INFO, ModelGauges
-from app.metrics.counted import LABELS
+from app.metrics.counters import LABELS
+from app.metrics.gauges import MODEL_GAUGES, MODEL_INFO, ModelGauges
 from app.processes.neighbours import Neighbours
 from app.types import ModelId
 

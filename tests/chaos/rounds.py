@@ -74,7 +74,7 @@ class _Round:
         """The story of a round."""
         port, figures, plan = self._server.port, self._outcome.figures, self._plan
         warm = round(plan.requests * WARM_SHARE)
-        logger = "app.lifecycle" if plan.workers == 1 else "app.processes.supervisor"
+        logger = "app.serving.lifecycle" if plan.workers == 1 else "app.processes.supervisor"
         while not events(self._server.log, logger)["ready"]:  # one of two may be so earlier
             await asyncio.sleep(0.05)
         await self._storm(warm)

@@ -20,7 +20,7 @@ from app.backends.selection import Selection
 from app.backends.torchscript import TorchScriptBackend
 from app.main import create_app
 from app.processes.worker import Worker
-from app.repository.store import Artifact
+from app.registry.repository import Artifact
 from app.settings import Settings
 from app.types import Device
 from models.forms import Forward
@@ -54,7 +54,7 @@ class FaultyBackend(TorchScriptBackend):
 def make_backend(
     faults: Faults, artifact: Artifact, selection: Selection, device: Device
 ) -> Backend:
-    """See `app.installing.BackendFactory`; there is one variant, so there is nothing to select."""
+    """See `app.serving.installer.BackendFactory`; of one variant there is nothing to select."""
     return FaultyBackend(artifact.folder, artifact.manifest, device, faults)
 
 

@@ -35,7 +35,7 @@ from app.engine.isolation import Contract
 from app.engine.policy import BatchLimits
 from app.engine.replicas import Replica
 from app.metrics import Metrics
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, Item, ModelId
 from export.cli import main as export
 from models.catalog import CATALOG

@@ -11,8 +11,8 @@ from app import errors
 from app.api.error_handlers import HTTP_CODES
 from app.api.errors import STATUS
 from app.metrics import Metrics
-from app.model_settings import ModelSettings
-from app.models_file import Entry, ModelsFile
+from app.registry.model_settings import ModelSettings
+from app.serving.models_file import Entry, ModelsFile
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
 from app.main import create_app
 from app.processes.worker import Worker
-from app.repository.store import Artifact
+from app.registry.repository import Artifact
 from app.settings import Settings
 from app.types import Arrays, Device
 

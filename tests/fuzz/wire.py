@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from app.api.errors import STATUS
-from app.api.protocol import Protocol
+from app.api.transport.protocol import Protocol
 from app.main import create_app
 from app.settings import Settings
 from tests.artifacts import write_artifact

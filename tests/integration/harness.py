@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from app.installing import BackendFactory
 from app.main import create_app
+from app.serving.installer import BackendFactory
 from app.settings import Settings
 
 

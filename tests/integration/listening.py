@@ -15,14 +15,14 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.api.protocol import Protocol
 from app.api.service import Service
+from app.api.transport.protocol import Protocol
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend, Step
 from app.backends.selection import Selection
-from app.installing import BackendFactory
 from app.main import create_app
-from app.repository.store import Artifact
+from app.registry.repository import Artifact
+from app.serving.installer import BackendFactory
 from app.settings import Settings
 from app.types import Arrays, Device
 from tests.integration.wire import LIMIT_S, Answer, Wire, request
@@ -158,7 +158,7 @@ async def listening(
     state = ServerState()
 
     def protocol() -> Protocol:
-        # pytest catches what this logger is told, and a log of accesses rules the short way out.
+        # pytest catches what this logger is told, and a log of accesses rules the fast path out.
         logging.getLogger("uvicorn.access").handlers.clear()
         made: Protocol = app.state.protocol(config=config, server_state=state, app_state={})
         return made

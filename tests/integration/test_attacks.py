@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.api import limited
 from app.api.bodies import FREE_BYTES
+from app.api.transport import connection_limits
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
@@ -196,7 +196,7 @@ class TestSlow:
                 return None
             return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
 
-        monkeypatch.setattr(limited, "UNREAD_S", SHORTLY_S)
+        monkeypatch.setattr(connection_limits, "UNREAD_S", SHORTLY_S)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
@@ -215,7 +215,7 @@ class TestSlow:
                 return None
             return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
 
-        monkeypatch.setattr(limited, "UNREAD_S", 0.05)
+        monkeypatch.setattr(connection_limits, "UNREAD_S", 0.05)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
@@ -296,10 +296,10 @@ class TestHeads:
             wire.send(ask_for(4) + READY * 600)
             await until(lambda: any(each.pipeline for each in server.connections))
             (connection,) = server.connections
-            assert len(connection.pipeline) == limited.MAX_PIPELINED
+            assert len(connection.pipeline) == connection_limits.MAX_PIPELINED
             doubles.go_on()
             await answered(wire, 4)
-            for _ in range(limited.MAX_PIPELINED):
+            for _ in range(connection_limits.MAX_PIPELINED):
                 assert (await wire.answer()).status == 200
             assert await closed(wire)
             assert await server.metric(CUT, code="head_too_large") == 1

@@ -66,7 +66,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
 
 
 async def both(server: Listening, **given: Any) -> Answer:
-    """The same request the short way and by ASGI: answered alike."""
+    """The same request by the fast path and by ASGI: answered alike."""
     before = len(server.asgi)
     short = await server.ask(request(**given))
     assert len(server.asgi) == before
@@ -165,14 +165,14 @@ async def test_what_the_model_fails_on_is_in_the_log_with_the_ids(
     write_artifact(tmp_path, "double")
     async with listening(tmp_path, show_model_errors=shows) as server:
         with capture_logs() as logs:
-            one = await server.ask(request(body=b'{"input": [500, 0]}', x_request_id="short-way"))
+            one = await server.ask(request(body=b'{"input": [500, 0]}', x_request_id="fast-path"))
             other = await server.ask(
                 request(body=b'{"input": [500, 0]}', x_request_id="by-asgi", expect="100-continue")
             )
             body = b'{"inputs": [[1, 2], [600, 0]]}'
             many = await server.ask(request("/batch-predict", body, x_request_id="many"))
     failed = [each for each in logs if each["event"] == "model_failed"]
-    assert [each["request_ids"] for each in failed] == [["short-way"], ["by-asgi"], ["many"]]
+    assert [each["request_ids"] for each in failed] == [["fast-path"], ["by-asgi"], ["many"]]
     assert all(SECRET in each["first"] for each in failed)
     assert one.alike() == other.alike()
     assert (one.status, one.code, many.status) == (500, "backend_failed", 200)

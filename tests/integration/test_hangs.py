@@ -13,8 +13,8 @@ import pytest
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
-from app.installing import BackendFactory
-from app.repository.store import Artifact
+from app.registry.repository import Artifact
+from app.serving.installer import BackendFactory
 from app.types import Arrays, Device
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving

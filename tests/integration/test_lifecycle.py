@@ -19,9 +19,9 @@ from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
-from app.installing import BackendFactory
-from app.lifecycle import Lifecycle
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
+from app.serving.installer import BackendFactory
+from app.serving.lifecycle import Lifecycle
 from app.types import Arrays, Device, ModelId
 from models.plan import Form
 from tests.artifacts import write_artifact, write_manifest

@@ -11,7 +11,7 @@ from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
 from app.errors import ReplicaError
-from app.repository.store import Artifact
+from app.registry.repository import Artifact
 from app.types import Arrays, Device
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving

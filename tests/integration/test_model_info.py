@@ -13,7 +13,7 @@ from app.access.entries import PREDICT, make_key
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
-from app.repository.store import Artifact
+from app.registry.repository import Artifact
 from app.types import Device
 from models.manifest import TensorCodecSpec
 from tests.artifacts import write_artifact

@@ -14,7 +14,7 @@ import torch
 from structlog.testing import capture_logs
 
 from app.access.entries import make_key
-from app.lifecycle import Lifecycle
+from app.serving.lifecycle import Lifecycle
 from models.plan import Plan, Precision, Step
 from tests.artifacts import small_batch, write_artifact, write_small
 from tests.integration.harness import Api, serving, settled

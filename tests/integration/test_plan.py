@@ -15,7 +15,7 @@ from app.backends.devices import cpu_threads
 from app.backends.factory import TorchBackends
 from app.backends.selection import Selection
 from app.errors import ReplicaError
-from app.repository.store import Artifact
+from app.registry.repository import Artifact
 from app.types import Arrays, Device, Serving
 from models.packages import Packages
 from models.plan import Precision

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from torch import nn
 
 from app.errors import ShuttingDown
-from app.lifecycle import Lifecycle
-from app.wishes import Wishes
+from app.serving.lifecycle import Lifecycle
+from app.serving.overrides import Overrides
 from tests.artifacts import scripted, write_artifact
 from tests.integration.harness import Api, serving
 from tests.late_streams import put_everything_off
@@ -207,7 +207,7 @@ async def test_a_model_that_appears_later_is_served_and_takes_no_readiness_away(
 
 async def test_the_only_model_stays_the_default_while_it_is_there(publisher: Publisher) -> None:
     publisher.publish(1)
-    wishes = Wishes(None)
+    overrides = Overrides(None)
     async with serving(publisher.repository, reload_s=0) as api:
         publisher.publish(2, "a")
         publisher.publish(2, "b")
@@ -217,10 +217,10 @@ async def test_the_only_model_stays_the_default_while_it_is_there(publisher: Pub
         told = [(log["model"], log["beside"]) for log in logs if log["event"].startswith("default")]
         assert told == [("m", "a, b")]
         assert await answered_by(api) == 1
-        wishes.keep_default(lifecycle(api).loaded.default_model)
+        overrides.keep_default(lifecycle(api).loaded.default_model)
     async with serving(publisher.repository) as api:  # it was not the only one when this began
         assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 404
-        lifecycle(api).loaded.discovered((), wishes.now().default)  # another process has said so
+        lifecycle(api).loaded.discovered((), overrides.now().default)  # another process has said so
         assert await answered_by(api) == 1
 
 

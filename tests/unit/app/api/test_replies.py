@@ -14,7 +14,7 @@ from app.backends.selection import Preference, select
 from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.choose import codec_for
 from app.errors import BackendFailed, ItemFailed, NonFiniteOutput, NotAcceptable
-from app.loaded import LoadedModel
+from app.registry.loaded_models import LoadedModel
 from app.types import ModelId, Outcome
 from models.manifest import Manifest
 from tests.unit.models.manifests import make_manifest, spec

@@ -18,7 +18,7 @@ from app.backends.base import Backend
 from app.backends.compiled import CompiledBackend
 from app.backends.golden import Golden
 from app.errors import ArtifactInvalid, ModelError, ReplicaError, VariantUnusable
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models import packages as packages_module
 from models.manifest import NativeCode

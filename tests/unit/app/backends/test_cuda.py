@@ -26,7 +26,7 @@ from app.backends.nvml import readings_of
 from app.backends.selection import Preference, select
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ModelError, OutOfMemory
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.forms import compute_in_float32
 from models.packages import Packages
@@ -342,7 +342,7 @@ import numpy as np
 
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import DeviceLost
-from app.repository.store import Repository
+from app.registry.repository import Repository
 from app.types import Device, ModelId
 from models.plan import Form
 

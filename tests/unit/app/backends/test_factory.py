@@ -18,7 +18,7 @@ from app.backends.forward import run_forward
 from app.backends.golden import Golden
 from app.backends.selection import Preference, select
 from app.errors import VariantUnusable
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.forms import Compiled, Forward
 from models.manifest import NativeCode

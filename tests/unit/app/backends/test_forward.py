@@ -24,7 +24,7 @@ from app.errors import (
     TorchlaneError,
     VariantUnusable,
 )
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.archive import ArchiveError
 from models.forms import Forward

@@ -19,7 +19,7 @@ from app.backends.lane import Lane
 from app.backends.streams import Buffer
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ModelError, OutOfMemory, ReplicaError
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Array, Arrays, Device, ModelId
 from models.plan import Form
 from models.tensors import Tolerance

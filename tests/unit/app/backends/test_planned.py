@@ -19,7 +19,7 @@ from app.errors import (
     ReplicaError,
     TorchlaneError,
 )
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
 from models.packages import Packages
 from models.plan import GIL_LIMIT_S

@@ -16,7 +16,7 @@ from app.backends.base import Backend
 from app.backends.golden import Golden
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import ArtifactInvalid, ModelError, VariantUnusable
-from app.repository.store import Artifact, Repository
+from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.manifest import Manifest
 from models.plan import Form

@@ -12,7 +12,7 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.metrics import Metrics
-from app.metrics.asked import ModelGauges, ServedModel
+from app.metrics.gauges import ModelGauges, ServedModel
 from app.processes import shared_metrics
 from app.processes.shared_metrics import SharedMetrics, SupervisorMetrics
 from app.types import CacheCounts, ModelId

@@ -1,0 +1,173 @@
+"""The OpenAPI document of the prediction routes: true for every body, answer and error.
+
+What is said of /predict is true of the default model, and the examples are its own, so that what
+is pasted works; hence the document is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.api.access import SECURITY, SECURITY_SCHEMES
+from app.api.openapi import schemas
+from app.api.openapi.bodies import (
+    ANY_MEDIA_TYPES,
+    BINARY,
+    request_body,
+    request_name,
+    request_schema,
+)
+from app.api.openapi.headers import CHALLENGE, REQUEST_ID, RETRY_AFTER, answered
+from app.api.openapi.headers import parameters as header_parameters
+from app.api.payloads import JSON
+from app.api.service import Service
+from app.codecs.base import NPY, OCTET_STREAM
+from app.errors import TorchlaneError
+from app.registry.loaded_models import LoadedModel
+
+Docs = dict[str, Any]
+Responses = dict[int | str, dict[str, Any]]
+
+_DESCRIPTIONS = {
+    401: "No API key was sent, or none that is known",
+    403: "The API key does not allow this",
+    404: "No such model, or not this version of it",
+    406: "The answer cannot be written as Accept asks",
+    413: "The body or the number of items is over the limit",
+    415: "The model does not read this Content-Type",
+    422: "The input is not what the model takes; `details` names the item",
+    429: "The caller's rate limit is reached (with Retry-After); worth a retry",
+    500: "The model failed on the input",
+    503: "Overloaded (with Retry-After), loading, or shutting down; worth a retry",
+    504: "The time that the request had was over",
+}
+ERRORS: dict[int, Responses] = {
+    status: {status: {"model": schemas.ErrorBody, "description": text}}
+    for status, text in _DESCRIPTIONS.items()
+}
+DOOR_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of who is refused
+
+
+def prediction_docs(path: str, *, many: bool) -> Docs:
+    """Keyword arguments for an `APIRoute` that describe a prediction route."""
+    answer = schemas.BatchPredictAnswer if many else schemas.PredictAnswer
+    ok: Docs = {
+        "model": answer,
+        "description": "The predictions" if many else "The prediction",
+        # JSON first: client generators take the answer's type from the first one that they know.
+        "content": {JSON: {}, OCTET_STREAM: BINARY, NPY: BINARY},
+        "headers": answered(many=many),
+    }
+    responses: Responses = {200: ok}
+    for status in ERRORS.keys() - DOOR_HEADERS.keys():
+        responses.update(ERRORS[status])
+    responses[503] = {**responses[503], "headers": RETRY_AFTER}
+    parameters = header_parameters()
+    if "{name}" in path:
+        parameters.append(path_parameter("name", {"type": "string"}))
+    if "{version}" in path:
+        parameters.append(path_parameter("version", {"type": "integer", "minimum": 1}))
+    body = request_body(request_name(many=many), ANY_MEDIA_TYPES, many=many)
+    return {
+        "responses": responses,
+        "openapi_extra": {"requestBody": body, "parameters": parameters},
+    }
+
+
+def install_openapi(app: FastAPI, service: Service) -> None:
+    """Make the document when it is asked for, and anew once another default model is loaded."""
+    told_of: object = None
+    told: Docs = {}
+
+    def document() -> Docs:
+        nonlocal told_of, told
+        try:
+            model = service.loaded.resolve()
+        except TorchlaneError:
+            model = None  # nothing is loaded yet: the document is true, only less exact
+        guard = service.guard
+        now = (model, guard.asks_for_keys, guard.looks)
+        if now != told_of:  # it takes 20 ms, in which nobody else is served
+            told_of, told = now, _made(app, model, service)
+        return told
+
+    app.openapi = document  # type: ignore[method-assign]  # the way FastAPI documents
+
+
+def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
+    made = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    for many in (False, True):
+        made["components"]["schemas"][request_name(many=many)] = request_schema(many=many)
+    _show_door(made, service)
+    for operation in _operations(made):
+        for response in operation["responses"].values():
+            response["headers"] = {**response.get("headers", {}), **REQUEST_ID}
+    if model is not None:
+        _tell_of(model, service.limits.max_items, made)
+    return made
+
+
+def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
+    """Bodies as the default model takes them, and examples that work with it."""
+    for path, many in (("/predict", False), ("/batch-predict", True)):
+        name, item = request_name("Default", many=many), model.codec.item_schema()
+        made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
+        body = request_body(name, model.codec.media_types, max_items, many=many)
+        operation = made["paths"][path]["post"]
+        operation["requestBody"] = body
+        if not model.manifest.codec.has_scores(model.manifest.outputs[0]):
+            operation["parameters"] = [
+                each for each in operation["parameters"] if each["name"] != "top_k"
+            ]
+    example = model.manifest.example
+    named = {"name": model.id.name, "version": model.id.version}
+    for path, methods in made["paths"].items():
+        for operation in methods.values():
+            tags = operation.get("tags", ())
+            if "predictions" not in tags and "models" not in tags:
+                continue  # an example that unloads the default model would work all too well
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path" and parameter["name"] in named:
+                    parameter["example"] = named[parameter["name"]]
+            if "predictions" in tags and example is not None:  # None: too large to show
+                content = operation["requestBody"]["content"][JSON]
+                many = path.endswith("/batch-predict")
+                content["example"] = {"inputs": [example] * 2} if many else {"input": example}
+
+
+def _show_door(made: Docs, service: Service) -> None:
+    """Say of each operation whether it asks for a key, as this server is configured."""
+    asked = {"predictions", "models"} if service.guard.asks_for_keys else set()
+    for operation in _operations(made):
+        tags = set(operation.get("tags", ()))
+        metered = "predictions" in tags and service.guard.looks
+        closed = operation["operationId"] == "metrics" and not service.limits.open_metrics
+        if tags & asked or closed:
+            operation["security"] = SECURITY
+        statuses = {401, 403} if "security" in operation else set()
+        for status in sorted(statuses | ({429} if metered else set())):
+            content = {JSON: {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+            shown = {
+                "description": _DESCRIPTIONS[status],
+                "content": content,
+                "headers": DOOR_HEADERS[status],
+            }
+            operation["responses"].setdefault(str(status), shown)
+        if "security" in operation:
+            made["components"].setdefault("securitySchemes", {}).update(SECURITY_SCHEMES)
+
+
+def _operations(made: Docs) -> Iterator[Docs]:
+    for methods in made["paths"].values():
+        yield from methods.values()
+
+
+def path_parameter(name: str, schema: Docs) -> Docs:
+    """Of a path that FastAPI is not told of: it would add a 422 that nobody ever gets."""
+    return {"name": name, "in": "path", "required": True, "schema": schema}

@@ -1,0 +1,1 @@
+"""Connections: the fast path for predictions, and uvicorn's own way to the ASGI application."""

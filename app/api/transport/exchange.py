@@ -1,0 +1,245 @@
+"""A prediction and its answer on the fast path: no task, no scope, no middleware.
+
+The connection tells what it reads as it comes; what went wrong at any point, and what was computed,
+ends in one place, which writes the answer and counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
+
+from app.api.calls import BODY_CUT, BODY_LATE, Call
+from app.api.endpoints import Endpoint
+from app.api.errors import (
+    INTERNAL_MESSAGE,
+    OUTCOME,
+    REQUEST_ID,
+    RawAnswer,
+    error_answer,
+    error_body,
+)
+from app.api.payloads import check_length
+from app.api.request_ids import HEADER, RequestIds
+from app.api.service import Service
+from app.engine.submission import Submission
+from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
+
+LOG = structlog.get_logger(__name__)
+
+SMALL_PIECE_BYTES = 4096  # larger pieces of a body are kept as they come, and copied once
+
+
+class Connection(Protocol):
+    """What an exchange needs of the connection it is on.
+
+    Attributes:
+        headers: of the request; names in lower case, and values.
+    """
+
+    service: Service
+    ids: RequestIds
+    headers: list[tuple[bytes, bytes]]
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    server_state: ServerState
+
+    def exchanged(self) -> None:
+        """The answer has been written."""
+
+
+class Exchange:
+    """A prediction and its answer on one connection; stands where uvicorn keeps its own cycle.
+
+    Args:
+        connection: its head has been read.
+        endpoint: what is asked for.
+
+    Attributes:
+        response_complete: whether the answer has been written, as uvicorn wants to know.
+        keep_alive: whether the connection stays; uvicorn sets it to False when it stops.
+    """
+
+    __slots__ = (
+        "_began",
+        "_body",
+        "_body_bytes",
+        "_call",
+        "_connection",
+        "_endpoint",
+        "_for_browsers",
+        "_held_bytes",
+        "_request_id",
+        "_scope",
+        "_submission",
+        "_timer",
+        "keep_alive",
+        "response_complete",
+    )
+
+    def __init__(self, connection: Connection, endpoint: Endpoint) -> None:
+        self.response_complete = False
+        self.keep_alive = True
+        self._began = time.perf_counter()
+        self._connection = connection
+        self._endpoint = endpoint
+        self._request_id = connection.ids.of(connection.headers)
+        self._for_browsers = connection.service.origins.headers(connection.headers)
+        self._body: list[bytes | bytearray] = []
+        self._body_bytes = 0
+        self._held_bytes = 0  # as they are counted among all bodies
+        self._call: Call | None = None
+        self._submission: Submission | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._scope: dict[str, Any] = {}  # what errors are told of: as much of a scope as they read
+        connection.service.metrics.requests_open += 1
+
+    def open(self) -> None:
+        """Look at the head."""
+        try:
+            connection = self._connection
+            self._call = Call(connection.service, self._endpoint, connection.headers)
+        except Exception as error:
+            self._fail(error)
+
+    def take(self, piece: bytes) -> None:
+        """A piece of the body."""
+        if self.response_complete:
+            return
+        body = self._body
+        self._body_bytes += len(piece)
+        if not body or len(piece) >= SMALL_PIECE_BYTES:
+            body.append(piece)
+        elif isinstance(body[-1], bytearray):  # a client may send a byte at a time
+            body[-1] += piece
+        else:
+            body.append(bytearray(piece))
+        try:
+            check_length(self._body_bytes, self._connection.service.limits.max_body_bytes)
+        except TorchlaneError as error:
+            self._fail(error)
+
+    def begin(self) -> None:
+        """The body is complete."""
+        if self.response_complete or self._call is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        body = b"".join(self._body)  # most come in one piece: it is not copied
+        self._let_go()
+        try:
+            submission = self._call.begin(body, self._request_id)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._submission = submission
+        if submission.is_settled:
+            self._settled()
+        else:
+            submission.when_settled(self._settled)
+
+    def hurry(self) -> None:
+        """What had arrived has been read: the body is still to come, it has its time and memory."""
+        if self._submission is not None or self.response_complete:
+            return
+        service = self._connection.service
+        try:
+            self._held_bytes = service.bodies.hold(self._body_bytes, self._held_bytes)
+        except TorchlaneError as error:
+            self._fail(error)
+            return
+        if self._timer is None:
+            left_s = self._call.deadline - service.engine.now() if self._call else 0.0
+            late = DeadlineExceeded(BODY_LATE)
+            self._timer = self._connection.loop.call_later(max(0.0, left_s), self._fail, late)
+
+    def refuse(self, error: TorchlaneError) -> None:
+        """What comes is not to be read any further."""
+        self.keep_alive = False
+        if self._submission is None:
+            self._fail(error)
+
+    def give_up(self) -> None:
+        """The server stops: a body that is not here yet will not be waited for."""
+        if self._submission is None:
+            self._fail(ShuttingDown("the server stopped before the request was complete"))
+
+    def disconnected(self) -> None:
+        """The client has gone."""
+        if self._submission is None:
+            self._fail(Abandoned(BODY_CUT))
+        else:
+            self._submission.abandon()
+
+    def _settled(self) -> None:
+        try:
+            answer = self._call.answer() if self._call else None
+        except Exception as error:
+            self._fail(error)
+            return
+        if answer is not None:
+            self._write(answer)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.response_complete:
+            self._write(self._error_answer(error))
+
+    def _error_answer(self, error: Exception) -> RawAnswer:
+        self._scope[REQUEST_ID] = self._request_id.decode("ascii")
+        if isinstance(error, TorchlaneError):
+            try:
+                return error_answer(self._scope, error)
+            except Exception as bug:  # it has no place in the table, or its details are no JSON
+                error = bug
+        LOG.error("unhandled_error", exc_info=error, request_id=self._scope[REQUEST_ID])
+        content = error_body(self._scope, "internal", INTERNAL_MESSAGE)
+        length = (b"content-length", b"%d" % len(content))
+        return 500, [(b"content-type", b"application/json"), length], content
+
+    def _write(self, answer: RawAnswer) -> None:
+        """The one place where an exchange ends."""
+        status, headers, content = answer
+        connection = self._connection
+        self.response_complete = True
+        self._let_go()
+        if self._timer is not None:
+            self._timer.cancel()
+        transport = connection.transport
+        if not transport.is_closing():
+            if not self.keep_alive or (b"connection", b"close") in headers:
+                self.keep_alive = False
+                headers = [each for each in headers if each[0] != b"connection"]
+                headers.append((b"connection", b"close"))
+            headers.append((HEADER, self._request_id))
+            headers += self._for_browsers
+            parts = [STATUS_LINE[status]]
+            for name, value in (*connection.server_state.default_headers, *headers):
+                parts += (name, b": ", value, b"\r\n")
+            parts += (b"\r\n", content)
+            transport.write(b"".join(parts))
+            if not self.keep_alive:
+                transport.close()
+        try:
+            self._count(status)
+        except Exception:  # the client has its answer, and the connection goes on
+            LOG.exception("request_not_counted")
+        connection.exchanged()
+
+    def _let_go(self) -> None:
+        """Of the body: it has come whole, or is not wanted any more."""
+        self._body.clear()
+        if self._held_bytes:
+            self._connection.service.bodies.give_back(self._held_bytes)
+            self._held_bytes = 0
+
+    def _count(self, status: int) -> None:
+        metrics = self._connection.service.metrics
+        metrics.requests_open -= 1
+        outcome = self._scope.get(OUTCOME, "ok")
+        ended = metrics.request(self._endpoint.route, status, outcome)
+        ended.ended(time.perf_counter() - self._began)

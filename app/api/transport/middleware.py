@@ -1,0 +1,102 @@
+"""Around every request: its id, the door, the last resort for unknown errors, its measures.
+
+Pure ASGI. Predictions that come by the fast path pass none of this: see `exchange.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+from fastapi import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.access.entries import ADMIN
+from app.api.access import CALLER, is_admin_path
+from app.api.endpoints import Endpoints
+from app.api.error_handlers import error_response
+from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
+from app.api.request_ids import RequestIds
+from app.api.service import Service
+from app.errors import Abandoned, ShuttingDown, TorchlaneError
+
+LOG = structlog.get_logger(__name__)
+PROBES = frozenset(("/health/live", "/health/ready"))  # come by address, and tell nobody anything
+
+
+class RequestMiddleware:
+    """Gives each request an id, answers what nobody caught, counts and times predictions.
+
+    Before anything of a body is read it refuses what is meant for another host, and whoever asks
+    for a path below /admin without the key for it, be there a route or not.
+
+    Args:
+        app: what it surrounds.
+        service: who is let in, and where to count.
+        stopping: whether the server is about to end.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, stopping: Callable[[], bool]) -> None:
+        self._app = app
+        self._service = service
+        self._metrics = service.metrics
+        self._stopping = stopping
+        self._ids = RequestIds()
+        self._endpoints = Endpoints()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        request_id = self._ids.of(scope["headers"])
+        scope[REQUEST_ID] = request_id.decode("ascii")
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message.setdefault("headers", []).append((b"x-request-id", request_id))
+            await send(message)
+
+        try:
+            if (refusal := self._refusal(scope)) is not None:
+                await error_response(scope, refusal)(scope, receive, send_with_id)
+                return
+            await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # a stop ends what is unfinished, such as an upload
+            if status or not self._stopping():
+                raise
+            stopped = ShuttingDown("the server stopped before the request was complete")
+            await error_response(scope, stopped)(scope, receive, send_with_id)
+        except Exception:  # the last resort: answered, logged once with its id, and not raised on
+            LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
+            if status:
+                raise  # half an answer is out: only closing the connection tells the client
+            content = error_body(scope, "internal", INTERNAL_MESSAGE)
+            response = Response(content, 500, media_type="application/json")
+            await response(scope, receive, send_with_id)
+        finally:
+            if ROUTE in scope:
+                outcome = scope.get(OUTCOME, "ok" if status else Abandoned.code)
+                request = self._metrics.request(scope[ROUTE], status or 499, outcome)
+                request.ended(time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> TorchlaneError | None:
+        """Why a request does not get in, as far as its head tells."""
+        path, headers = scope["path"], scope["headers"]
+        try:
+            if path not in PROBES:
+                self._service.hosts.check(headers)
+            if is_admin_path(path):
+                scope[CALLER] = self._service.guard.admit(headers, ADMIN)
+        except TorchlaneError as error:
+            endpoint = self._endpoints.at(scope.get("raw_path", b""))
+            if endpoint is not None and scope["method"] == "POST":
+                scope[ROUTE] = endpoint.route  # it never gets to its route, and is counted
+            return error
+        return None

@@ -1,0 +1,162 @@
+"""What is counted where it happens: counters and histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+LABELS = ("model", "version")
+REPLICA_LABELS = ("replica", "device")
+
+
+class BulkHistogram(Histogram):
+    """A histogram that takes many observations at once."""
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Add so many observations to each bucket, which come to `total`."""
+        self._sum.inc(total)
+        for bucket, count in zip(self._buckets, counts, strict=True):
+            if count:
+                bucket.inc(count)
+
+
+class Counters:
+    """Counters and histograms in a registry, by their names without the prefix and the unit."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "torchlane_requests",
+            "Finished requests for predictions, by route, status and code ('ok', or the error's).",
+            ("route", "status", "code"),
+            registry=registry,
+        )
+        self.request_seconds = BulkHistogram(
+            "torchlane_request_seconds",
+            "Seconds from a request's head to the last byte of its answer, by route and outcome "
+            "('ok', 'client_error' below status 500, 'server_error' from there).",
+            ("route", "outcome"),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.connections_cut = Counter(
+            "torchlane_connections_cut",
+            "Connections that were closed for what came over them, or did not, by code.",
+            ("code",),
+            registry=registry,
+        )
+        self.key_requests = Counter(
+            "torchlane_key_requests",
+            "Requests by the name of their API key and what became of them at the door: "
+            "'admitted', 'rate_limited' or 'forbidden'.",
+            ("key", "result"),
+            registry=registry,
+        )
+        self.key_items = Counter(
+            "torchlane_key_items",
+            "Items that were asked for, by the name of the API key.",
+            ("key",),
+            registry=registry,
+        )
+        self.items = Counter(
+            "torchlane_items",
+            "Items by outcome: 'ok', an error code, or 'abandoned' when their caller went away.",
+            (*LABELS, "outcome"),
+            registry=registry,
+        )
+        self.items_computed = Counter(
+            "torchlane_items_computed",
+            "Unique items that went through the model.",
+            LABELS,
+            registry=registry,
+        )
+        self.batch_size = BulkHistogram(
+            "torchlane_batch_size",
+            "Items per batch.",
+            LABELS,
+            buckets=BATCH_SIZES,
+            registry=registry,
+        )
+        self.queue_seconds = BulkHistogram(
+            "torchlane_queue_seconds",
+            "Seconds from acceptance to the start of the batch, per computed item.",
+            LABELS,
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.compute_seconds = BulkHistogram(
+            "torchlane_compute_seconds",
+            "Seconds in the backend, per batch.",
+            LABELS,
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.cache_lookups = Counter(
+            "torchlane_cache_lookups",
+            "Items by how they were answered: 'hit', 'miss' or 'joined' (a computation in flight).",
+            (*LABELS, "result"),
+            registry=registry,
+        )
+        self.batch_splits = Counter(
+            "torchlane_batch_splits",
+            "Batches that failed as a whole and were split.",
+            LABELS,
+            registry=registry,
+        )
+        self.items_moved = Counter(
+            "torchlane_items_moved",
+            "Items moved to another replica after theirs failed.",
+            LABELS,
+            registry=registry,
+        )
+        self.out_of_memory = Counter(
+            "torchlane_out_of_memory",
+            "Batches that did not fit into a device's memory: are split, smaller ones cut.",
+            LABELS,
+            registry=registry,
+        )
+        self.replica_batches = Counter(
+            "torchlane_replica_batches",
+            "Batches that a replica ran, whatever came of them.",
+            REPLICA_LABELS,
+            registry=registry,
+        )
+        self.replica_items = Counter(
+            "torchlane_replica_items",
+            "Items of these batches.",
+            REPLICA_LABELS,
+            registry=registry,
+        )
+        self.replica_busy_seconds = Counter(
+            "torchlane_replica_busy_seconds",
+            "Seconds from the start of these batches to their end, as the event loop saw them.",
+            REPLICA_LABELS,
+            registry=registry,
+        )
+        self.replica_compute_seconds = Counter(
+            "torchlane_replica_compute_seconds",
+            "Seconds of these in the backend.",
+            REPLICA_LABELS,
+            registry=registry,
+        )
+        self.replica_device_seconds = Counter(
+            "torchlane_replica_device_seconds",
+            "Seconds of these by the device's own clock, where it has one, by stage: 'copy_in', "
+            "'compute' or 'copy_out'. Copies of one batch may be hidden by the compute of another.",
+            (*REPLICA_LABELS, "stage"),
+            registry=registry,
+        )
+        self.replica_faults = Counter(
+            "torchlane_replica_faults",
+            "Replicas that broke, by kind: 'error', 'hung' or 'lost' (with its device).",
+            (*REPLICA_LABELS, "kind"),
+            registry=registry,
+        )
+        self.model_loads = Counter(
+            "torchlane_model_loads",
+            "Versions by what became of them: 'loaded', 'failed' or 'retired'.",
+            (*LABELS, "result"),
+            registry=registry,
+        )

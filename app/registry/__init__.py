@@ -1,0 +1,1 @@
+"""The models there are: on disk, and in memory."""

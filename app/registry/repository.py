@@ -1,0 +1,105 @@
+"""Artifact folders on disk: which exist, are they as export wrote them, and who signed them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from app.errors import ArtifactInvalid
+from app.registry.model_settings import MODEL_NAME
+from app.types import ModelId
+from models.integrity import IntegrityError, Verifier, read_artifact
+from models.manifest import MANIFEST_FILE, Manifest
+
+VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+# Of the files of a version: names, bytes and times.
+Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An artifact whose every file had the right digest when it was opened.
+
+    Attributes:
+        digest: SHA-256 of the manifest, in hex; it stands for the whole artifact.
+        signed_by: fingerprint of the trusted key that signed it; None where no keys are given.
+    """
+
+    id: ModelId
+    folder: Path
+    manifest: Manifest
+    digest: str
+    signed_by: str | None = None
+
+
+class Repository:
+    """Reads `root/MODEL/VERSION`; never writes, and opens no file that lies elsewhere.
+
+    Args:
+        root: the folder that export writes to.
+        verifier: who judges signatures; None: artifacts need none, and nobody looks at them.
+    """
+
+    def __init__(self, root: Path, verifier: Verifier | None = None) -> None:
+        self.root = root
+        self._verifier = verifier
+
+    def versions(self) -> dict[str, list[int]]:
+        """Model name -> its version numbers, newest first; what else lies there is passed over.
+
+        These are names only. A folder that is a link out of the repository is among them, so that
+        `open` refuses it and somebody hears of it.
+        """
+        found: dict[str, list[int]] = {}
+        for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            if not MODEL_NAME.fullmatch(folder.name) or not folder.is_dir():
+                continue
+            names = (entry.name for entry in folder.iterdir() if entry.is_dir())
+            versions = sorted((int(n) for n in names if VERSION.fullmatch(n)), reverse=True)
+            if versions:
+                found[folder.name] = versions
+        return found
+
+    def why_empty(self) -> str:
+        """What to tell the operator where `versions` finds nothing: the path, and what to do."""
+        root = self.root.absolute()
+        if not root.exists():
+            return f"{root} does not exist; python -m export makes it, or name another folder"
+        if not root.is_dir():
+            return f"{root} is no folder; name the one that holds MODEL/VERSION"
+        if (root / MANIFEST_FILE).exists():
+            return f"{root} is one version of a model; did you mean {root.parent.parent}?"
+        if any(root.glob(f"[1-9]*/{MANIFEST_FILE}")):
+            return f"{root} is the folder of one model; did you mean {root.parent}?"
+        return f"{root} holds no MODEL/VERSION; python -m export writes one with --out {root}"
+
+    def stamp(self, model: ModelId) -> Stamp:
+        """Changes when a version's files do: their names, sizes and times."""
+        try:
+            with os.scandir(self.root / model.name / str(model.version)) as entries:
+                stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+        except OSError:
+            return ()
+        return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+    def open(self, model: ModelId) -> Artifact:
+        """Check signature and digests, read the manifest. Reads whole files: not on the event loop.
+
+        Raises:
+            ArtifactInvalid: naming the file, and both digests where they differ.
+        """
+        folder = self.root / model.name / str(model.version)
+        try:
+            manifest, digest, signed_by = read_artifact(folder, self.root, self._verifier)
+        except IntegrityError as error:
+            raise ArtifactInvalid(f"{model}: {error}") from error
+        if (manifest.model, manifest.version) != (model.name, model.version):
+            raise ArtifactInvalid(
+                f"{model}: {MANIFEST_FILE} is of {manifest.model}/{manifest.version}; "
+                "the folder was moved or renamed"
+            )
+        return Artifact(model, folder, manifest, digest, signed_by)

@@ -1,1 +1,0 @@
-"""Which artifacts exist, and whether they are intact."""

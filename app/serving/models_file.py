@@ -1,0 +1,293 @@
+"""The models file: settings of single models, read again when it changes.
+
+    [models.digits]
+    max_batch_size = 32
+    timeout_ms = 200
+
+docs/models-file.md lists what can be said; a test keeps the two together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import structlog
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from app.registry.model_settings import MODEL_NAME, ModelSettings
+from models.plan import Precision
+
+LOG = structlog.get_logger(__name__)
+MAX_FILE_BYTES = 1 << 20
+SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is the same at two looks in a row is whole
+SETTING = "TORCHLANE_MODELS_FILE"
+
+_Path: TypeAlias = tuple[str, ...]
+
+
+class ModelsFileError(ValueError):
+    """The file is wrong; the message names it, and line and key of each mistake."""
+
+
+class Entry(BaseModel):
+    """What the file says of one model; what it leaves out is as the server's settings say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    max_batch_size: int | None = Field(None, ge=1, le=4096)
+    batch_wait_ms: float | None = Field(None, ge=0, le=10_000, allow_inf_nan=False)
+    queue_limit_items: int | None = Field(None, ge=1)
+    queue_limit_bytes: ByteSize | None = Field(None, gt=0)
+    timeout_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
+    devices: str | None = None
+    replicas: int | None = Field(None, ge=1, le=1024)
+    variant: str | None = Field(None, min_length=1)
+    precision: Precision | None = None
+    cache: bool | None = None
+    allowed_keys: list[str] | None = Field(None, min_length=1)
+    required: bool = True
+
+    def over(self, defaults: ModelSettings) -> ModelSettings:
+        """The settings of the model."""
+        found: dict[str, Any] = {
+            "max_batch_size": self.max_batch_size,
+            "plan_may_lower": None if self.max_batch_size is None else False,
+            "batch_wait_s": _seconds(self.batch_wait_ms),
+            "queue_limit_items": self.queue_limit_items,
+            "queue_limit_bytes": self.queue_limit_bytes,
+            "timeout_s": _seconds(self.timeout_ms),
+            "devices": None if self.devices is None else tuple(_listed(self.devices)),
+            "replicas": self.replicas,
+            "cache": None if self.cache is None else self.cache and defaults.cache,
+            "allowed_keys": None if self.allowed_keys is None else frozenset(self.allowed_keys),
+        }
+        settings = replace(defaults, **{k: v for k, v in found.items() if v is not None})
+        if self.variant is not None or self.precision is not None:  # one pins the other
+            settings = replace(
+                settings, variant=self.variant, precision=self.precision, pinned_by_file=True
+            )
+        return settings
+
+
+class ModelsFile:
+    """Settings of every model.
+
+    Args:
+        file: None: there is none, and all models have the server's settings.
+        defaults: those.
+        devices: names of those that the server has.
+        asks_for_keys: whether callers have names that `allowed_keys` could hold.
+
+    Attributes:
+        problem: what is wrong with the file now, so that what it said before holds.
+        required: models without which the server is not ready, by what the file says.
+
+    Raises:
+        ModelsFileError: if what is there now is wrong.
+    """
+
+    def __init__(
+        self,
+        file: Path | None,
+        defaults: ModelSettings,
+        devices: Iterable[str],
+        *,
+        asks_for_keys: bool,
+    ) -> None:
+        self._file = file
+        self._defaults = defaults
+        self._devices = sorted(set(devices))
+        self._asks_for_keys = asks_for_keys
+        self._settings: dict[str, ModelSettings] = {}
+        self._seen: bytes | None = None
+        self.problem: str | None = None
+        self.required: frozenset[str] = frozenset()
+        if file is not None:
+            self._seen = _read(file)
+            self._take(file, self._seen)
+
+    def of(self, name: str) -> ModelSettings:
+        """The settings of a model, whether or not it is there."""
+        return self._settings.get(name, self._defaults)
+
+    def look(self) -> None:
+        """Take over what has changed in the file; if it is wrong, what it said before holds."""
+        if self._file is None:
+            return
+        text: bytes | None = None
+        try:
+            text = _read(self._file)
+            if text == self._seen:
+                return
+            text = _settled(self._file, text)
+            if not text.strip() and self._settings:
+                raise ModelsFileError(
+                    f"{SETTING}={self._file}: it is empty; a comment alone says that no model has "
+                    "settings of its own"
+                )
+            self._take(self._file, text)
+        except ModelsFileError as error:
+            if str(error) != self.problem:  # told once, however often it is looked at
+                LOG.error("models_file_not_taken", problem=str(error), kept=sorted(self._settings))
+            self.problem = str(error)
+        else:
+            self.problem = None
+            LOG.info("models_file_taken", file=str(self._file), models=sorted(self._settings))
+        self._seen = text
+
+    def _take(self, file: Path, text: bytes) -> None:
+        reader = _Reader(file, text, self._devices, asks_for_keys=self._asks_for_keys)
+        entries = reader.entries()
+        self._settings = {name: entry.over(self._defaults) for name, entry in entries.items()}
+        self.required = frozenset(name for name, entry in entries.items() if entry.required)
+
+
+class _Reader:
+    """Reads the file once, and collects every mistake in it.
+
+    Args:
+        file: to be named.
+        text: what stands in it.
+        devices: see `ModelsFile`.
+        asks_for_keys: see `ModelsFile`.
+    """
+
+    def __init__(
+        self, file: Path, text: bytes, devices: Sequence[str], *, asks_for_keys: bool
+    ) -> None:
+        self._file = file
+        self._devices = devices
+        self._asks_for_keys = asks_for_keys
+        self._mistakes: list[tuple[int, str]] = []
+        try:
+            self._text = text.decode("utf-8-sig").replace("\r\n", "\n")
+            self._found = tomllib.loads(self._text)
+        except ValueError as error:  # of UTF-8, or of TOML: it says the line
+            raise ModelsFileError(f"{SETTING}={file}: {error}") from None
+
+    def entries(self) -> dict[str, Entry]:
+        """What it says, by model.
+
+        Raises:
+            ModelsFileError: with all mistakes, one a line.
+        """
+        entries: dict[str, Entry] = {}
+        for key in self._found.keys() - {"models"}:
+            self._wrong((key,), f"{key!r} is unknown; right are tables such as [models.digits]")
+        models = self._found.get("models", {})
+        if not isinstance(models, dict):
+            self._wrong(("models",), "`models` must be a table, such as [models.digits]")
+            models = {}
+        for name, table in models.items():
+            entry = self._entry(name, table)
+            if entry is not None:
+                entries[name] = entry
+        if self._mistakes:
+            lines = [f"line {number}: {what}" for number, what in sorted(self._mistakes)]
+            raise ModelsFileError("\n  ".join((f"{SETTING}={self._file}:", *lines)))
+        return entries
+
+    def _entry(self, name: str, table: object) -> Entry | None:
+        path = ("models", name)
+        if not MODEL_NAME.fullmatch(name):
+            self._wrong(path, f"{name!r} is not a valid model name")
+            return None
+        if not isinstance(table, dict):
+            self._wrong(path, f"{name!r} must be a table, such as [models.{name}]")
+            return None
+        try:
+            entry = Entry.model_validate(table)
+        except ValidationError as error:
+            for each in error.errors(include_url=False):
+                self._wrong((*path, str(each["loc"][0])), _told(name, each))
+            return None
+        for device in () if entry.devices is None else _listed(entry.devices) or [""]:
+            if device not in self._devices:
+                there = ", ".join(self._devices)
+                hint = "`replicas` says how many" if "*" in device else "see TORCHLANE_DEVICES"
+                what = f"{device!r} is not a device of this server, which has {there}; {hint}"
+                self._wrong((*path, "devices"), f"[models.{name}] devices: {what}")
+        if entry.allowed_keys is not None and not self._asks_for_keys:
+            what = "this server has no API keys; set TORCHLANE_API_KEYS_FILE"
+            self._wrong((*path, "allowed_keys"), f"[models.{name}] allowed_keys: {what}")
+        return entry
+
+    def _wrong(self, path: _Path, what: str) -> None:
+        self._mistakes.append((self._line_of(path), what))
+
+    def _line_of(self, path: _Path) -> int:
+        """The line on which the first so many lines of the file begin to hold a key."""
+        lines = self._text.split("\n")
+        low, high = 1, len(lines)
+        while low < high:
+            middle = (low + high) // 2
+            if _begins_to_hold(lines, middle, path):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+def _begins_to_hold(lines: Sequence[str], count: int, path: _Path) -> bool:
+    """Whether so many lines hold a key, with those that complete what the last of them begins."""
+    for size in range(count, len(lines)):
+        try:
+            found: object = tomllib.loads("\n".join(lines[:size]))
+        except tomllib.TOMLDecodeError:
+            continue
+        for key in path:
+            if not isinstance(found, dict) or key not in found:
+                return False
+            found = found[key]
+        break
+    return True
+
+
+def _told(name: str, error: ErrorDetails) -> str:
+    """One mistake that pydantic has found."""
+    key, problem = ".".join(map(str, error["loc"])), error["msg"]
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, Entry.model_fields, n=1)
+        hint = f"did you mean {close[0]}?" if close else "docs/models-file.md lists all"
+        return f"[models.{name}] {key} is not a model setting; {hint}"
+    return f"[models.{name}] {key} = {error['input']!r}: {problem}"
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ModelsFileError(f"{SETTING}={file}: {error.strerror}") from None
+    if len(text) > MAX_FILE_BYTES:
+        raise ModelsFileError(f"{SETTING}={file}: more than {MAX_FILE_BYTES} bytes")
+    return text
+
+
+def _settled(file: Path, text: bytes) -> bytes:
+    """What the file holds once nobody writes it: it may have been caught half-written.
+
+    Raises:
+        ModelsFileError: if it goes on changing.
+    """
+    for _ in range(SETTLING_LOOKS):
+        time.sleep(SETTLING_S)
+        if (now := _read(file)) == text:
+            return text
+        text = now
+    raise ModelsFileError(f"{SETTING}={file}: it goes on changing while it is read")
+
+
+def _listed(value: str) -> list[str]:
+    return [each for each in map(str.strip, value.split(",")) if each]
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -1,0 +1,138 @@
+"""What an administrator asked for beside the version policy; shared by the processes of a server.
+
+It does not outlast the server: what is to stay is set by TORCHLANE_VERSIONS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.types import ModelId
+
+ALL = 0  # in the place of a version: every version of the model
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """The state of what was asked for.
+
+    Attributes:
+        asked: how often something was.
+        loaded: versions to be served beside what the policy says.
+        unloaded: versions that are not to be served, whatever it says; version ALL: no version.
+        default: the model that a request without a name means, where no setting says so: nobody
+            asks for it, but all processes of a server must agree.
+    """
+
+    asked: int = 0
+    loaded: frozenset[ModelId] = frozenset()
+    unloaded: frozenset[ModelId] = frozenset()
+    default: str | None = None
+
+    def forbids(self, model: ModelId) -> bool:
+        """Whether the version was unloaded."""
+        return model in self.unloaded or ModelId(model.name, ALL) in self.unloaded
+
+
+class Overrides:
+    """Keeps what was asked of one server.
+
+    Args:
+        file: shared by its processes; None: there is one.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._override = Override()
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether other processes may ask for something."""
+        return self._file is not None
+
+    def now(self) -> Override:
+        """What is asked for at present."""
+        if self._file is not None and self._file.exists():
+            self._override = _read(self._file.read_bytes())  # it is replaced as a whole
+        return self._override
+
+    def reload(self) -> Override:
+        """Have the repository looked at anew, and failed versions tried again."""
+        with self._changing() as override:
+            return self._change(override)
+
+    def load(self, model: ModelId) -> Override:
+        """Serve a version; with version ALL, what the policy says."""
+        with self._changing() as override:
+            unloaded = override.unloaded - {model, ModelId(model.name, ALL)}
+            if model.version == ALL:
+                unloaded = frozenset(each for each in unloaded if each.name != model.name)
+                loaded = frozenset(each for each in override.loaded if each.name != model.name)
+                return self._change(replace(override, unloaded=unloaded, loaded=loaded))
+            return self._change(
+                replace(override, unloaded=unloaded, loaded=override.loaded | {model})
+            )
+
+    def unload(self, model: ModelId) -> Override:
+        """Serve a version no more; with version ALL, none of the model."""
+        with self._changing() as override:
+            loaded = override.loaded - {model}
+            if model.version == ALL:
+                loaded = frozenset(each for each in loaded if each.name != model.name)
+            return self._change(
+                replace(override, unloaded=override.unloaded | {model}, loaded=loaded)
+            )
+
+    def keep_default(self, name: str | None) -> None:
+        """Have every process take this model for the default one."""
+        with self._changing() as override:
+            self._write(replace(override, default=name))
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Override]:
+        """What is asked for at present; where it is shared, nobody else changes it meanwhile."""
+        if self._file is None:
+            yield self._override
+            return
+        with self._file.with_suffix(".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self.now()
+
+    def _change(self, override: Override) -> Override:
+        self._write(replace(override, asked=override.asked + 1))
+        return self._override
+
+    def _write(self, override: Override) -> None:
+        self._override = override
+        if self._file is not None:
+            new = self._file.with_suffix(".new")
+            new.write_bytes(_written(self._override))
+            new.replace(self._file)
+
+
+def _written(override: Override) -> bytes:
+    made = {
+        "asked": override.asked,
+        "loaded": _versions(override.loaded),
+        "unloaded": _versions(override.unloaded),
+        "default": override.default,
+    }
+    return json.dumps(made).encode()
+
+
+def _versions(models: Iterable[ModelId]) -> list[tuple[str, int]]:
+    return sorted((model.name, model.version) for model in models)
+
+
+def _read(data: bytes) -> Override:
+    given = json.loads(data)
+    loaded, unloaded = (
+        frozenset(ModelId(str(name), int(version)) for name, version in given[which])
+        for which in ("loaded", "unloaded")
+    )
+    return Override(int(given["asked"]), loaded, unloaded, given["default"])

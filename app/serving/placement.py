@@ -1,0 +1,271 @@
+"""Which devices, how many replicas on each, and with how many threads: as set, or as measured."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import structlog
+
+from app.backends.base import Backend
+from app.backends.devices import compute_with, cpu_threads, find_devices
+from app.backends.factory import TorchBackends
+from app.backends.golden import Golden
+from app.backends.selection import Preference, planned_batch, select, stages
+from app.errors import ArtifactInvalid
+from app.registry.model_settings import ModelSettings
+from app.registry.repository import Artifact, Repository
+from app.serving.cpu_layout import Layout, best, layouts
+from app.serving.version_policy import VersionPolicy
+from app.types import Device, ModelId
+from models.manifest import Manifest
+from models.packages import Packages
+from models.resources import memory_left_bytes, numa_nodes, usable_cores
+
+LOG = structlog.get_logger(__name__)
+CPU = Device("cpu")
+LIMIT_S = 120.0  # for measuring as a whole; a model may hang, and says so where it is watched
+FORWARD_S = 0.05  # that a measured forward takes at most, where smaller batches can see to it
+WEIGHTS = (".pt", ".pt2")
+MEMORY_SHARE = 0.5  # of what is left, for the replicas' copies of the model
+
+
+# Finds the best layout of CPU replicas, unless the event says that nobody waits for it any more.
+Measure: TypeAlias = Callable[[threading.Event], Layout]
+
+
+class Placement(NamedTuple):
+    """What replicas there are.
+
+    Attributes:
+        devices: one for each replica.
+        threads: intra-op threads of each replica on the CPU.
+        near_memory: whether replicas on the CPU may be kept to NUMA nodes.
+    """
+
+    devices: tuple[Device, ...]
+    threads: int
+    near_memory: bool = True
+
+    def begin(self, replica: int) -> Callable[[], None]:
+        """What the thread of a replica does first.
+
+        Args:
+            replica: its place among the devices.
+        """
+        if self.devices[replica].kind != "cpu":
+            return partial(compute_with, self.threads)
+        on_cpu = [index for index, each in enumerate(self.devices) if each.kind == "cpu"]
+        layout = Layout(len(on_cpu) if self.near_memory else 1, self.threads)
+        number = on_cpu.index(replica)
+        # Asked in the thread: what the process may use can change while it lives.
+        return lambda: compute_with(self.threads, cores_of(number, layout))
+
+
+def place(
+    spec: str,
+    replicas_per_device: int | None,
+    threads: int | None,
+    processes: int,
+    measure: Measure | None,
+) -> Placement:
+    """Find the replicas.
+
+    Args:
+        spec: see `find_devices`.
+        replicas_per_device: None: one, or on a CPU that nobody named what is measured.
+        threads: of each replica on the CPU; None: see `cpu_threads`, or what is measured.
+        processes: that serve on this machine together, each with these devices.
+        measure: finds the layout of CPU replicas; only called where there is a choice. None: it
+            is not asked for.
+
+    Raises:
+        ValueError: if the spec names devices that are not there, or is none.
+    """
+    devices = find_devices(spec, replicas_per_device or 1)
+    free = spec == "auto" and (replicas_per_device, threads) == (None, None)
+    if measure and free and devices == (CPU,) and processes == 1 and usable_cores() > 1:
+        layout = _in_time(measure)
+        if layout is not None:
+            return Placement((CPU,) * layout.replicas, layout.threads)
+    # Several processes know nothing of each other's choice: all would begin with the same node.
+    return Placement(devices, threads or cpu_threads(devices, processes), processes == 1)
+
+
+def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
+    """The cores that a CPU replica is kept to: those of one NUMA node; None: all.
+
+    Each gets the node with the most cores that nobody computes on yet; where one of the replicas
+    does not fit into any, none is kept to a node.
+    """
+    nodes = numa_nodes()
+    if layout.replicas < 2 or len(nodes) < 2:
+        return None
+    free = [len(node) for node in nodes]
+    chosen: list[int] = []
+    for _ in range(layout.replicas):
+        roomiest = max(range(len(nodes)), key=free.__getitem__)
+        if free[roomiest] < layout.threads:
+            return None
+        free[roomiest] -= layout.threads
+        chosen.append(roomiest)
+    return nodes[chosen[replica]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is measured.
+
+    Attributes:
+        default_model: the name of the model; None: the largest one.
+        policy: which version of it.
+        settings: of a model, by its name.
+    """
+
+    default_model: str | None
+    policy: VersionPolicy
+    settings: Callable[[str], ModelSettings]
+
+
+def measured_layout(
+    repository: Repository, trial: Trial, packages: Packages, stop: threading.Event
+) -> Layout:
+    """The best layout for the default model, or the largest one, on the cores of this process.
+
+    Args:
+        repository: where it lies.
+        trial: what to measure.
+        packages: where compiled ones are kept, for to load one twice would leak.
+        stop: nobody waits for the answer any more.
+
+    Raises:
+        LookupError: if there is no such model.
+        Exception: if it cannot be loaded or run.
+    """
+    found = repository.versions()
+    artifact = _model_to_measure(repository, found, trial)
+    cores = usable_cores()
+    candidates = layouts(cores, _most_replicas(repository, found, trial.policy, cores))
+    LOG.info("measuring_cpu_layout", model=str(artifact.id), layouts=[str(e) for e in candidates])
+    settings = trial.settings(artifact.id.name)
+    preference = Preference(settings.variant, settings.precision)
+    selection = select(artifact.manifest, preference, [CPU.kind])
+    if stages(selection) > 1:
+        return candidates[0]  # several replicas would be its stages
+    most = settings.largest_batch(planned_batch(artifact.manifest, selection.precision, [CPU.kind]))
+    batch_size = _quick_size(artifact.manifest, most)
+    batch = next(Golden(artifact.manifest, selection.tolerance).batches([batch_size]))
+    backends: dict[bool, Backend] = {}
+    try:
+        # Where there is one replica the form may hold the GIL, see `TorchBackends.make`.
+        for alone in dict.fromkeys(each.replicas == 1 for each in candidates):
+            threads = candidates[0].threads if alone else 1
+            devices = (CPU,) * (1 if alone else 2)
+            maker = TorchBackends(devices, most, threads, packages, trial=True)
+            backend = maker.make(
+                artifact.folder, artifact.manifest, artifact.digest, selection, CPU
+            )
+            backends[alone] = backend
+            compute_with(threads)  # the fastest form is found with so many
+            backend.load()
+            backend.warm_up([batch])
+        forwards: Mapping[Layout, Callable[[], object]] = {
+            each: partial(backends[each.replicas == 1].run, batch) for each in candidates
+        }
+        return best(forwards, batch_size, cores_of, stop)
+    finally:
+        for backend in backends.values():
+            backend.close()
+
+
+def _quick_size(manifest: Manifest, most: int) -> int:
+    """The largest batch that is not too slow to measure with, by what export has measured."""
+    plan = manifest.plan.on(CPU.kind) if manifest.plan else None
+    quickest_us: dict[int, float] = {}
+    for times in plan.times if plan else ():
+        for size, median_us in zip(times.batch_sizes, times.median_us, strict=True):
+            quickest_us[size] = min(median_us, quickest_us.get(size, math.inf))
+    quick = [size for size, us in quickest_us.items() if size <= most and us <= FORWARD_S * 1e6]
+    return max(quick, default=1)
+
+
+def _model_to_measure(
+    repository: Repository, found: Mapping[str, Sequence[int]], trial: Trial
+) -> Artifact:
+    """The default model's newest version that is to be served and is intact.
+
+    Without a default it is the largest model: it gains most by the right layout.
+
+    Raises:
+        LookupError: if there is none.
+    """
+    wanted = {
+        name: trial.policy.wanted(name, numbers).candidates for name, numbers in found.items()
+    }
+    if trial.default_model is not None:
+        names = [trial.default_model]
+    else:
+        names = sorted(wanted, key=lambda name: -_weights_bytes(repository, name, wanted[name]))
+    for name in names:
+        for number in wanted.get(name, ()):
+            try:
+                return repository.open(ModelId(name, number))
+            except ArtifactInvalid as error:  # whoever loads it says so
+                LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
+    of = f"version of {trial.default_model!r}" if trial.default_model else "intact model"
+    raise LookupError(f"the repository has no {of} to measure")
+
+
+def _most_replicas(
+    repository: Repository,
+    found: Mapping[str, Sequence[int]],
+    policy: VersionPolicy,
+    cores: int,
+) -> int:
+    """How many copies of all that is served there is memory for."""
+    left = memory_left_bytes()
+    nbytes = sum(
+        _weights_bytes(repository, name, policy.wanted(name, numbers).candidates)
+        for name, numbers in found.items()
+    )
+    return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, nbytes)))
+
+
+def _weights_bytes(repository: Repository, name: str, candidates: Sequence[int]) -> int:
+    """Bytes of the files with weights, of the version that is tried first."""
+    files = [file for number in candidates[:1] for file in repository.stamp(ModelId(name, number))]
+    return sum(size for file, size, _ in files if file.endswith(WEIGHTS))
+
+
+def _in_time(measure: Measure) -> Layout | None:
+    """What is measured, unless it fails or does not come back: then whoever loads it says why."""
+    found: queue.SimpleQueue[Layout | Exception] = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def run() -> None:
+        try:
+            found.put(measure(stop))
+        except Exception as error:  # handed over
+            found.put(error)
+
+    threading.Thread(target=run, name="measures-layout", daemon=True).start()
+    problem: Exception
+    try:
+        layout = found.get(timeout=LIMIT_S)
+    except queue.Empty:
+        stop.set()
+        problem = TimeoutError(f"it took longer than {LIMIT_S:g} s")
+    else:
+        if isinstance(layout, Layout):
+            return layout
+        problem = layout
+    if isinstance(problem, LookupError):  # no model yet, and nothing is wrong with that
+        LOG.info("cpu_layout_not_measured", reason=str(problem))
+    else:
+        LOG.warning("cpu_layout_not_measured", reason=f"{type(problem).__name__}: {problem}")
+    return None

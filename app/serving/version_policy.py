@@ -1,0 +1,97 @@
+"""Which versions of each model are to be served: the newest, all, or those that are pinned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.serving.overrides import Override
+from app.types import ModelId
+
+NO_OVERRIDE = Override()
+GRAMMAR = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9_-]{0,63})=)?(.+)")
+LATEST = re.compile(r"latest(?::([1-9][0-9]{0,3}))?")
+PINNED = re.compile(r"[1-9][0-9]{0,8}(?:,[1-9][0-9]{0,8})*")
+RIGHT = "`latest`, `latest:2`, `all` or `3,5`, for one model `digits=3`, several with `;` between"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Versions of one model.
+
+    Attributes:
+        candidates: to be tried, in this order.
+        most: as many good ones are served.
+        beside: to be served whatever comes of these.
+    """
+
+    candidates: tuple[int, ...]
+    most: int
+    beside: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Pinned versions, else so many of the newest; None: all."""
+
+    pinned: tuple[int, ...] = ()
+    newest: int | None = 1
+
+
+class VersionPolicy:
+    """What `TORCHLANE_VERSIONS` says.
+
+    Args:
+        rules: by model.
+        default: of the other models.
+    """
+
+    def __init__(self, rules: Mapping[str, _Rule], default: _Rule) -> None:
+        self._rules = dict(rules)
+        self._default = default
+
+    @classmethod
+    def parse(cls, text: str) -> VersionPolicy:
+        """Read a policy.
+
+        Raises:
+            ValueError: if it is none, saying what one looks like.
+        """
+        rules: dict[str | None, _Rule] = {}
+        for part in text.split(";"):
+            match = GRAMMAR.fullmatch(part.strip())
+            if match is None or match[1] in rules:
+                raise ValueError(f"{part.strip()!r} is wrong here or said twice; right is {RIGHT}")
+            rules[match[1]] = _rule(match[2].strip())
+        default = rules.pop(None, _Rule())
+        return cls({name: rule for name, rule in rules.items() if name is not None}, default)
+
+    def wanted(self, name: str, on_disk: Sequence[int], override: Override = NO_OVERRIDE) -> Wanted:
+        """Which versions of a model to serve.
+
+        Args:
+            name: of the model.
+            on_disk: its versions, newest first.
+            override: what an administrator asked for beside the policy.
+        """
+        rule = self._rules.get(name, self._default)
+        candidates = [
+            number
+            for number in rule.pinned or on_disk
+            if not override.forbids(ModelId(name, number))
+        ]
+        asked = [number for number in on_disk if ModelId(name, number) in override.loaded]
+        beside = tuple(number for number in asked if not override.forbids(ModelId(name, number)))
+        most = len(candidates) if rule.pinned or rule.newest is None else rule.newest
+        return Wanted(tuple(candidates), most, beside)
+
+
+def _rule(text: str) -> _Rule:
+    if text == "all":
+        return _Rule(newest=None)
+    if match := LATEST.fullmatch(text):
+        return _Rule(newest=int(match[1] or 1))
+    if PINNED.fullmatch(text):
+        return _Rule(pinned=tuple(sorted({int(each) for each in text.split(",")}, reverse=True)))
+    raise ValueError(f"{text!r} says no versions; right is {RIGHT}")

@@ -1,0 +1,355 @@
+"""Predictions by the fast path and by ASGI: alike in every answer, and in what is counted."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.api.payloads import CURLS_DEFAULT
+from models.manifest import TensorCodecSpec
+from tests.artifacts import Y, write_artifact
+from tests.docs.blocks import ROOT
+from tests.forms import FORM, files
+from tests.integration.listening import Listening, listening
+from tests.integration.test_predict import TwoOutputs
+from tests.integration.wire import READY, Answer, Wire, request
+
+OCTETS = "application/octet-stream"
+NPY = "application/x-npy"
+
+
+def npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def octets(*numbers: float) -> bytes:
+    return np.array(numbers, "<f4").tobytes()
+
+
+def picture() -> bytes:
+    return (ROOT / "docs/three.png").read_bytes()
+
+
+PAIRS = json.dumps({"input": {"a": [[0, 0], [1, 1]], "b": [[3, 4]]}}).encode()
+GOOD: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "whitespace": {"body": b' {"input" : [1 , 2]} \n'},
+    "named": {"path": "/models/double/predict"},
+    "version": {"path": "/models/double/versions/3/predict"},
+    "version with noughts": {"path": "/models/double/versions/003/predict"},
+    "batch": {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [3, 4], [1, 2]]}'},
+    "named batch": {"path": "/models/double/batch-predict", "body": b'{"inputs": [[1, 2]]}'},
+    "labels": {"path": "/models/labelled/predict"},
+    "top_k": {"path": "/models/labelled/predict?top_k=1"},
+    "top_k of a batch": {
+        "path": "/models/labelled/versions/1/batch-predict?top_k=9",
+        "body": b'{"inputs": [[1, 2], [3, 4]]}',
+    },
+    "two outputs": {"path": "/models/two/predict"},
+    "free dimensions": {"path": "/models/pairwise/predict", "body": PAIRS},
+    "no content type": {"content_type": ""},
+    "content type with parameters": {"content_type": "Application/JSON; charset=utf-8"},
+    "octets": {"body": octets(1, 2), "content_type": OCTETS},
+    "octets batch": {
+        "path": "/batch-predict",
+        "body": octets(1, 2, 3, 4),
+        "content_type": OCTETS,
+        "accept": OCTETS,
+    },
+    "npy": {"body": npy(np.array([1.0, 2.0])), "content_type": NPY, "accept": NPY},
+    "accept list": {"accept": "text/html, application/x-npy;q=0.9, */*;q=0.1"},
+    "accept odd": {"accept": "text/html"},
+    "accept nothing": {"accept": ""},
+    "accept all": {"accept": "*/*"},
+    "accept with bad quality": {"accept": "application/x-npy;q=much, application/json;q=0.1"},
+    "JSON as curl's default": {"content_type": CURLS_DEFAULT},
+    "npy without a type": {"content_type": "", "body": npy(np.array([1.0, 2.0]))},
+    "a file": {"content_type": FORM, "body": files(octets(1, 2))},
+    "an npy file": {"content_type": FORM, "body": files(npy(np.array([1.0, 2.0]))), "accept": NPY},
+    "files": {
+        "path": "/batch-predict",
+        "content_type": FORM,
+        "body": files(octets(1, 2), npy(np.array([3.0, 4.0])), octets(1, 2)),
+    },
+    "a picture as a file": {
+        "path": "/models/digits/predict",
+        "content_type": FORM,
+        "body": files(picture()),
+    },
+    "a picture as curl's default": {
+        "path": "/models/digits/predict",
+        "content_type": CURLS_DEFAULT,
+        "body": picture(),
+    },
+    "timeout": {"x_torchlane_timeout_ms": "5000"},
+    "timeout above the most": {"x_torchlane_timeout_ms": "1e12"},
+    "some fail": {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [500, 2], [-500, 2]]}'},
+    "latin-1 header": {"x_other": "\xe9"},
+}
+BAD: dict[str, tuple[int, dict[str, Any]]] = {
+    "not JSON": (422, {"body": b"{"}),
+    "empty": (422, {"body": b""}),
+    "wrong key": (422, {"body": b'{"inputs": [[1, 2]]}'}),
+    "shape": (422, {"body": b'{"input": [1, 2, 3]}'}),
+    "ragged": (422, {"body": b'{"input": [[1], [2, 3]]}'}),
+    "batch with a bad item": (
+        422,
+        {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [3]]}'},
+    ),
+    "octets too short": (422, {"body": b"1234567", "content_type": OCTETS}),
+    "damaged npy": (422, {"body": b"\x93NUMPY", "content_type": NPY}),
+    "damaged picture": (
+        422,
+        {"path": "/models/digits/predict", "body": b"no", "content_type": "image/png"},
+    ),
+    "two files for one": (422, {"content_type": FORM, "body": files(octets(1, 2), octets(1, 2))}),
+    "a bad file": (
+        422,
+        {
+            "path": "/batch-predict",
+            "content_type": FORM,
+            "body": files(octets(1, 2), b"1234567"),
+        },
+    ),
+    "a form that is cut off": (422, {"content_type": FORM, "body": files(octets(1, 2))[:-9]}),
+    "a form without a boundary": (422, {"content_type": "multipart/form-data"}),
+    "too many files": (
+        413,
+        {"path": "/batch-predict", "content_type": FORM, "body": files(*[octets(1, 2)] * 9)},
+    ),
+    "nothing known as curl's default": (415, {"content_type": CURLS_DEFAULT, "body": b"a=b"}),
+    "timeout in words": (422, {"x_torchlane_timeout_ms": "soon"}),
+    "timeout not a number": (422, {"x_torchlane_timeout_ms": "nan"}),
+    "timeout of nothing": (422, {"x_torchlane_timeout_ms": "0"}),
+    "timeout without end": (422, {"x_torchlane_timeout_ms": "inf"}),
+    "media type": (415, {"content_type": "text/csv"}),
+    "media type with a quote": (415, {"content_type": "text/csv; a='\xff'"}),
+    "a picture to a tensor model": (415, {"content_type": "image/png"}),
+    "top_k without scores": (422, {"path": "/predict?top_k=1"}),
+    "top_k as an array": (406, {"path": "/models/labelled/predict?top_k=1", "accept": NPY}),
+    "not acceptable": (406, {"path": "/models/two/predict", "accept": NPY}),
+    "no such model": (404, {"path": "/models/nope/predict"}),
+    "no such version": (404, {"path": "/models/double/versions/2/predict"}),
+    "too many items": (
+        413,
+        {"path": "/batch-predict", "body": b'{"inputs": [%s[1, 2]]}' % (b"[1, 2]," * 8)},
+    ),
+    "too large": (413, {"body": b" " * 200_001}),
+    "the model fails": (500, {"body": b'{"input": [500, 0]}'}),
+    "not finite": (500, {"body": b'{"input": [-500, 0]}'}),
+    "all fail": (500, {"path": "/batch-predict", "body": b'{"inputs": [[500, 0], [600, 0]]}'}),
+}
+
+
+@pytest.fixture
+def models(tmp_path: Path, repository: Path) -> Path:
+    write_artifact(tmp_path, "double", version=3)
+    write_artifact(tmp_path, "labelled", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
+    second = Y.model_copy(update={"name": "z"})
+    write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
+    for name in ("digits", "pairwise"):
+        shutil.copytree(repository / name, tmp_path / name, copy_function=os.link)
+    return tmp_path
+
+
+LIMITS: dict[str, Any] = {"default_model": "double", "max_items": 8, "max_body_bytes": 200_000}
+
+
+async def by_expect(server: Listening, given: dict[str, Any]) -> Answer:
+    return await server.ask(request(**given, expect="100-continue"))
+
+
+async def by_query(server: Listening, given: dict[str, Any]) -> Answer:
+    path = given.get("path", "/predict")
+    path += "&a=1" if "?" in path else "?a=1"
+    return await server.ask(request(**{**given, "path": path}))
+
+
+async def by_old_version(server: Listening, given: dict[str, Any]) -> Answer:
+    return await server.ask(request(**given, version="1.0"))
+
+
+async def behind_another(server: Listening, given: dict[str, Any]) -> Answer:
+    wire = await server.connect()
+    wire.send(READY + request(**given))
+    assert (await wire.answer()).status == 200
+    return await wire.answer()
+
+
+def alike(answer: Answer) -> object:
+    status, headers, body = answer.alike()
+    return status, [each for each in headers if each[0] != "connection"], body
+
+
+async def both(server: Listening, wire: Wire, way: Any, given: dict[str, Any]) -> list[Answer]:
+    """The same request by the fast path and another; that they did go so is checked."""
+    before = len(server.asgi)
+    short = await wire.ask(request(**given))
+    assert len(server.asgi) == before, f"{given} did not go by the fast path"
+    other = await way(server, given)
+    assert len(server.asgi) > before, f"{given} went by the fast path"
+    return [short, other]
+
+
+async def metrics_of(server: Listening) -> collections.Counter[tuple[str, str]]:
+    """Requests by status and code."""
+    text = (await server.ask(request("/metrics", b"", method="GET"))).body.decode()
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for line in text.splitlines():
+        if line.startswith("torchlane_requests_total{"):
+            labels, _, value = line.rpartition(" ")
+            parts = dict(each.split("=") for each in labels.partition("{")[2][:-1].split(","))
+            found[parts["status"].strip('"'), parts["code"].strip('"')] += int(float(value))
+    return found
+
+
+@pytest.mark.parametrize("way", [by_expect, by_query, by_old_version, behind_another])
+async def test_both_ways_answer_alike(models: Path, way: Any) -> None:
+    cases = {name: (200, each) for name, each in GOOD.items()} | BAD
+    counted: collections.Counter[tuple[str, str]] = collections.Counter()
+    differing = {}
+    async with listening(models, cache_bytes=0, **LIMITS) as server:
+        wire = await server.connect()
+        for name, (status, given) in cases.items():
+            answers = await both(server, wire, way, given)
+            counted.update((str(each.status), each.code) for each in answers)
+            if alike(answers[0]) != alike(answers[1]) or answers[0].status != status:
+                differing[name] = answers
+            assert sorted(answers[0].names) == sorted(
+                each for each in answers[1].names if each != "connection"
+            )
+        assert differing == {}
+        assert await metrics_of(server) == counted
+        assert await server.metric("torchlane_requests_in_flight") == 0
+
+
+async def test_both_ways_answer_alike_from_the_cache(models: Path) -> None:
+    async with listening(models, **LIMITS) as server:
+        wire = await server.connect()
+        for name, given in GOOD.items():
+            if name == "some fail":
+                continue
+            for _ in range(2):  # noticed, then remembered
+                await both(server, wire, by_expect, given)
+            short, other = await both(server, wire, by_expect, given)
+            assert alike(short) == alike(other), name
+            assert short["x-torchlane-cache"].startswith("hit"), name
+
+
+async def test_routes_are_counted_by_their_templates(models: Path) -> None:
+    async with listening(models, **LIMITS) as server:
+        wire = await server.connect()
+        routes = {
+            "/predict": "/predict",
+            "/models/double/predict": "/models/{name}/predict",
+            "/models/x/predict": "/models/{name}/predict",
+            "/models/double/versions/3/predict": "/models/{name}/versions/{version}/predict",
+        }
+        for path in routes:
+            await both(server, wire, by_expect, {"path": path})
+        for route in set(routes.values()):
+            wanted = 2 * list(routes.values()).count(route)
+            assert await server.metric("torchlane_requests_total", route=route) == wanted
+            assert await server.metric("torchlane_request_seconds_count", route=route) == wanted
+        assert await server.metric("torchlane_request_seconds_count") == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("abc-123", True),
+        ("a.b:c/d+e=f@g_h", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("", False),
+        ("a b", False),
+        ("a\t<script>", False),
+        ("\xe9", False),
+    ],
+)
+async def test_request_ids(models: Path, given: str, kept: bool) -> None:
+    async with listening(models, **LIMITS) as server:
+        wire = await server.connect()
+        for body in (b'{"input": [1, 2]}', b"{"):
+            for answer in await both(
+                server, wire, by_expect, {"body": body, "x_request_id": given}
+            ):
+                got = answer["x-request-id"]
+                assert (got == given) is kept
+                assert kept or len(got) == 16
+                if answer.status != 200:
+                    assert answer.json()["request_id"] == got
+
+
+async def test_made_up_request_ids_differ(models: Path) -> None:
+    async with listening(models, **LIMITS) as server:
+        wire = await server.connect()
+        ids = [
+            each["x-request-id"]
+            for _ in range(20)
+            for each in await both(server, wire, by_expect, {})
+        ]
+        assert len(set(ids)) == 40
+
+
+async def test_server_timing_is_on_every_prediction(models: Path) -> None:
+    async with listening(models, **LIMITS) as server:
+        wire = await server.connect()
+        for _ in range(3):
+            for answer in await both(server, wire, by_expect, {}):
+                parts = dict(
+                    part.strip().split(";dur=") for part in answer["server-timing"].split(",")
+                )
+                assert list(parts) == ["decode", "queue", "compute", "encode"]
+                assert all(float(value) >= 0 for value in parts.values())
+
+
+async def test_a_picture(models: Path) -> None:
+    async with listening(models, **LIMITS) as server:
+        await check_picture(server)
+
+
+async def check_picture(server: Listening) -> None:
+    info = (await server.ask(request("/models/digits", b"", method="GET"))).json()
+    example = info["example"]
+    png = {"body": base64.b64decode(example), "content_type": "image/png"}
+    text = {"body": json.dumps({"input": example}).encode()}
+    wire = await server.connect()
+    answers = []
+    for given in (png, text, png, text, png, text):
+        answers += await both(server, wire, by_expect, {"path": "/models/digits/predict", **given})
+    assert len({each.body for each in answers}) == 1
+    assert [each["x-torchlane-cache"] for each in answers] == ["miss"] + ["hit"] * 11
+
+
+async def test_a_full_queue_refuses_both_alike(models: Path) -> None:
+    many = {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [3, 4], [5, 6]]}'}
+    async with listening(models, queue_limit_items=2, **LIMITS) as server:
+        wire = await server.connect()
+        short, other = await both(server, wire, by_expect, many)
+        assert alike(short) == alike(other)
+        assert short.status == 413
+
+
+async def test_a_drain_refuses_both_alike(models: Path) -> None:
+    async with listening(models, **LIMITS) as server:
+        wire, second = await server.connect(), await server.connect()
+        assert (await wire.ask(request())).status == 200
+        server.app.state.lifecycle.begin_drain(10)
+        short = await wire.ask(request())
+        other = await second.ask(request(expect="100-continue"))
+        assert server.asgi == ["POST /predict"]
+        assert short.alike() == other.alike()  # `connection: close` among it
+        assert (short.status, short.code, short["connection"]) == (503, "shutting_down", "close")
+        assert await wire.rest() == await second.rest() == b""

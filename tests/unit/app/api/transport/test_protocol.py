@@ -1,0 +1,223 @@
+"""One connection of our server: what it reads, and in what order it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.integration.listening import Doubles, listening, until
+from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path, "double")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("data", "short"),
+    [
+        (request(), True),
+        (request("/models/double/predict"), True),
+        (request("/models/double/versions/1/predict"), True),
+        (request("/models/nope/predict"), True),
+        (request(chunk_bytes=3), True),
+        (request(connection="Keep-Alive"), True),
+        (request("/predict?x=1"), False),
+        (request(expect="100-continue"), False),
+        (request(version="1.0"), False),
+        (request(connection="close"), False),
+        (request(method="PUT"), False),
+        (READY, False),
+    ],
+)
+async def test_who_takes_the_fast_path(models: Path, data: bytes, short: bool) -> None:
+    async with listening(models) as server:
+        await server.ask(data)
+        assert bool(server.asgi) is not short
+
+
+@pytest.mark.parametrize("chunk_bytes", [None, 1, 5, 1000])
+async def test_a_body_may_come_byte_by_byte(models: Path, chunk_bytes: int | None) -> None:
+    async with listening(models) as server:
+        wire = await server.connect()
+        for number in (3.0, 4.0):
+            data = request(body=b'{"input": [%r, 2]}' % number, chunk_bytes=chunk_bytes)
+            for at in range(len(data)):
+                wire.send(data[at : at + 1])
+                await asyncio.sleep(0)
+            await answered(wire, number)
+        assert server.asgi == []
+
+
+async def test_pieces_of_all_sizes_keep_their_order(models: Path) -> None:
+    inputs = [[number / 64, 0.5] for number in range(4000)]
+    body = json.dumps({"inputs": inputs}).encode()
+    chunks, at = [], 0
+    for size in itertools.cycle((1, 2, 5000, 4096, 3, 1, 1, 6000, 4095, 7)):
+        if at >= len(body):
+            break
+        chunks.append(b"%x\r\n%s\r\n" % (len(body[at : at + size]), body[at : at + size]))
+        at += size
+    head = request("/batch-predict", chunk_bytes=1, connection="keep-alive").partition(b"\r\n\r\n")[
+        0
+    ]
+    async with listening(models, max_items=4000, queue_limit_items=4000) as server:
+        answer = await server.ask(head + b"\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n")
+        assert answer.status == 200, answer.body
+        got = [each["outputs"]["y"] for each in answer.json()["predictions"]]
+        assert got == [[2 * a, 2 * b] for a, b in inputs]
+        assert server.asgi == []
+
+
+class TestOrder:
+    """Answers come in the order of the requests, however many were sent at once."""
+
+    async def test_many_at_once(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            wire.send(b"".join(ask_for(float(n)) for n in range(50)))
+            for n in range(50):
+                await answered(wire, n)
+            assert await server.metric(COUNTED, status="200") == 50
+
+    @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+    async def test_both_ways_mixed(self, models: Path, cache_bytes: int) -> None:
+        rng = random.Random(3)
+        async with listening(models, cache_bytes=cache_bytes) as server:
+            wire = await server.connect()
+            for _ in range(30):
+                numbers = [rng.choice([None, 1.0, 2.0, rng.randrange(800) / 16]) for _ in range(5)]
+                wire.send(b"".join(READY if n is None else ask_for(n) for n in numbers))
+                for number in numbers:
+                    if number is None:
+                        assert (await wire.answer()).json()["status"] == "ready"
+                    else:
+                        await answered(wire, number)
+            assert await server.metric(OPEN) == 0
+
+    async def test_what_comes_behind_a_slow_one_waits(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(5))
+            await until(lambda: doubles.one.batches == [[5]])
+            wire.send(READY + ask_for(6))
+            await asyncio.sleep(0.05)
+            assert server.asgi == []  # begun only when its turn has come
+            doubles.go_on()
+            await answered(wire, 5)
+            assert (await wire.answer()).json()["status"] == "ready"
+            await answered(wire, 6)
+
+    async def test_hundreds_on_one_connection(self, models: Path) -> None:
+        others = [READY, request("/metrics", b"", method="GET"), request("/nope", b"")]
+        async with listening(models) as server:
+            wire = await server.connect()
+            for n in range(300):
+                if n % 3:
+                    wire.send(ask_for(n % 50))
+                    await answered(wire, n % 50)
+                else:
+                    wanted = 404 if n % 9 == 6 else 200
+                    assert (await wire.ask(others[n // 3 % 3])).status == wanted
+            assert len(server.connections) == 1
+            assert await server.metric(COUNTED) == 200
+
+
+async def test_a_body_takes_its_own_bytes_in_however_small_pieces_it_comes(models: Path) -> None:
+    """As objects of their own, pieces of two bytes would take twenty times as much."""
+    size = 1 << 18
+    async with listening(models, max_body_bytes=2 * size) as server:
+        wire = await server.connect()
+        data = request(body=b'{"input": [1, 2]}'.ljust(size), chunk_bytes=2)
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            wire.send(data)
+            await answered(wire, 1)
+            most = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+        assert most < 8 * size
+
+
+class TestTooLarge:
+    async def test_by_its_head(self, models: Path) -> None:
+        async with listening(models, max_body_bytes=100) as server:
+            wire = await server.connect()
+            wire.send(request(body=b" " * 101)[:-101])
+            assert (await wire.answer()).code == "payload_too_large"  # before its body came
+            wire.send(b" " * 101 + ask_for(1))
+            await answered(wire, 1)
+            assert server.asgi == []
+
+    @pytest.mark.parametrize("chunk_bytes", [40, 1000])
+    async def test_while_it_comes(self, models: Path, chunk_bytes: int) -> None:
+        async with listening(models, max_body_bytes=100) as server:
+            wire = await server.connect()
+            head, _, body = request(body=b" " * 1000, chunk_bytes=chunk_bytes).partition(
+                b"\r\n\r\n"
+            )
+            wire.send(head + b"\r\n\r\n" + body[:200])
+            assert (await wire.answer()).code == "payload_too_large"
+            wire.send(body[200:] + ask_for(1))
+            await answered(wire, 1)
+            assert await server.metric(COUNTED, status="413") == 1
+            assert await server.metric(OPEN) == 0
+
+    async def test_one_byte_decides(self, models: Path) -> None:
+        async with listening(models, max_body_bytes=100) as server:
+            body = b'{"input": [1, 2]}'.ljust(100)
+            for given, status in ((body, 200), (body + b" ", 413)):
+                assert (await server.ask(request(body=given))).status == status
+                assert (await server.ask(request(body=given, chunk_bytes=7))).status == status
+
+
+class TestStalled:
+    async def test_it_is_told_the_deadline_and_may_go_on(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            data = request(x_torchlane_timeout_ms="60")
+            wire.send(data[:-5])
+            answer = await wire.answer()
+            assert (answer.status, answer.code) == (504, "deadline_exceeded")
+            assert answer.json()["error"] == "the body did not arrive in time; allow more"
+            wire.send(data[-5:] + ask_for(1))
+            await answered(wire, 1)
+            assert await server.metric(COUNTED, status="504") == 1
+            assert await server.metric(OPEN) == 0
+
+    async def test_the_time_is_that_of_the_head(self, models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            began = asyncio.get_running_loop().time()
+            wire.send(request(x_torchlane_timeout_ms="200")[:-10])
+            for _ in range(9):  # each piece must not give it new time
+                await asyncio.sleep(0.04)
+                wire.send(b" ")
+            assert (await wire.answer()).status == 504
+            assert asyncio.get_running_loop().time() - began < 2
+
+    async def test_a_body_in_time_has_the_rest_of_it(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            data = ask_for(3, x_torchlane_timeout_ms="150")
+            wire.send(data[:-3])
+            await asyncio.sleep(0.05)
+            wire.send(data[-3:])
+            answer = await wire.answer()  # of the engine now, not of the reader
+            assert (answer.status, answer.code) == (504, "deadline_exceeded")
+            assert "body" not in answer.json()["error"]
+            doubles.go_on()

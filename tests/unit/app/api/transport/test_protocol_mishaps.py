@@ -1,0 +1,219 @@
+"""What nobody foresaw: bugs inside, odd splits of a stream, garbage, what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from app.api.transport.exchange import Exchange
+from app.errors import InvalidInput
+from app.metrics.bound import RequestMetrics
+from app.types import Arrays
+from tests.artifacts import write_artifact
+from tests.integration.listening import Doubles, listening, until
+from tests.integration.wire import COUNTED, JSON, OPEN, READY, answered, ask_for, chunked, request
+
+KEEP_ALIVE_S = 0.2
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path, "double")
+    return tmp_path
+
+
+class TestBugsInside:
+    """What nobody foresaw is answered, logged once, and hurts nobody else."""
+
+    @pytest.mark.parametrize("where", ["decode_numbers", "encode"])
+    @pytest.mark.parametrize("way", ["short", "asgi"])
+    async def test_a_codec_that_raises(self, models: Path, where: str, way: str) -> None:
+        def broken(*_: object, **__: object) -> None:
+            raise ZeroDivisionError("/a/secret/path")
+
+        async with listening(models, cache_bytes=0) as server:
+            codec = server.service.loaded.resolve(None, None).codec
+            expect = {"expect": "100-continue"} if way == "asgi" else {}
+            wire = await server.connect()
+            right = getattr(codec, where)
+            with capture_logs() as logs:
+                setattr(codec, where, broken)
+                answer = await wire.ask(ask_for(3, x_request_id="mine", **expect))
+                setattr(codec, where, right)
+            assert answer.status == 500
+            assert answer.json() == {
+                "error": "something went wrong inside the server; its log has this request's id",
+                "code": "internal",
+                "request_id": "mine",
+                "details": [],
+            }
+            assert answer["x-request-id"] == "mine"
+            assert answer["content-type"] == JSON
+            told = [each for each in logs if each["event"] == "unhandled_error"]
+            assert [each["request_id"] for each in told] == ["mine"]
+            wire.send(ask_for(4))
+            await answered(wire, 4)
+            assert await server.metric(COUNTED, status="500", code="internal") == 1
+            assert await server.metric(OPEN) == 0
+
+    async def test_an_error_that_cannot_be_written(self, models: Path) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            details: Any = [{"index": object()}]
+            raise InvalidInput("no", details)
+
+        async with listening(models) as server:
+            codec: Any = server.service.loaded.resolve(None, None).codec
+            wire = await server.connect()
+            right = codec.decode_numbers
+            with capture_logs() as logs:
+                codec.decode_numbers = refuse
+                answer = await wire.ask(ask_for(3))
+                codec.decode_numbers = right
+            assert (answer.status, answer.code) == (500, "internal")
+            assert [each["event"] for each in logs].count("unhandled_error") == 1
+            wire.send(ask_for(4))
+            await answered(wire, 4)
+
+    async def test_one_answer_that_cannot_be_written_leaves_its_mates_theirs(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            codec = server.service.loaded.resolve(None, None).codec
+            right = codec.encode
+
+            def odd(outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
+                if outputs["y"][0] == 8:
+                    raise ZeroDivisionError
+                return right(outputs, top_k)
+
+            monkeypatch.setattr(codec, "encode", odd)
+            doubles.hold()
+            wires = [await server.connect() for _ in range(4)]
+            for number, wire in enumerate(wires, 2):
+                wire.send(ask_for(number))
+            await until(lambda: sum(map(len, doubles.one.batches)) >= 1)
+            doubles.go_on()
+            for number, wire in enumerate(wires, 2):
+                if number == 4:
+                    assert (await wire.answer()).status == 500
+                else:
+                    await answered(wire, number)
+
+    @pytest.mark.parametrize("path", ["/predict", "/models/nope/predict"])
+    async def test_metrics_that_raise_cost_no_answer(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch, path: str
+    ) -> None:
+        def broken(self: object, seconds: float) -> None:
+            raise ZeroDivisionError
+
+        wanted = 200 if path == "/predict" else 404
+        async with listening(models) as server:
+            wire, mate = await server.connect(), await server.connect()
+            assert (await wire.ask(request(path))).status == wanted  # the cache has it now
+            with monkeypatch.context() as patch, capture_logs():
+                patch.setattr(RequestMetrics, "ended", broken)
+                assert (await wire.ask(request(path))).status == wanted
+                mate.send(ask_for(7))
+                await answered(mate, 7)
+            # No second answer to the request that was answered.
+            wire.send(ask_for(8))
+            await answered(wire, 8)
+            mate.send(ask_for(9))
+            await answered(mate, 9)
+            assert await server.metric(OPEN) == 0
+
+
+async def test_what_was_answered_is_freed_without_the_garbage_collector(models: Path) -> None:
+    async with listening(models, cache_bytes=0) as server:
+        wire = await server.connect()
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(300):
+                wire.send(ask_for(number / 8))
+                await answered(wire, number / 8)
+            alive = sum(isinstance(each, Exchange) for each in gc.get_objects())
+        finally:
+            gc.enable()
+    assert alive < 5
+
+
+@given(data=st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_split_of_a_stream_gives_the_same_answers(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    pieces = st.sampled_from(
+        [
+            (ask_for(3), 200),
+            (request(chunk_bytes=4), 200),
+            (request(body=b"{"), 422),
+            (request(body=b""), 422),
+            (READY, 200),
+            (request("/models/no/predict"), 404),
+            (request("/batch-predict", b'{"inputs": [[1, 2], [3, 4]]}'), 200),
+            (request(content_type="text/csv"), 415),
+            (request(method="PUT"), 405),
+        ]
+    )
+    chosen = data.draw(st.lists(pieces, min_size=1, max_size=6))
+    stream = b"".join(each for each, _ in chosen)
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12).map(sorted))
+
+    async def scene(models: Path) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+                wire.send(stream[start:stop])
+                await asyncio.sleep(data.draw(st.sampled_from([0, 0.001])))
+            got = [(await wire.answer()).status for _ in chosen]
+            assert got == [status for _, status in chosen]
+            assert await server.metric(OPEN) == 0
+
+    folder = tmp_path_factory.mktemp("split")
+    write_artifact(folder, "double")
+    asyncio.run(scene(folder))
+
+
+@given(
+    tails=st.lists(
+        st.one_of(
+            st.binary(max_size=200),
+            st.builds(
+                lambda at, byte: ask_for(3)[:at] + bytes([byte]) + ask_for(3)[at + 1 :],
+                st.integers(0, len(ask_for(3)) - 1),
+                st.integers(0, 255),
+            ),
+            st.binary(max_size=60).map(lambda each: chunked(each, 7) + each),
+        ),
+        min_size=10,
+        max_size=30,
+    )
+)
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+def test_garbage_harms_nobody(tmp_path_factory: pytest.TempPathFactory, tails: list[bytes]) -> None:
+    async def scene(models: Path) -> None:
+        async with listening(models, request_timeout_ms=50, keep_alive_s=KEEP_ALIVE_S) as server:
+            good = await server.connect()
+            for number, tail in enumerate(tails):
+                odd = await server.connect()
+                odd.send((ask_for(3) if number % 2 else b"") + tail)
+                await asyncio.sleep(0)
+                good.send(ask_for(number))
+                await answered(good, number)
+                odd.writer.transport.abort()
+            await good.close()
+            await until(lambda: not server.connections)
+            assert await server.metric(OPEN) == 0
+
+    folder = tmp_path_factory.mktemp("garbage")
+    write_artifact(folder, "double")
+    asyncio.run(scene(folder))

@@ -1,0 +1,117 @@
+"""What is counted of requests and models, and what a scrape asks for."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import Gauge
+
+from app.metrics import Metrics
+from app.metrics.gauges import ServedModel
+from app.types import ModelId
+
+MODEL = ModelId("double", 3)
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "outcome"),
+    [
+        (200, "ok", "ok"),
+        (422, "invalid_input", "client_error"),
+        (499, "abandoned", "client_error"),
+        (500, "backend_failed", "server_error"),
+        (503, "overloaded", "server_error"),
+    ],
+)
+def test_a_request_is_counted_by_its_code_and_timed_by_its_outcome(
+    status: int, code: str, outcome: str
+) -> None:
+    metrics = Metrics()
+    metrics.request("/predict", status, code).ended(0.003)
+    metrics.request("/predict", status, code).ended(0.004)
+    labels = {"route": "/predict", "status": str(status), "code": code}
+    assert sample(metrics, "torchlane_requests_total", **labels) == 2
+    timed = {"route": "/predict", "outcome": outcome}
+    assert sample(metrics, "torchlane_request_seconds_count", **timed) == 2
+    total_s = sample(metrics, "torchlane_request_seconds_sum", **timed)
+    assert total_s == pytest.approx(0.007)
+    assert sample(metrics, "torchlane_request_seconds_bucket", **timed, le="0.0025") == 0
+    assert sample(metrics, "torchlane_request_seconds_bucket", **timed, le="0.005") == 2
+
+
+def test_codes_of_one_outcome_share_a_histogram() -> None:
+    metrics = Metrics()
+    metrics.request("/predict", 422, "invalid_input").ended(0.1)
+    metrics.request("/predict", 404, "model_not_found").ended(0.1)
+    labels = {"route": "/predict", "outcome": "client_error"}
+    assert sample(metrics, "torchlane_request_seconds_count", **labels) == 2
+
+
+def test_the_same_request_is_looked_up_once() -> None:
+    metrics = Metrics()
+    assert metrics.request("/predict", 200, "ok") is metrics.request("/predict", 200, "ok")
+
+
+def test_requests_in_flight_are_read_at_the_scrape() -> None:
+    metrics = Metrics()
+    metrics.requests_open += 2
+    assert sample(metrics, "torchlane_requests_in_flight") == 2
+    metrics.requests_open -= 2
+    assert sample(metrics, "torchlane_requests_in_flight") == 0
+
+
+def test_a_model_that_is_no_longer_served_leaves_no_series() -> None:
+    metrics = Metrics()
+    ready = False
+    served = [ServedModel(MODEL, "plan", "float32")]
+    metrics.watch(lambda: ready, lambda: served)
+    labels = {"model": "double", "version": "3", "variant": "plan", "precision": "float32"}
+    assert sample(metrics, "torchlane_model_info", **labels) == 1
+    assert sample(metrics, "torchlane_ready") == 0
+    served.clear()
+    ready = True
+    assert sample(metrics, "torchlane_model_info", **labels) is None
+    assert sample(metrics, "torchlane_ready") == 1
+
+
+def test_before_anything_is_watched_nothing_is_ready() -> None:
+    metrics = Metrics()
+    assert sample(metrics, "torchlane_ready") == 0
+
+
+def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None:
+    metrics = Metrics()
+    gauges = [each for each in vars(metrics).values() if isinstance(each, Gauge)]
+    gauges += metrics.of_devices.values()
+    assert len(gauges) == 22
+    for gauge in gauges:
+        mode = gauge._multiprocess_mode  # there is no public way to ask
+        assert mode in {"livesum", "livemin", "livemax"}, gauge
+
+
+def test_what_a_replica_ran_adds_up() -> None:
+    metrics = Metrics()
+    metrics.batches_of("cpu#0", "cpu").ran(3, busy_s=0.5, compute_s=0.25)
+    metrics.batches_of("cpu#0", "cpu").ran(5, busy_s=0.25, compute_s=0.125)
+    metrics.batches_of("cpu#1", "cpu").ran(1, busy_s=9.0, compute_s=9.0)
+    labels = {"replica": "cpu#0", "device": "cpu"}
+    assert sample(metrics, "torchlane_replica_batches_total", **labels) == 2
+    assert sample(metrics, "torchlane_replica_items_total", **labels) == 8
+    assert sample(metrics, "torchlane_replica_busy_seconds_total", **labels) == 0.75
+    assert sample(metrics, "torchlane_replica_compute_seconds_total", **labels) == 0.375
+
+
+def test_what_a_driver_says_of_a_device_is_asked_at_each_scrape() -> None:
+    metrics, degrees = Metrics(), [60.0]
+    metrics.device("cuda:0", {"temperature_celsius": lambda: degrees[0]})
+    name = "torchlane_device_temperature_celsius"
+    assert sample(metrics, name, device="cuda:0") == 60
+    degrees[0] = 61.0
+    assert sample(metrics, name, device="cuda:0") == 61
+    used = metrics.registry.get_sample_value(
+        "torchlane_device_memory_used_bytes", {"device": "cuda:0"}
+    )
+    assert used is None  # what nobody answers is not there

@@ -1,0 +1,70 @@
+"""Counts that are kept plainly come to what prometheus_client would have counted itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from app.metrics import Metrics
+from app.metrics.counters import SECONDS
+from app.metrics.tally import HistogramTally, Tally
+from app.types import ModelId
+
+BOUNDS = (0.5, 1, 2.5)
+
+
+def test_a_counter_hands_over_what_is_new() -> None:
+    handed: list[float] = []
+    tally = Tally(handed.append)
+    tally.flush()
+    assert handed == []
+    tally.inc()
+    tally.inc(4)
+    tally.flush()
+    tally.flush()
+    assert handed == [5]
+    tally.inc(2)
+    tally.flush()
+    assert handed == [5, 2]
+
+
+def test_a_histogram_hands_over_what_is_new() -> None:
+    handed: list[tuple[list[int], float]] = []
+
+    def take(counts: Sequence[int], total: float) -> None:
+        handed.append((list(counts), total))
+
+    tally = HistogramTally(BOUNDS, take)
+    tally.flush()
+    assert handed == []
+    for amount in (0.25, 0.5, 0.75, 8):
+        tally.observe(amount)
+    tally.flush()
+    tally.flush()
+    assert handed == [([2, 1, 0, 1], 9.5)]
+    tally.observe(2)
+    tally.flush()
+    assert handed[1:] == [([0, 0, 1, 0], 2)]
+
+
+@given(st.lists(st.sampled_from((0.0, 4e-4, 5e-4, 0.5, 0.6, 1, 29.9, 30, 30.1, 1e9)), max_size=20))
+def test_whatever_is_observed_is_collected_as_the_library_would(amounts: list[float]) -> None:
+    metrics, plain = Metrics(), CollectorRegistry()
+    counter = Counter("torchlane_items_computed", "x", registry=plain)
+    histogram = Histogram("torchlane_queue_seconds", "x", buckets=SECONDS, registry=plain)
+    ours = metrics.model(ModelId("m", 1))
+    for number, amount in enumerate(amounts):
+        if number % 7 == 3:
+            generate_latest(metrics.registry)  # a scrape in between changes nothing
+        ours.computed.inc(number)
+        ours.queue_seconds.observe(amount)
+        counter.inc(number)
+        histogram.observe(amount)
+    for sample in [sample for family in plain.collect() for sample in family.samples]:
+        labels = {"model": "m", "version": "1", **sample.labels}
+        got = metrics.registry.get_sample_value(sample.name, labels)
+        assert got == pytest.approx(sample.value), sample

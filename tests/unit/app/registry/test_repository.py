@@ -1,0 +1,175 @@
+"""The repository: what it sees, and that no altered byte gets past it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.errors import ArtifactInvalid
+from app.registry.repository import Repository
+from app.types import ModelId
+from export.artifact import digest_of
+from tests.artifacts import write_artifact
+
+PAIRWISE = ModelId("pairwise", 1)
+FILES = ("manifest.json", "manifest.sha256", "script.pt")
+
+
+@pytest.fixture
+def root(repository: Path, tmp_path: Path) -> Path:
+    """A copy of pairwise/1 that a test may spoil."""
+    shutil.copytree(repository / "pairwise/1", tmp_path / "pairwise/1")
+    return tmp_path
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x01
+    path.write_bytes(data)
+
+
+def refusal(root: Path, model: ModelId = PAIRWISE) -> str:
+    with pytest.raises(ArtifactInvalid) as caught:
+        Repository(root).open(model)
+    return str(caught.value)
+
+
+class TestVersions:
+    def test_newest_first_and_by_number(self, tmp_path: Path) -> None:
+        for name in ("b/1", "b/10", "b/9", "a/2"):
+            (tmp_path / name).mkdir(parents=True)
+        assert Repository(tmp_path).versions() == {"a": [2], "b": [10, 9, 1]}
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("m/0", "m/01", "m/-1", "m/1.0", "m/v1", "m/.export-abc", "m/1234567890", "m/\u0661"),
+            *(".hidden/1", "_m/1", "a.b/1", "a b/1", "empty", f"{'x' * 65}/1"),
+        ],
+    )
+    def test_other_folders_are_passed_over(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "good/1").mkdir(parents=True)
+        assert Repository(tmp_path).versions() == {"good": [1]}
+
+    def test_files_are_passed_over(self, tmp_path: Path) -> None:
+        (tmp_path / "good/1").mkdir(parents=True)
+        (tmp_path / "good/2").touch()
+        (tmp_path / "README").touch()
+        assert Repository(tmp_path).versions() == {"good": [1]}
+
+    def test_a_missing_root_is_empty(self, tmp_path: Path) -> None:
+        assert Repository(tmp_path / "nowhere").versions() == {}
+
+
+class TestOpen:
+    @pytest.mark.parametrize("name", ["digits", "pairwise"])
+    def test_an_intact_artifact(self, repository: Path, name: str) -> None:
+        artifact = Repository(repository).open(ModelId(name, 1))
+        assert artifact.folder == repository / name / "1"
+        assert (artifact.manifest.model, artifact.manifest.version) == (name, 1)
+        assert artifact.digest == digest_of(artifact.folder / "manifest.json").sha256
+
+    @pytest.mark.parametrize("name", FILES)
+    @pytest.mark.parametrize("where", [0.0, 0.4, 0.7])
+    def test_one_flipped_bit(self, root: Path, name: str, where: float) -> None:
+        path = root / "pairwise/1" / name
+        size = 64 if name == "manifest.sha256" else path.stat().st_size
+        before = digest_of(path).sha256
+        flip(path, int(size * where))
+        message = refusal(root)
+        assert message.startswith("pairwise/1: ")
+        assert name in message
+        assert "export it again" in message
+        digests = re.findall(r"\b[0-9a-f]{64}\b", message)
+        if name == "manifest.sha256":
+            assert digest_of(root / "pairwise/1/manifest.json").sha256 in digests
+        else:
+            assert digests == [digest_of(path).sha256, before]
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_a_truncated_or_lengthened_file(self, root: Path, name: str) -> None:
+        path = root / "pairwise/1" / name
+        whole = path.read_bytes()
+        for data in (b"", whole[:30], *([] if name == "manifest.sha256" else [whole + b"\n"])):
+            path.write_bytes(data)
+            assert name in refusal(root)
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_a_missing_file(self, root: Path, name: str) -> None:
+        (root / "pairwise/1" / name).unlink()
+        assert refusal(root) == f"pairwise/1: {name} cannot be read: No such file or directory"
+
+    def test_a_folder_in_place_of_a_file(self, root: Path) -> None:
+        path = root / "pairwise/1/script.pt"
+        path.unlink()
+        path.mkdir()
+        assert refusal(root) == "pairwise/1: script.pt cannot be read: Is a directory"
+
+    @pytest.mark.parametrize("model", [ModelId("pairwise", 2), ModelId("nothing", 1)])
+    def test_no_such_artifact(self, root: Path, model: ModelId) -> None:
+        assert refusal(root, model).startswith(f"{model}: manifest.json cannot be read")
+
+    @pytest.mark.parametrize("to", [ModelId("pairwise", 2), ModelId("other", 1)])
+    def test_a_moved_folder(self, root: Path, to: ModelId) -> None:
+        (root / to.name).mkdir(exist_ok=True)
+        (root / "pairwise/1").rename(root / to.name / str(to.version))
+        message = refusal(root, to)
+        assert message.startswith(f"{to}: manifest.json is of pairwise/1")
+        assert "moved or renamed" in message
+
+
+class TestContent:
+    """What the digest is right for and the server still cannot read."""
+
+    @pytest.mark.parametrize(
+        ("change", "problem"),
+        [
+            ({"schema_version": 1}, " has schema_version 1, this release reads 2; "),
+            ({"version": "one"}, ", version: "),
+            ({"extra": 1}, ", extra: "),
+            ({"inputs": []}, ", inputs: "),
+        ],
+    )
+    def test_refused(self, root: Path, change: dict[str, object], problem: str) -> None:
+        path = root / "pairwise/1/manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        digest = digest_of(path).sha256
+        path.with_name("manifest.sha256").write_text(f"{digest}  manifest.json\n")
+        assert refusal(root).startswith(f"pairwise/1: manifest.json{problem}")
+
+    def test_no_json(self, root: Path) -> None:
+        path = root / "pairwise/1/manifest.json"
+        path.write_bytes(b"\xff{")
+        digest = digest_of(path).sha256
+        path.with_name("manifest.sha256").write_text(f"{digest}  manifest.json\n")
+        assert "Invalid JSON" in refusal(root)
+
+
+@pytest.mark.parametrize(
+    ("below", "told"),
+    [
+        ("none", "none does not exist; python -m export makes it"),
+        ("file", "file is no folder; name the one that holds MODEL/VERSION"),
+        ("empty", "empty holds no MODEL/VERSION; python -m export writes one with --out /"),
+        ("models/double", "models/double is the folder of one model; did you mean {root}/models?"),
+        (
+            "models/double/1",
+            "models/double/1 is one version of a model; did you mean {root}/models?",
+        ),
+    ],
+)
+def test_an_empty_repository_says_its_path_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str, told: str
+) -> None:
+    write_artifact(tmp_path / "models", "double")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    repository = Repository(Path(below))  # as one would write it
+    assert repository.versions() == {}
+    assert repository.why_empty().startswith(f"{tmp_path}/" + told.format(root=tmp_path))

@@ -1,0 +1,188 @@
+"""The models file: what it says, every mistake with line and key, and what a bad edit leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.main import of_models
+from app.registry.model_settings import ModelSettings
+from app.serving.models_file import Entry, ModelsFile, ModelsFileError
+from app.settings import Settings
+
+DEFAULTS = ModelSettings(batch_wait_s=0.001, variant="script")
+ALL = """
+[models.digits]
+max_batch_size = 32
+batch_wait_ms = 2
+queue_limit_items = 500
+queue_limit_bytes = "16MiB"
+timeout_ms = 200
+devices = "cpu, cuda:0"
+replicas = 1
+precision = "int8"
+cache = false
+allowed_keys = ["team-a", "team-b"]
+required = false
+
+[models."other"]
+"""
+
+
+def models_file(file: Path, text: str, *, asks_for_keys: bool = True) -> ModelsFile:
+    file.write_text(text)
+    return ModelsFile(file, DEFAULTS, ["cpu", "cuda:0"], asks_for_keys=asks_for_keys)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "models.toml"
+
+
+def test_what_it_says_and_what_it_leaves_out(file: Path) -> None:
+    models = models_file(file, ALL)
+    assert models.of("digits") == ModelSettings(
+        max_batch_size=32,
+        plan_may_lower=False,
+        batch_wait_s=0.002,
+        queue_limit_items=500,
+        queue_limit_bytes=16 << 20,
+        timeout_s=0.2,
+        devices=("cpu", "cuda:0"),
+        replicas=1,
+        precision="int8",
+        pinned_by_file=True,
+        cache=False,
+        allowed_keys=frozenset(("team-a", "team-b")),
+    )
+    assert models.of("other") == models.of("absent") == DEFAULTS
+    assert models.required == {"other"}
+    assert set(Entry.model_fields) - {"variant"} == {
+        line.partition(" = ")[0] for line in ALL.splitlines() if "=" in line
+    }
+
+
+def test_without_a_file_all_models_have_the_servers_settings() -> None:
+    models = ModelsFile(None, DEFAULTS, ["cpu"], asks_for_keys=False)
+    models.look()
+    assert models.of("any") is DEFAULTS
+    assert (models.required, models.problem) == (frozenset(), None)
+
+
+def test_the_servers_own_defaults_are_those_of_a_model() -> None:
+    assert of_models(Settings(_env_file=None)) == ModelSettings()
+
+
+def test_no_cache_of_the_server_is_none_of_a_model(file: Path) -> None:
+    file.write_text("[models.a]\ncache = true\n")
+    none = ModelSettings(cache=False)
+    assert not ModelsFile(file, none, ["cpu"], asks_for_keys=False).of("a").cache
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[models.a]\nmax_batch_size = 0",
+            "line 2: [models.a] max_batch_size = 0: Input should be gr",
+        ),
+        (
+            "[models.a]\nmax_batch_size = true",
+            "line 2: [models.a] max_batch_size = True: Input sho",
+        ),
+        (
+            "[models.a]\n\nmax_batchsize = 1",
+            "line 3: [models.a] max_batchsize is not a model setting",
+        ),
+        ("[models.a]\nmax_batchsize = 1", "did you mean max_batch_size?"),
+        ("[models.a]\nqqqqqqq = 1", "docs/models-file.md lists all"),
+        ("[models.a]\ntimeout_ms = '200'", "timeout_ms = '200': Input should be a valid number"),
+        ("[models.a]\ntimeout_ms = inf", "timeout_ms = inf: Input should be a finite number"),
+        ("[models.a]\nprecision = 'fp8'", "Input should be 'float32', 'bf16', 'fp16' or 'int8'"),
+        ("[models.a]\nallowed_keys = []", "allowed_keys = []: List should have at least 1 item"),
+        ("[models.a]\nallowed_keys = [\n 'x',\n 3]", "line 2: [models.a] allowed_keys.1 = 3: Inp"),
+        (
+            "[models.a]\ndevices = 'gpu'",
+            "'gpu' is not a device of this server, which has cpu, cuda:0",
+        ),
+        ("[models.a]\ndevices = 'cpu*2'", "`replicas` says how many"),
+        ("[models.a]\ndevices = ''", "'' is not a device"),
+        ("models.a = {replicas = 0}", "line 1: [models.a] replicas = 0: Input should be greater"),
+        ("[models]\na.replicas = 1\nb.replicas = 0", "line 3: [models.b] replicas = 0: Input"),
+        ("[models.'a b']", "line 1: 'a b' is not a valid model name"),
+        ("\n[models]\na = 1", "line 3: 'a' must be a table, such as [models.a]"),
+        ("models = 1", "line 1: `models` must be a table"),
+        ("# x\n[model.a]", "line 2: 'model' is unknown; right are tables such as [models.digits]"),
+        ("[models.a]\n[models.a]", "(at line 2, column 10)"),
+        ("[models.a]\ncache = yes", "(at line 2, column 9)"),
+        ("\xff", "codec can't decode"),
+    ],
+)
+def test_mistakes_are_told_with_line_and_key(file: Path, text: str, told: str) -> None:
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ModelsFileError) as caught:
+        ModelsFile(file, DEFAULTS, ["cpu", "cuda:0"], asks_for_keys=True)
+    assert str(caught.value).startswith(f"TORCHLANE_MODELS_FILE={file}:")
+    assert told in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(file: Path) -> None:
+    text = "[models.b]\nreplicas = 0\ncach = 1\n[models.a]\nallowed_keys = ['x']\n[x]\n"
+    with pytest.raises(ModelsFileError) as caught:
+        models_file(file, text, asks_for_keys=False)
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == [
+        "line 2",
+        "line 3",
+        "line 5",
+        "line 6",
+    ]
+    assert "this server has no API keys; set TORCHLANE_API_KEYS_FILE" in lines[2]
+
+
+@pytest.mark.parametrize("size", [None, (1 << 20) + 1])
+def test_a_file_that_cannot_be_read_refuses_the_start(file: Path, size: int | None) -> None:
+    if size is not None:
+        file.write_bytes(b"#" * size)
+    with pytest.raises(ModelsFileError, match=r"No such file|more than 1048576 bytes"):
+        ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False)
+
+
+def test_a_bad_edit_is_told_once_and_changes_nothing(file: Path) -> None:
+    models = models_file(file, "[models.a]\nreplicas = 2\n")
+    with capture_logs() as logs:
+        for text in ("[models.a]\nreplicas = 0\n", None):
+            file.unlink() if text is None else file.write_text(text)
+            for _ in range(3):
+                models.look()
+            assert models.problem is not None
+            assert models.of("a").replicas == 2
+            assert models.required == {"a"}
+        file.write_text("[models.a]\nreplicas = 0\n")
+        models.look()
+        file.write_text("[models.a]\nreplicas = 3\n")
+        models.look()
+        models.look()
+    assert (models.of("a").replicas, models.problem) == (3, None)
+    assert [log["event"] for log in logs] == ["models_file_not_taken"] * 3 + ["models_file_taken"]
+
+
+def test_a_file_that_is_caught_half_written_opens_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = models_file(file, "[models.a]\nallowed_keys = ['x']\n")
+    rest = ["[models.a]\nallowed_keys = ['y']\n"]
+
+    def goes_on(_: float) -> None:
+        file.write_text(file.read_text() + (rest.pop() if rest else ""))
+
+    monkeypatch.setattr("app.serving.models_file.time.sleep", goes_on)
+    file.write_text("")
+    models.look()
+    assert models.of("a").allowed_keys == frozenset({"y"})
+    file.write_text("")  # and nothing follows
+    models.look()
+    assert models.of("a").allowed_keys == frozenset({"y"})
+    assert "it is empty" in str(models.problem)

@@ -1,0 +1,63 @@
+"""What an administrator asks for, in one process and in several."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from app.serving.overrides import ALL, Override, Overrides
+from app.types import ModelId
+
+ONE, TWO, EVERY = ModelId("m", 1), ModelId("m", 2), ModelId("m", ALL)
+
+
+@pytest.fixture(params=["alone", "shared"])
+def overrides(request: pytest.FixtureRequest, tmp_path: Path) -> Overrides:
+    return Overrides(tmp_path / "overrides.json" if request.param == "shared" else None)
+
+
+def test_nothing_was_asked_for_at_first(overrides: Overrides) -> None:
+    assert overrides.now() == Override()
+    assert not overrides.now().forbids(ONE)
+
+
+def test_what_is_asked_for_adds_up(overrides: Overrides) -> None:
+    overrides.unload(TWO)
+    overrides.load(ONE)
+    assert overrides.reload() == Override(3, frozenset({ONE}), frozenset({TWO}))
+    assert overrides.now().forbids(TWO)
+    assert not overrides.now().forbids(ONE)
+
+
+def test_the_last_word_counts(overrides: Overrides) -> None:
+    overrides.load(ONE)
+    assert overrides.unload(ONE) == Override(2, frozenset(), frozenset({ONE}))
+    assert overrides.load(ONE) == Override(3, frozenset({ONE}), frozenset())
+
+
+def test_a_model_as_a_whole(overrides: Overrides) -> None:
+    overrides.load(ONE)
+    overrides.unload(EVERY)
+    assert overrides.now().forbids(ONE)
+    assert overrides.now().loaded == frozenset()
+    overrides.load(TWO)  # one version of it is wanted again, so the model is
+    assert not overrides.now().forbids(ONE)
+    overrides.unload(TWO)
+    assert overrides.load(EVERY).unloaded == frozenset()
+
+
+def test_other_processes_hear_of_it_and_lose_nothing(tmp_path: Path) -> None:
+    several = [Overrides(tmp_path / "overrides.json") for _ in range(4)]
+
+    def ask(number: int) -> None:
+        several[number % 4].unload(ModelId("m", number + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(40)))
+    assert all(len(each.now().unloaded) == 40 for each in several)
+    assert several[0].now().asked == 40
+    assert (
+        Overrides(tmp_path / "overrides.json").now() == several[0].now()
+    )  # of a worker that is new

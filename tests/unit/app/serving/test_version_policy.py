@@ -1,0 +1,61 @@
+"""Which versions the policy wants, with what an administrator asks for beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.serving.overrides import ALL, Override
+from app.serving.version_policy import VersionPolicy, Wanted
+from app.types import ModelId
+
+ON_DISK = (7, 5, 3, 1)
+
+
+def wanted(policy: str, name: str = "m", override: Override | None = None) -> Wanted:
+    return VersionPolicy.parse(policy).wanted(name, ON_DISK, override or Override())
+
+
+@pytest.mark.parametrize(
+    ("policy", "candidates", "most"),
+    [
+        ("latest", (7, 5, 3, 1), 1),
+        ("latest:2", (7, 5, 3, 1), 2),
+        ("all", (7, 5, 3, 1), 4),
+        ("3", (3,), 1),
+        ("1,3", (3, 1), 2),
+        ("3,1,3", (3, 1), 2),
+        ("9", (9,), 1),  # not there: that is for whoever loads it to say
+    ],
+)
+def test_a_policy(policy: str, candidates: tuple[int, ...], most: int) -> None:
+    assert wanted(policy) == Wanted(candidates, most)
+
+
+def test_models_have_their_own_rules_beside_one_for_all_others() -> None:
+    policy = "digits=3; pairwise=latest:2 ;all"
+    assert wanted(policy, "digits") == Wanted((3,), 1)
+    assert wanted(policy, "pairwise").most == 2
+    assert wanted(policy, "else").most == 4
+    assert wanted("digits=3", "else") == Wanted(ON_DISK, 1)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["", "newest", "latest:0", "0", "01", "1;2", "m=1;m=2", "m=", "=1", "a/b=1", "1,", "-1"],
+)
+def test_what_is_no_policy_is_refused_with_what_one_looks_like(policy: str) -> None:
+    with pytest.raises(ValueError, match=r"right is `latest`"):
+        VersionPolicy.parse(policy)
+
+
+def test_what_was_unloaded_is_no_candidate() -> None:
+    override = Override(unloaded=frozenset({ModelId("m", 7), ModelId("other", 5)}))
+    assert wanted("latest", override=override) == Wanted((5, 3, 1), 1)
+    nothing = Override(unloaded=frozenset({ModelId("m", ALL)}))
+    assert wanted("all", override=nothing) == Wanted((), 0)
+    assert wanted("1,3", override=nothing) == Wanted((), 0)
+
+
+def test_what_was_loaded_is_served_beside_the_rest_if_it_is_there() -> None:
+    override = Override(loaded=frozenset({ModelId("m", 3), ModelId("m", 9), ModelId("other", 1)}))
+    assert wanted("latest", override=override) == Wanted(ON_DISK, 1, beside=(3,))
