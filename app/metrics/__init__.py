@@ -61,9 +61,9 @@ class Metrics(Counters, Gauges):
     def _model(self, model: ModelId) -> ModelMetrics:
         return ModelMetrics(self, self._tallies, model)
 
-    def served(self, model: ModelId, gauges: ModelGauges) -> None:
+    def served(self, model: ModelId, values: ModelGauges[Callable[[], float]]) -> None:
         """Show what is asked of a model when it is scraped."""
-        for gauge, value in zip(self.of_models, gauges, strict=True):
+        for gauge, value in zip(self.of_models, values, strict=True):
             gauge.labels(*labels_of(model)).set_function(value)
 
     def retired(self, model: ModelId) -> None:

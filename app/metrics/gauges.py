@@ -1,14 +1,14 @@
-"""What is asked when somebody scrapes: gauges, and what is served.
+"""Gauges, asked when somebody scrapes, and what is served.
 
-Each gauge says how those of several processes make one (`multiprocess_mode`);
+T_co gauge says how those of several processes make one (`multiprocess_mode`);
 app/processes/shared_metrics.py does that. With one process the mode means nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -17,18 +17,10 @@ from prometheus_client.registry import Collector
 from app.metrics.counters import LABELS, REPLICA_LABELS
 from app.types import ModelId
 
+PREFIX = "torchlane_"
 MODEL_INFO = "torchlane_model_info"
-# What only a version that is served has.
-MODEL_GAUGES = frozenset(
-    (
-        "torchlane_queue_depth_items",
-        "torchlane_queue_limit_items",
-        "torchlane_model_replicas",
-        "torchlane_queue_bytes",
-        "torchlane_queue_limit_bytes",
-        "torchlane_predicted_wait_seconds",
-    )
-)
+Mode: TypeAlias = Literal["livesum", "livemax", "livemin"]
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,161 +32,116 @@ class ServedModel:
     precision: str
 
 
-class ModelGauges(NamedTuple):
-    """What a model's gauges show, in their order."""
+class ModelGauges(NamedTuple, Generic[T_co]):
+    """One thing for each gauge of a model, such as what asks for its value."""
 
-    waiting: Callable[[], float]
-    queue_limit: Callable[[], float]
-    replicas: Callable[[], float]
-    waiting_bytes: Callable[[], float]
-    queue_limit_bytes: Callable[[], float]
-    predicted_wait_s: Callable[[], float]
+    waiting: T_co
+    queue_limit: T_co
+    replicas: T_co
+    waiting_bytes: T_co
+    queue_limit_bytes: T_co
+    predicted_wait_s: T_co
+
+
+class Declared(NamedTuple):
+    """One gauge.
+
+    Attributes:
+        name: without the prefix.
+        text: its help.
+        labels: their names.
+        mode: how those of several processes make one.
+    """
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+    mode: Mode = "livesum"
+
+
+# A model has these while it is served.
+OF_MODELS = ModelGauges(
+    waiting=Declared("queue_depth_items", "Items that wait for a batch.", LABELS),
+    queue_limit=Declared("queue_limit_items", "Items that may wait; more are refused.", LABELS),
+    replicas=Declared("model_replicas", "Replicas that serve the model now.", LABELS),
+    waiting_bytes=Declared("queue_bytes", "Bytes of the items that wait for a batch.", LABELS),
+    queue_limit_bytes=Declared(
+        "queue_limit_bytes", "Bytes that waiting items may have; more are refused.", LABELS
+    ),
+    predicted_wait_s=Declared(
+        "predicted_wait_seconds",
+        "Seconds that a request which came now would wait for its batch, as foreseen.",
+        LABELS,
+        "livemax",
+    ),
+)
+MODEL_GAUGES = frozenset(PREFIX + each.name for each in OF_MODELS)
+OF_DEVICES = {
+    "memory_used_bytes": "Bytes of the device's memory that are in use, by whomever.",
+    "memory_bytes": "Bytes of memory that the device has.",
+    "temperature_celsius": "Temperature of the device.",
+    "utilization_ratio": "Share of the last moments in which the device computed.",
+}
 
 
 class Gauges:
-    """Gauges in a registry, by their names without the prefix and the unit."""
+    """Gauges in a registry, by their names without the prefix and the unit.
+
+    Attributes:
+        gauges: all of them, by their full names.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests_in_flight = Gauge(
-            "torchlane_requests_in_flight",
-            "Requests for predictions that have no answer yet.",
-            registry=registry,
-            multiprocess_mode="livesum",
+        self.gauges: dict[str, Gauge] = {}
+
+        def gauge(
+            name: str, text: str, labels: Sequence[str] = (), mode: Mode = "livesum"
+        ) -> Gauge:
+            made = Gauge(PREFIX + name, text, labels, registry=registry, multiprocess_mode=mode)
+            self.gauges[PREFIX + name] = made
+            return made
+
+        self.requests_in_flight = gauge(
+            "requests_in_flight", "Requests for predictions that have no answer yet."
         )
-        self.queue_depth = Gauge(
-            "torchlane_queue_depth_items",
-            "Items that wait for a batch.",
-            LABELS,
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.queue_limit = Gauge(
-            "torchlane_queue_limit_items",
-            "Items that may wait; more are refused.",
-            LABELS,
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.queue_bytes = Gauge(
-            "torchlane_queue_bytes",
-            "Bytes of the items that wait for a batch.",
-            LABELS,
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.queue_limit_bytes = Gauge(
-            "torchlane_queue_limit_bytes",
-            "Bytes that waiting items may have; more are refused.",
-            LABELS,
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.predicted_wait = Gauge(
-            "torchlane_predicted_wait_seconds",
-            "Seconds that a request which came now would wait for its batch, as foreseen.",
-            LABELS,
-            registry=registry,
-            multiprocess_mode="livemax",
-        )
-        self.cache_bytes = Gauge(
-            "torchlane_cache_bytes",
-            "Real bytes in the prediction cache.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.cache_entries = Gauge(
-            "torchlane_cache_entries",
-            "Entries in the prediction cache.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.cache_limit = Gauge(
-            "torchlane_cache_limit_bytes",
-            "Bytes that the prediction cache may take.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.bodies_bytes = Gauge(
-            "torchlane_bodies_bytes",
+        self.cache_bytes = gauge("cache_bytes", "Real bytes in the prediction cache.")
+        self.cache_entries = gauge("cache_entries", "Entries in the prediction cache.")
+        self.cache_limit = gauge("cache_limit_bytes", "Bytes that the prediction cache may take.")
+        self.bodies_bytes = gauge(
+            "bodies_bytes",
             "Bytes of bodies that are still on their way, without the first 64 KiB of each.",
-            registry=registry,
-            multiprocess_mode="livesum",
         )
-        self.bodies_limit = Gauge(
-            "torchlane_bodies_limit_bytes",
-            "Bytes that they may take; more are refused.",
-            registry=registry,
-            multiprocess_mode="livesum",
+        self.bodies_limit = gauge(
+            "bodies_limit_bytes", "Bytes that they may take; more are refused."
         )
-        self.tasks = Gauge(
-            "torchlane_event_loop_tasks",
-            "Unfinished asyncio tasks.",
-            registry=registry,
-            multiprocess_mode="livesum",
+        self.tasks = gauge("event_loop_tasks", "Unfinished asyncio tasks.")
+        self.replica_ready = gauge(
+            "replica_ready", "1 while the replica takes work, else 0.", REPLICA_LABELS, "livemax"
         )
-        self.replica_ready = Gauge(
-            "torchlane_replica_ready",
-            "1 while the replica takes work, else 0.",
-            REPLICA_LABELS,
-            registry=registry,
-            multiprocess_mode="livemax",
-        )
-        self.model_replicas = Gauge(
-            "torchlane_model_replicas",
-            "Replicas that serve the model now.",
-            LABELS,
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.ready = Gauge(
-            "torchlane_ready",
-            "1 while GET /health/ready says so, else 0.",
-            registry=registry,
-            multiprocess_mode="livemin",
-        )
-        self.models_unready = Gauge(
-            "torchlane_models_unready",
+        self.ready = gauge("ready", "1 while GET /health/ready says so, else 0.", (), "livemin")
+        self.models_unready = gauge(
+            "models_unready",
             "Models that should answer and do not; GET /models says why.",
-            registry=registry,
-            multiprocess_mode="livemax",
+            (),
+            "livemax",
         )
-        self.models_file_wrong = Gauge(
-            "torchlane_models_file_wrong",
+        self.models_file_wrong = gauge(
+            "models_file_wrong",
             "1 while the models file has mistakes, so that what it said before holds, else 0.",
-            registry=registry,
-            multiprocess_mode="livemax",
+            (),
+            "livemax",
         )
-        self.build_info = Gauge(
-            "torchlane_build_info",
+        self.build_info = gauge(
+            "build_info",
             "Always 1; the labels say what runs, `compiled` whether it is made as machine code.",
             ("version", "torch", "python", "compiled"),
-            registry=registry,
-            multiprocess_mode="livemax",
+            "livemax",
         )
-        of_device = {
-            "memory_used_bytes": "Bytes of the device's memory that are in use, by whomever.",
-            "memory_bytes": "Bytes of memory that the device has.",
-            "temperature_celsius": "Temperature of the device.",
-            "utilization_ratio": "Share of the last moments in which the device computed.",
-        }
         self.of_devices = {
-            name: Gauge(
-                f"torchlane_device_{name}",
-                text,
-                ("device",),
-                registry=registry,
-                multiprocess_mode="livemax",
-            )
-            for name, text in of_device.items()
+            name: gauge(f"device_{name}", text, ("device",), "livemax")
+            for name, text in OF_DEVICES.items()
         }
-        self.of_models = (
-            self.queue_depth,
-            self.queue_limit,
-            self.model_replicas,
-            self.queue_bytes,
-            self.queue_limit_bytes,
-            self.predicted_wait,
-        )
+        self.of_models = ModelGauges(*(gauge(*each) for each in OF_MODELS))
 
 
 class ModelInfo(Collector):

@@ -123,8 +123,7 @@ class SharedMetrics(Metrics):
             multiprocess_mode="livemax",
         )
         self._served_once: set[tuple[tuple[str, str], ...]] = set()
-        gauges = [each for each in vars(self).values() if isinstance(each, Gauge)]
-        self._gauges = {family.name: each for each in gauges for family in each.describe()}
+        self._written = self.gauges | {MODEL_INFO: self._served}
 
     def retired(self, model: ModelId) -> None:
         """See `Metrics`; what is written down cannot be removed, so it is zero, and left out."""
@@ -154,7 +153,7 @@ class SharedMetrics(Metrics):
         for labels in self._served_once:  # a value cannot be removed; _Merged leaves out zeros
             self._served.labels(**dict(labels)).set(0)
         for family in families:
-            gauge = self._gauges.get(family.name)
+            gauge = self._written.get(family.name)
             if gauge is None:
                 continue
             for sample in family.samples:

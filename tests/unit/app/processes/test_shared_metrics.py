@@ -41,6 +41,7 @@ def make(folder: Path) -> Callable[[int], SharedMetrics]:
         metrics = SharedMetrics(folder, index)
         metrics.watch(lambda: True, lambda: [SERVED])
         metrics.replica(f"cpu#{index}", "cpu", lambda: True)
+        metrics.device("cuda:0", {"temperature_celsius": lambda: 60.0})
         metrics.cache_limit.set(100)
         metrics.build_info.labels("1", "2", "3", "false").set(1)
         metrics.open()
@@ -107,6 +108,7 @@ async def test_counters_and_gauges_add_up_whoever_is_scraped(
         assert says("torchlane_build_info") == 1
         assert says("torchlane_model_info", variant="plan", **LABELS) == 1
         assert says("torchlane_replica_ready") == 2
+        assert says("torchlane_device_temperature_celsius") == 60  # the highest, not the sum
         assert says("torchlane_ready") == 1
     one.close()
     other.close()
@@ -188,6 +190,7 @@ async def test_the_series_are_those_of_one_process(
     alone = Metrics()
     alone.watch(lambda: True, lambda: [SERVED])
     alone.replica("cpu#0", "cpu", lambda: True)
+    alone.device("cuda:0", {"temperature_celsius": lambda: 60.0})
     alone.cache_limit.set(100)
     alone.build_info.labels("1", "2", "3", "false").set(1)
     count(alone)
