@@ -37,6 +37,7 @@ COMPILED = (
     "app/api/transport/connection_limits.py",
     "app/api/transport/exchange.py",
     "app/api/transport/protocol.py",
+    "app/api/transport/uvicorn_adapter.py",
     "app/engine/admission.py",
     "app/engine/assignment.py",
     "app/engine/batch_times.py",

@@ -10,11 +10,10 @@ import asyncio
 import math
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-
 from app.api.errors import REQUEST_ID, error_answer
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
+from app.api.transport.uvicorn_adapter import UvicornConnection
 from app.errors import CallerError, HeadLate, HeadTooLarge, MalformedRequest
 
 # Of a head, and of what comes without a byte of body: chunk extensions, trailers.
@@ -29,7 +28,7 @@ UNREAD_S = 10.0  # an answer that lies unread is looked at so often
 UNREAD_BYTES_PER_S = 1024  # slower than this nobody reads
 
 
-class LimitedProtocol(HttpToolsProtocol):
+class LimitedProtocol(UvicornConnection):
     """A connection that does not wait for ever; see `uvicorn`'s class, and `asyncio.Protocol`.
 
     Args:
@@ -42,8 +41,6 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**uvicorn)
         self.service = service
         self.ids = ids
-        mine: Any = self
-        self._keep_alive_s = float(mine.timeout_keep_alive)  # to uvicorn's types it is whole
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
         self._refusal: CallerError | None = None
@@ -87,10 +84,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """What had come was read, and a body is still to come."""
 
     def on_message_begin(self) -> None:
-        """The first byte of a request; its scope is made when it is known to be needed."""
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
+        """The first byte of a request."""
+        super().on_message_begin()
         self._reads = HEAD
 
     def on_headers_complete(self) -> None:
@@ -102,7 +97,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if (
             self._bytes_without_body > MAX_HEAD_BYTES
             or len(self.headers) > MAX_HEADERS
-            or len(self.pipeline) >= MAX_PIPELINED
+            or self.pipelined >= MAX_PIPELINED
         ):
             self._check_head()
         self._reads = BODY
@@ -111,7 +106,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def choose_way(self) -> None:
         """Have the request answered."""
-        super().on_headers_complete()
+        self.answer_by_asgi()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
@@ -123,7 +118,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._reads = BETWEEN
         self._bytes_without_body = 0
         if self._due is not None:  # it was answered already
-            self._wait(self._keep_alive_s)
+            self._wait(self.keep_alive_s)
         self.body_ends()
 
     def body_ends(self) -> None:
@@ -133,7 +128,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def answered(self) -> None:
         """Wait for the next request, or for the rest of a body that is not wanted any more."""
         if self._reads == BETWEEN:
-            self._wait(self._keep_alive_s)
+            self._wait(self.keep_alive_s)
         elif self._reads == BODY:
             self._wait(self.service.limits.timeout_s)
         else:
@@ -159,8 +154,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._unread_timer.cancel()
             self._unread_timer = None
 
-    def send_400_response(self, msg: str) -> None:
-        """What came is not HTTP, or its head is too large; uvicorn's own answer is a text."""
+    def unreadable(self) -> None:
+        """What came is not HTTP, or its head is too large."""
         self._cut(self._refusal or MalformedRequest(NO_HTTP))
 
     def _wait(self, most_s: float) -> None:
@@ -181,7 +176,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = None
         now = self.loop.time()
         if self._due is None:
-            self._set_timer(now + self._keep_alive_s)
+            self._set_timer(now + self.keep_alive_s)
         elif self._due > now:
             self._set_timer(self._due)
         elif self._reads in (HEAD, SLOW_HEAD):
@@ -199,7 +194,7 @@ class LimitedProtocol(HttpToolsProtocol):
             HeadTooLarge: to the parser, which stops there.
         """
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        many = len(self.pipeline) >= MAX_PIPELINED
+        many = self.pipelined >= MAX_PIPELINED
         if many or len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
             self._refusal = _too_large()
             raise self._refusal
@@ -208,24 +203,23 @@ class LimitedProtocol(HttpToolsProtocol):
         """Read no more: nobody could say where the next request begins."""
         self._is_cut = True
         self.service.metrics.connections_cut.labels(error.code).inc()
-        self.flow.pause_reading()
-        if self.cycle is None or self.cycle.response_complete:
+        self.stop_reading()
+        if self.is_answered:
             self._tell(error)
             self.transport.close()
         elif self.refuse_the_rest(error):
             pass
-        elif self.cycle.more_body:
+        elif self.reads_body:
             self.transport.close()
         else:
-            self.cycle.keep_alive = False  # what was asked for before is answered
+            self.close_after_answers()
 
     def _tell(self, error: CallerError) -> None:
         """Answer what never became a request."""
         scope = {REQUEST_ID: self.ids.of(()).decode("ascii")}
         status, headers, content = error_answer(scope, error)
-        headers += (*self.server_state.default_headers, (HEADER, scope[REQUEST_ID].encode()))
-        lines = b"".join(b"%s: %s\r\n" % each for each in headers)
-        self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + content)
+        headers.append((HEADER, scope[REQUEST_ID].encode()))
+        self.write_answer(status, headers, content)
 
     def _look_at_unread(self, before: int) -> None:
         """Close where an answer lies unread: it would take memory for as long as the client likes.

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-from uvicorn.server import ServerState
 
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
@@ -47,7 +46,11 @@ class Connection(Protocol):
     headers: list[tuple[bytes, bytes]]
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
-    server_state: ServerState
+
+    def write_answer(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes
+    ) -> None:
+        """Write a whole answer, with the headers that all have."""
 
     def exchanged(self) -> None:
         """The answer has been written."""
@@ -217,11 +220,7 @@ class Exchange:
                 headers.append((b"connection", b"close"))
             headers.append((HEADER, self._request_id))
             headers += self._for_browsers
-            parts = [STATUS_LINE[status]]
-            for name, value in (*connection.server_state.default_headers, *headers):
-                parts += (name, b": ", value, b"\r\n")
-            parts += (b"\r\n", content)
-            transport.write(b"".join(parts))
+            connection.write_answer(status, headers, content)
             if not self.keep_alive:
                 transport.close()
         try:

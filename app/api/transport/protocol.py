@@ -9,10 +9,7 @@ the ASGI application, which answers predictions just the same: see `asgi_predict
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
-
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from typing import Any
 
 from app.api.endpoints import Endpoints
 from app.api.request_ids import RequestIds
@@ -38,10 +35,6 @@ class Protocol(LimitedProtocol):
         super().__init__(service, ids, **uvicorn)
         self._endpoints = endpoints
         self._exchange: Exchange | None = None
-        self._running: RequestResponseCycle | None = None  # the last that got a task
-        self._fast_path = (
-            not self.access_log and self.limit_concurrency is None and not self.root_path
-        )
 
     def body_goes_on(self) -> None:
         """What had come was read, and a body is still to come."""
@@ -52,21 +45,18 @@ class Protocol(LimitedProtocol):
         """The head is complete: the fast path, or uvicorn's."""
         if self.transport.is_closing():  # behind an answer that was the last: nobody could be told
             return
-        endpoint = self._endpoints.at(self.url) if self._takes_fast_path() else None
+        on_fast_path = self.is_plain and self.is_common_post()
+        endpoint = self._endpoints.at(self.url) if on_fast_path else None
         if endpoint is not None:
             exchange = self._exchange = Exchange(self, endpoint)
-            self.cycle = cast(RequestResponseCycle, exchange)  # in what uvicorn looks at, it is one
+            self.occupy(exchange)
             exchange.open()
             return
-        url, headers, expect = self.url, self.headers, self.expect_100_continue
-        HttpToolsProtocol.on_message_begin(self)  # makes the scope, with headers of its own
-        self.url, self.expect_100_continue = url, expect
-        self.headers.extend(headers)
         super().choose_way()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
-        if self._exchange is not None and self._is_of(self._exchange):
+        if self._exchange is not None and self.is_occupied_by(self._exchange):
             self._bytes_without_body = 0
             self._exchange.take(body)
         else:
@@ -74,29 +64,29 @@ class Protocol(LimitedProtocol):
 
     def body_ends(self) -> None:
         """The body is complete."""
-        if self._exchange is not None and self._is_of(self._exchange):
+        if self._exchange is not None and self.is_occupied_by(self._exchange):
             self._exchange.begin()
         else:
             super().body_ends()
 
     def on_response_complete(self) -> None:
         """An answer has been written."""
-        if not self.pipeline:
+        if not self.pipelined:
             self.answered()
         super().on_response_complete()
 
     def exchanged(self) -> None:
         """An answer has been written on the fast path."""
         self._exchange = None
-        if self.pipeline:
+        if self.pipelined:
             self.on_response_complete()
             return
-        self.server_state.total_requests += 1
+        self.occupant_ended()
         self.answered()
 
     def refuse_the_rest(self, error: CallerError) -> bool:
         """Refuse the request that is being read, if it came by the fast path."""
-        if self._exchange is None or not self._is_of(self._exchange):
+        if self._exchange is None or not self.is_occupied_by(self._exchange):
             return False
         self._exchange.refuse(error)
         return True
@@ -105,41 +95,12 @@ class Protocol(LimitedProtocol):
         """See `asyncio.Protocol`."""
         if self._exchange is not None:
             self._exchange.disconnected()
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # uvicorn tells the last that was read, not this one
-            self._running.message_event.set()
-        current: object = self.cycle
-        if isinstance(current, Exchange):  # uvicorn would tell it the ASGI way
-            self.cycle = None  # type: ignore[assignment]  # as before the first request
         super().connection_lost(exc)
 
     def give_up(self) -> None:
         """The server stops now: answer what waits for the rest of its body."""
         if self._exchange is not None:
             self._exchange.give_up()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """See uvicorn's class: every request that goes its way begins here."""
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def _is_of(self, exchange: Exchange) -> bool:
-        """Whether what is read belongs to it, and not to a pipelined request behind it."""
-        current: object = self.cycle
-        return current is exchange
-
-    def _takes_fast_path(self) -> bool:
-        parser = self.parser
-        return (
-            self._fast_path
-            and parser.get_method() == b"POST"
-            and (self.cycle is None or self.cycle.response_complete)
-            and parser.get_http_version() == "1.1"
-            and parser.should_keep_alive()
-            and not parser.should_upgrade()
-            and not self.expect_100_continue
-            and not self.flow.write_paused
-        )
 
 
 def protocol_for(service: Service) -> Callable[..., Protocol]:
