@@ -113,7 +113,7 @@ def create_app(
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
     engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
     required = listed(settings.required_models) if settings.required_models else None
-    loaded = LoadedModels(settings.default_model, models.required if required is None else required)
+    loaded = LoadedModels(settings.default_model)
 
     def loading_ended() -> None:
         _calm_gc()

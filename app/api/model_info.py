@@ -125,7 +125,9 @@ def _details(service: Service, name: str) -> schemas.ModelDetails:
         **dict(_info(service, name)),
         variant=loaded.selection.variant if loaded else None,
         signed_by=loaded.signed_by if loaded else None,
-        settings=_settings(loaded, required=service.loaded.requires(name)) if loaded else None,
+        settings=_settings(loaded, required=name in service.lifecycle.requirements)
+        if loaded
+        else None,
         replicas=[_replica_info(each) for each in replicas],
         manifest=loaded.manifest.public() if loaded else None,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from app.backends.selection import Selection
@@ -17,7 +17,6 @@ from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
-EVERY = "*"
 MOST_NAMED = 10  # models in one sentence: a repository may hold hundreds
 
 
@@ -71,18 +70,6 @@ class VersionStatus:
     since: float = field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether the process should get traffic, and if not, why."""
-
-    ready: bool
-    reasons: tuple[str, ...]
-
-    def but(self, reason: str) -> Readiness:
-        """Not ready, for its reasons, or for this one where it has none."""
-        return Readiness(False, self.reasons or (reason,))
-
-
 def listed(names: Iterable[str]) -> str:
     """The first few names, and how many more there are."""
     found = list(names)
@@ -96,23 +83,22 @@ class LoadedModels:
     Args:
         default_model: what a request without a name means; None: the only model that there is. It
             stays the default when others appear, as long as it is there.
-        required: names of models without which the process is not ready; EVERY: of all that are
-            found first.
 
     Attributes:
         changes: how often what is served has changed.
         default_model: what a request without a name means now; None: it has to name a model.
+        is_discovered: whether the repository has been read.
+        is_unreadable: whether it could not be read from the start.
     """
 
-    def __init__(self, default_model: str | None, required: Iterable[str] = ()) -> None:
+    def __init__(self, default_model: str | None) -> None:
         self.changes = 0
         self.default_model = self._configured = default_model
         self._current: dict[str, LoadedModel] = {}  # the newest that is served
         self._served: dict[ModelId, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
-        self._required = set(required)
-        self._discovered = False
-        self._unreadable = False
+        self.is_discovered = False
+        self.is_unreadable = False
 
     @property
     def keeps_default(self) -> bool:
@@ -135,10 +121,8 @@ class LoadedModels:
         for model in newest:
             if model.name not in self._statuses:
                 self.record(VersionStatus(model, ModelState.LOADING))
-        if EVERY in self._required and self._statuses:
-            self._required = set(self._statuses)
         self._choose_default(kept_default)
-        self._discovered, self._unreadable = True, False
+        self.is_discovered, self.is_unreadable = True, False
 
     def _choose_default(self, kept: str | None = None) -> None:
         if self._configured is not None or self.default_model in self._statuses:
@@ -148,7 +132,7 @@ class LoadedModels:
 
     def unreadable(self) -> None:
         """The repository could not be read at all."""
-        self._unreadable = not self._discovered  # what is loaded goes on serving
+        self.is_unreadable = not self.is_discovered  # what is loaded goes on serving
 
     def record(self, status: VersionStatus) -> None:
         """How far a version has come, or why it failed."""
@@ -181,14 +165,6 @@ class LoadedModels:
         if not statuses:
             self._statuses.pop(name, None)
             self._choose_default()
-
-    def requires(self, name: str) -> bool:
-        """Whether the process is not ready without the model."""
-        return name in self._required
-
-    def require(self, names: Iterable[str]) -> None:
-        """Without these models the process is not ready from now on."""
-        self._required = set(names)
 
     def publish(self, model: LoadedModel) -> None:
         """Serve this version from now on; requests that name none mean the newest."""
@@ -264,9 +240,9 @@ class LoadedModels:
     def why_not(self, name: str) -> TorchlaneError:
         """What to tell somebody who asks for a model that is not loaded."""
         statuses = self.statuses(name)
-        if self._unreadable:
+        if self.is_unreadable:
             return ModelNotReady("no model is loaded: the repository cannot be read")
-        if not self._discovered or any(s.state is ModelState.LOADING for s in statuses):
+        if not self.is_discovered or any(s.state is ModelState.LOADING for s in statuses):
             return ModelNotReady(f"model {name!r} is loading; try again shortly")
         if not statuses:
             what = f"there is no model {name!r}"
@@ -280,9 +256,9 @@ class LoadedModels:
 
     def _no_default(self) -> TorchlaneError:
         """What to tell somebody who names no model where it is not known which one is meant."""
-        if self._unreadable:
+        if self.is_unreadable:
             return ModelNotReady("no model is loaded: the repository cannot be read")
-        if not self._discovered:
+        if not self.is_discovered:
             return ModelNotReady("the models are loading; try again shortly")
         if not self._statuses:
             return ModelNotFound("there is no model: the repository is empty")
@@ -292,52 +268,7 @@ class LoadedModels:
             f"there are: {listed(self.names)}"
         )
 
-    def problems(self, serves: Callable[[ModelId], bool]) -> dict[str, str]:
-        """Models that should answer and do not, by name, and why.
-
-        A model that was unloaded on purpose has no problem.
-
-        Args:
-            serves: whether a replica that works has the version.
-        """
-        found: dict[str, str] = {}
-        for name in sorted({*self._statuses, *self._required} - {EVERY}):
-            current = self._current.get(name)
-            if current is not None:
-                if not serves(current.id):
-                    found[name] = f"no replica of {current.id} works"
-            elif name not in self._statuses and self._discovered:
-                found[name] = f"the required model {name!r} is not in the repository"
-            elif not self._is_unloaded(name):
-                found[name] = str(self.why_not(name))
-        return found
-
-    def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
-        """Ready: every required model answers, and where none is required, any model does.
-
-        Args:
-            serves: see `problems`.
-        """
-        if self._unreadable:
-            return Readiness(False, ("the repository cannot be read; the log has the reason",))
-        if not self._discovered:
-            return Readiness(False, ("the repository has not been read yet",))
-        problems = self.problems(serves)
-        reasons = [] if self._statuses else ["the repository holds no model; export one"]
-        answers = any(name not in problems for name in self._current)
-        reasons += [
-            text for name, text in problems.items() if name in self._required or not answers
-        ]
-        if len(reasons) > MOST_NAMED:
-            reasons[MOST_NAMED:] = [f"and {len(reasons) - MOST_NAMED} more"]
-        return Readiness(not reasons, tuple(reasons))
-
-    @property
-    def requires_any(self) -> bool:
-        """Whether there is a model without which the process is not ready."""
-        return bool(self._required - {EVERY})
-
-    def _is_unloaded(self, name: str) -> bool:
+    def is_unloaded(self, name: str) -> bool:
         """Whether somebody asked for no version of it to be served."""
         states = {status.state for status in self._statuses.get(name, {}).values()}
         return bool(states) and states <= {ModelState.UNLOADED, ModelState.DRAINING}

@@ -20,10 +20,10 @@ from app.engine.replicas import Replica, ReplicaState
 from app.errors import DeviceLost, ModelNotFound, ShuttingDown
 from app.registry.loaded_models import (
     LoadedModels,
-    Readiness,
     ReplicaStatus,
     listed,
 )
+from app.registry.readiness import Readiness, Requirements
 from app.registry.repository import Repository
 from app.serving.installer import Installer
 from app.serving.models_file import ModelsFile
@@ -92,6 +92,8 @@ class Lifecycle:
         self._replicas = pool.replicas
         self._installer = installer
         self.loaded = loaded
+        required = config.models.required if config.required is None else config.required
+        self.requirements = Requirements(loaded, required)
         self._config = config
         self.device_lost = False
         self._stop_by: float | None = None  # moment of time.monotonic
@@ -164,14 +166,14 @@ class Lifecycle:
         """Ready: not draining, and what is required answers; if nothing is, all was tried once."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
-        readiness = self.loaded.readiness(self._works)
-        if self._settled or (self._config.required and self.loaded.requires_any):
+        readiness = self.requirements.readiness(self._works)
+        if self._settled or (self._config.required and self.requirements.name_any):
             return readiness
         return readiness.but(f"models are being loaded: {listed(self.problems())}")
 
     def problems(self) -> dict[str, str]:
         """Models that should answer and do not, by name, and why."""
-        return self.loaded.problems(self._works)
+        return self.requirements.problems(self._works)
 
     def _works(self, model: ModelId) -> bool:
         return any(replica.serves(model) for replica in self._replicas)
@@ -305,7 +307,7 @@ class Lifecycle:
         async with self._reading:
             await in_thread(self._config.models.look, _let_go)
         if self._config.required is None:
-            self.loaded.require(self._config.models.required)
+            self.requirements.change(self._config.models.required)
         for model in self.loaded.models():
             settings = self._config.models.of(model.id.name)
             self._installer.adjust(model, settings, self.loaded)
@@ -315,6 +317,7 @@ class Lifecycle:
         before = self.loaded.names
         newest = (ModelId(name, numbers[0]) for name, numbers in found.items())
         self.loaded.discovered(newest, override.default)
+        self.requirements.discovered()
         default = self.loaded.default_model
         if default != override.default:
             self._config.overrides.keep_default(default)
