@@ -39,8 +39,8 @@ from app.backends.selection import Selection
 from app.engine import engine
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica, ReplicaState
+from app.engine.execution.replica import Replica, ReplicaState
+from app.engine.scheduling.batch_policy import BatchLimits
 from app.errors import DeviceLost
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel

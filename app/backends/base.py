@@ -20,7 +20,7 @@ class Backend(Protocol):
     """Called in the order load, warm_up, run..., close, by one thread at a time.
 
     `run` and `close` are called in the replica's thread. So is `warm_up`, if the backend says that
-    it launches; else it is called in a thread of its own (`app.engine.proving`).
+    it launches; else it is called in a thread of its own (`app.engine.execution.proving`).
 
     Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """

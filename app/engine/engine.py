@@ -1,4 +1,4 @@
-"""The engine: cache -> single-flight -> batcher -> replicas. One engine serves all models.
+"""The engine: cache -> single-flight -> tickets -> replicas. One engine serves all models.
 
 The laws that it keeps stand in ARCHITECTURE.md, each with the test that holds it.
 """
@@ -13,23 +13,22 @@ from types import MappingProxyType
 
 import structlog
 
-from app.engine.admission import Admission
-from app.engine.batch_times import BatchTimes
-from app.engine.batching import Batcher, Ticket, TicketState, on_its_own
+from app.engine.admission.admission import Admission
+from app.engine.admission.read_lag import ReadLag
 from app.engine.cache import PredictionCache
 from app.engine.clock import Clock
-from app.engine.dispatch import Dispatcher
-from app.engine.forecast import Forecast
-from app.engine.isolation import Contract
+from app.engine.execution.batch_runner import Contract
+from app.engine.execution.replica import Replica
 from app.engine.keys import KeyMaker
-from app.engine.line import Line, LineLimits
-from app.engine.pace import Pace
-from app.engine.policy import BatchLimits
-from app.engine.reading import ReadingLag
-from app.engine.replicas import Replica
+from app.engine.scheduling.batch_cost import BatchCost
+from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.scheduling.dispatcher import Dispatcher
+from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
+from app.engine.scheduling.queue import Ticket, TicketQueue, TicketState, on_its_own
+from app.engine.scheduling.timeline import Timeline
 from app.engine.singleflight import Flight, Waiter
 from app.engine.submission import Submission
-from app.engine.waiting import OpenWaiters
+from app.engine.waiters import OpenWaiters
 from app.errors import (
     ItemFailed,
     ModelNotFound,
@@ -69,16 +68,16 @@ class EngineConfig:
     queue_limit_bytes: int = 1 << 30
 
     @property
-    def limits(self) -> LineLimits:
+    def limits(self) -> ModelLimits:
         """Of a model without limits of its own."""
-        return LineLimits(self.batches, self.queue_limit_items, self.queue_limit_bytes)
+        return ModelLimits(self.batches, self.queue_limit_items, self.queue_limit_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
     """What the engine keeps of a published model."""
 
-    line: Line
+    queue: ModelQueue
     keys: KeyMaker
     closed: Callable[[Waiter], None]
 
@@ -108,10 +107,12 @@ class Engine:
         metrics.cache_bytes.set_function(lambda: self._cache.used_bytes)
         metrics.cache_limit.set(config.cache_bytes)
         metrics.cache_entries.set_function(lambda: len(self._cache))
-        self._dispatcher = Dispatcher(replicas, clock, self._settle, metrics, config.block_s)
-        self._forecast = Forecast(replicas, self._dispatcher.lines, clock)
-        self._admission = Admission(self._forecast, clock)
-        self._lag = ReadingLag(clock, lambda: self._dispatcher.worked_at)
+        self._timeline = Timeline(replicas, clock)
+        self._dispatcher = Dispatcher(
+            replicas, self._timeline, clock, self._settle, metrics, config.block_s
+        )
+        self._admission = Admission(self._timeline, clock)
+        self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
         self._draining = False
@@ -149,7 +150,7 @@ class Engine:
         it if the model fails on an item.
         """
         served = self._served(model)
-        line, waiter = served.line, Waiter(deadline, served.closed, label)
+        queue, waiter = served.queue, Waiter(deadline, served.closed, label)
         flying: list[Flight[Ticket]] = []
         fresh: dict[bytes, Item] = {}
         hit = 0
@@ -158,28 +159,28 @@ class Engine:
             waiter.keys.append(key)
             if key in fresh:
                 continue
-            value = self._cache.get(key) if line.caches else None
+            value = self._cache.get(key) if queue.caches else None
             if value is not None:
                 waiter.outcomes[key] = value
                 hit += 1
-            elif (flight := line.flights.get(key)) is not None:
+            elif (flight := queue.flights.get(key)) is not None:
                 flying.append(flight)
             else:
                 fresh[key] = item
-        self._admission.admit(line, fresh.values(), deadline, lag_s)
+        self._admission.admit(queue, fresh.values(), deadline, lag_s)
         for flight in flying:
-            self._join(line, flight, waiter)
+            self._join(queue, flight, waiter)
         for key, item in fresh.items():
-            self._launch(line, key, item, waiter)
+            self._launch(queue, key, item, waiter)
         counts = CacheCounts(hit, miss=len(fresh), joined=len(items) - hit - len(fresh))
-        return self._accepted(line, waiter, counts)
+        return self._accepted(queue, waiter, counts)
 
     def submit_known(
         self, model: ModelId, keys: Sequence[bytes], deadline: float
     ) -> Submission | None:
         """Like `submit`, of items whose keys an earlier request had; None: not all are cached."""
         served = self._served(model)
-        if not served.line.caches:
+        if not served.queue.caches:
             return None
         waiter = Waiter(deadline, served.closed)
         for key in keys:
@@ -188,8 +189,8 @@ class Engine:
                 return None
             waiter.outcomes[key] = value
         waiter.keys.extend(keys)
-        self._admission.admit(served.line, (), deadline)
-        return self._accepted(served.line, waiter, CacheCounts(hit=len(keys)))
+        self._admission.admit(served.queue, (), deadline)
+        return self._accepted(served.queue, waiter, CacheCounts(hit=len(keys)))
 
     def read_lag_s(self) -> float:
         """For how many seconds at most what is read now may have waited to be read."""
@@ -201,9 +202,9 @@ class Engine:
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as `submit` would.
         """
-        line = self._served(model).line
+        queue = self._served(model).queue
         if deadline > self._clock.now():  # else `submit` has a better word for it
-            self._admission.foresee(line, 1, deadline, lag_s)
+            self._admission.foresee(queue, 1, deadline, lag_s)
 
     def identity(self, model: ModelId) -> str:
         """What its cached answers belong to, as it was published; empty: it was not."""
@@ -216,7 +217,7 @@ class Engine:
         identity: str,
         contract: Contract,
         batch_s: Mapping[str, Mapping[int, float]] = NOT_MEASURED,
-        limits: LineLimits | None = None,
+        limits: ModelLimits | None = None,
     ) -> None:
         """Serve a model that the replicas have installed.
 
@@ -231,30 +232,29 @@ class Engine:
         """
         limits = limits or self._config.limits
         metrics = self._metrics.model(model)
-        batcher = Batcher(limits.queue_limit_items, limits.queue_limit_bytes)
+        tickets = TicketQueue(limits.queue_limit_items, limits.queue_limit_bytes)
         batches = limits.batches
-        now = self._clock.now()
         slowest = max(batch_s.values(), key=_largest_s, default={})
-        paces = {
-            name: Pace(BatchTimes(batches.max_batch_size, batch_s.get(name, slowest)), now)
+        costs = {
+            name: BatchCost(batches.max_batch_size, batch_s.get(name, slowest))
             for name in self._names
         }
-        line = Line(model, batcher, batches, contract, metrics, paces, limits.caches)
+        queue = ModelQueue(model, tickets, batches, contract, metrics, costs, limits.caches)
         gauges = ModelGauges(
-            waiting=lambda: batcher.waiting,
-            queue_limit=lambda: batcher.limit_items,
+            waiting=lambda: tickets.waiting,
+            queue_limit=lambda: tickets.limit_items,
             replicas=lambda: self._dispatcher.ready_replicas(model),
-            waiting_bytes=lambda: batcher.waiting_bytes,
-            queue_limit_bytes=lambda: batcher.limit_bytes,
-            predicted_wait_s=lambda: self._forecast.wait_s(line),
+            waiting_bytes=lambda: tickets.waiting_bytes,
+            queue_limit_bytes=lambda: tickets.limit_bytes,
+            predicted_wait_s=lambda: self._timeline.wait_s(queue),
         )
         self._metrics.served(model, gauges)
-        self._models[model] = _Served(line, KeyMaker(identity), partial(self._closed, line))
-        self._dispatcher.add(line)
+        self._models[model] = _Served(queue, KeyMaker(identity), partial(self._closed, queue))
+        self._dispatcher.add(queue)
 
-    def adjust(self, model: ModelId, limits: LineLimits) -> None:
+    def adjust(self, model: ModelId, limits: ModelLimits) -> None:
         """Let other limits hold for a published model, of which the largest batch is the same."""
-        self._models[model].line.adjust(limits)
+        self._models[model].queue.adjust(limits)
 
     def measured(self, model: ModelId, replica: str, batch_s: Mapping[int, float]) -> None:
         """A replica has got a model that is published, and this is how long its batches take.
@@ -266,9 +266,8 @@ class Engine:
         """
         served = self._models.get(model)
         if served is not None:
-            pace = served.line.paces[replica]
-            pace.times = BatchTimes(served.line.limits.max_batch_size, batch_s)
-            pace.ran_at = self._clock.now()
+            largest = served.queue.limits.max_batch_size
+            served.queue.costs[replica] = BatchCost(largest, batch_s)
 
     async def retire(self, model: ModelId) -> None:
         """Serve a model no more: nothing new from now on; what was accepted is answered first.
@@ -278,9 +277,10 @@ class Engine:
         served = self._models.pop(model, None)
         if served is None:
             return
-        while not served.line.is_empty:  # noqa: ASYNC110  # seldom; an event would cost every batch
+        while not served.queue.is_empty:  # noqa: ASYNC110  # seldom; an event would cost every batch
             await asyncio.sleep(RETIRE_LOOK_S)
-        self._dispatcher.remove(served.line)
+        self._dispatcher.remove(served.queue)
+        self._admission.forget(model)
         if all(other.plain != model.plain for other in self._models):  # no revision of it is left
             self._metrics.retired(model)
 
@@ -311,20 +311,20 @@ class Engine:
         """A replica has become ready."""
         self._dispatcher.joined()
 
-    def _accepted(self, line: Line, waiter: Waiter, counts: CacheCounts) -> Submission:
-        line.metrics.looked_up(counts)
+    def _accepted(self, queue: ModelQueue, waiter: Waiter, counts: CacheCounts) -> Submission:
+        queue.metrics.looked_up(counts)
         if waiter.is_settled:
-            count_outcomes(line.metrics, waiter)
+            count_outcomes(queue.metrics, waiter)
         else:
             self._open.add(waiter)
         return Submission(waiter, counts)
 
-    def _closed(self, line: Line, waiter: Waiter) -> None:
+    def _closed(self, queue: ModelQueue, waiter: Waiter) -> None:
         """A request has all its outcomes, or its wait has ended without."""
         self._open.close(waiter)
         if waiter.error is not None:
-            self._leave(line, waiter)
-        count_outcomes(line.metrics, waiter)
+            self._leave(queue, waiter)
+        count_outcomes(queue.metrics, waiter)
         then, waiter.then = waiter.then, None  # what it holds often holds the waiter: no circle
         if then is not None:
             try:
@@ -342,48 +342,53 @@ class Engine:
             raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
         return served
 
-    def _launch(self, line: Line, key: bytes, item: Item, waiter: Waiter) -> None:
+    def _launch(self, queue: ModelQueue, key: bytes, item: Item, waiter: Waiter) -> None:
         """Nobody computes this key yet: open a flight and queue its work."""
         now, deadline = self._clock.now(), waiter.deadline
         own = on_its_own(item)
         ticket = Ticket(key, own, enqueued_at=now, due_at=deadline, expires_at=deadline)
-        line.flights.open(key, ticket, waiter)
+        queue.flights.open(key, ticket, waiter)
         waiter.expect(key)
-        line.batcher.submit(ticket)
+        queue.tickets.submit(ticket)
         self._dispatcher.poke()
 
-    def _join(self, line: Line, flight: Flight[Ticket], waiter: Waiter) -> None:
+    def _join(self, queue: ModelQueue, flight: Flight[Ticket], waiter: Waiter) -> None:
         flight.waiters.add(waiter)
         waiter.expect(flight.work.key)
         flight.work.abandoned = False
-        line.batcher.retime(flight.work, waiter.deadline)
+        queue.tickets.retime(flight.work, waiter.deadline)
 
-    def _leave(self, line: Line, waiter: Waiter) -> None:
+    def _leave(self, queue: ModelQueue, waiter: Waiter) -> None:
         """Give up what has no outcome yet; work that nobody else waits for leaves the queue.
 
         Work that a replica has begun cannot be stopped: its flight stays in the air, so that the
         next caller may join it, and its answer goes to the cache.
         """
         for key in waiter.pending:
-            flight = line.flights.leave(key, waiter)
+            flight = queue.flights.leave(key, waiter)
             if flight is None:
                 continue
             flight.work.abandoned = True
             if flight.work.state is TicketState.WAITING:
-                line.batcher.withdraw(flight.work)
-                line.flights.close(key, flight.work)
+                queue.tickets.withdraw(flight.work)
+                queue.flights.close(key, flight.work)
 
     def _settle(
-        self, line: Line, ticket: Ticket, outcome: Outcome | None, queue_s: float, compute_s: float
+        self,
+        queue: ModelQueue,
+        ticket: Ticket,
+        outcome: Outcome | None,
+        queue_s: float,
+        compute_s: float,
     ) -> None:
         """The one place where requests are settled: an outcome to the cache and to all who wait."""
         ticket.state = TicketState.DONE
-        waiters = line.flights.close(ticket.key, ticket)
+        waiters = queue.flights.close(ticket.key, ticket)
         if outcome is None:  # it expired with the latest of its waiters' deadlines
             for waiter in waiters:
                 waiter.expire()
             return
-        if not isinstance(outcome, ItemFailed) and line.caches:
+        if not isinstance(outcome, ItemFailed) and queue.caches:
             self._cache.put(ticket.key, outcome)
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, queue_s, compute_s)

@@ -11,9 +11,9 @@ import structlog
 
 from app.backends.golden import Golden
 from app.backends.selection import Preference, Selection, planned_batch, select, stages
-from app.engine.line import LineLimits
-from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica
+from app.engine.scheduling.model_queue import ModelLimits
+from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.execution.replica import Replica
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact
 from app.types import Device
@@ -24,9 +24,9 @@ LOG = structlog.get_logger(__name__)
 GATHER_S = 0.002
 
 
-def limits_of(settings: ModelSettings, max_batch_size: int) -> LineLimits:
+def limits_of(settings: ModelSettings, max_batch_size: int) -> ModelLimits:
     """What the engine is told of a model's settings."""
-    return LineLimits(
+    return ModelLimits(
         BatchLimits(max_batch_size, settings.batch_wait_s, GATHER_S),
         settings.queue_limit_items,
         settings.queue_limit_bytes,

@@ -17,8 +17,8 @@ from app.backends.selection import (
 )
 from app.codecs.choose import codec_for
 from app.engine.engine import Engine
-from app.engine.handover import in_thread, tell
-from app.engine.isolation import Contract
+from app.engine.execution.batch_runner import Contract
+from app.engine.execution.handover import in_thread, tell
 from app.errors import (
     ArtifactInvalid,
     OutOfMemory,

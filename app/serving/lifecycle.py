@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from app.engine.engine import Engine
-from app.engine.handover import in_thread
-from app.engine.replicas import Replica, ReplicaState
+from app.engine.execution.handover import in_thread
+from app.engine.execution.replica import Replica, ReplicaState
 from app.errors import DeviceLost, ModelNotFound, ShuttingDown
 from app.registry.loaded_models import (
     LoadedModels,

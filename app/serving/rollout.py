@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from app.engine.handover import in_thread
+from app.engine.execution.handover import in_thread
 from app.registry.loaded_models import LoadedModels, ModelState, VersionStatus
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Repository, Stamp

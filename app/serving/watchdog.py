@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """What is looked at; `app.engine.replicas.Replica` is one."""
+    """What is looked at; `app.engine.execution.replica.Replica` is one."""
 
     @property
     def name(self) -> str:

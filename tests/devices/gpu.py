@@ -31,9 +31,9 @@ from app.backends.selection import Preference, select
 from app.backends.torchscript import TorchScriptBackend
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.isolation import Contract
-from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica
+from app.engine.execution.batch_runner import Contract
+from app.engine.execution.replica import Replica
+from app.engine.scheduling.batch_policy import BatchLimits
 from app.metrics import Metrics
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, Item, ModelId

@@ -13,9 +13,9 @@ from app.backends.base import Backend
 from app.backends.fake import FakeBackend, Step
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.isolation import Contract
-from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica
+from app.engine.execution.batch_runner import Contract
+from app.engine.execution.replica import Replica
+from app.engine.scheduling.batch_policy import BatchLimits
 from app.errors import ItemFailed, ModelError, ReplicaError
 from app.metrics import Metrics
 from app.types import Answer, Arrays, Device, Item, ModelId, Outcome

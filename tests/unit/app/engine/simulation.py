@@ -13,10 +13,10 @@ from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.isolation import Report
-from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica
-from app.engine.threads import Later
+from app.engine.execution.batch_runner import Report
+from app.engine.execution.replica import Replica
+from app.engine.execution.replica_thread import Later
+from app.engine.scheduling.batch_policy import BatchLimits
 from app.errors import DeadlineExceeded, Overloaded, ReplicaError
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving

@@ -8,18 +8,16 @@ from functools import partial
 import pytest
 
 from app.backends.fake import FakeBackend
-from app.engine.batch_times import BatchTimes
-from app.engine.batching import Batcher, Ticket
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.forecast import Forecast
-from app.engine.line import Line
-from app.engine.pace import Pace
-from app.engine.policy import BatchLimits
-from app.engine.replicas import Replica
+from app.engine.execution.replica import Replica
+from app.engine.scheduling.batch_cost import BatchCost
+from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.scheduling.model_queue import ModelQueue
+from app.engine.scheduling.queue import Ticket, TicketQueue
 from app.errors import Overloaded
 from app.metrics import Metrics
-from app.types import Arrays, Device, ModelId, Serving
+from app.types import Arrays, Device, ModelId
 from tests.unit.app.engine.harness import CONTRACT, MODEL, Rig, item, rig, turns, until, values
 
 TEN_MS = {size: 0.010 * size for size in (1, 2, 4, 8)}  # linear: a batch is no faster by item
@@ -39,7 +37,7 @@ async def test_what_cannot_be_done_in_time_is_refused_at_once() -> None:
         running = await occupied(r, 0)  # 10 ms
         waiting = [r.start(number, within=0.065) for number in (1, 2, 3, 4, 5)]  # 50 ms
         await turns()
-        with pytest.raises(Overloaded, match="65 ms: 5 items wait") as refused:
+        with pytest.raises(Overloaded, match="65 ms deadline: 5 items are queued") as refused:
             await r.ask(6, within=0.065)
         assert refused.value.retry_after_s == pytest.approx(0.060)
         assert r.metric("torchlane_queue_depth_items") == 5
@@ -158,42 +156,22 @@ async def test_the_predicted_wait_can_be_watched() -> None:
 
 def test_nobody_has_more_than_a_second_coming_to_it() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
-    batcher = Batcher(100, 10**9)
-    metrics, times = Metrics().model(MODEL), {"fake#0": Pace(BatchTimes(1, {1: 0.01}), 0.0)}
-    line = Line(MODEL, batcher, BatchLimits(1, 0.0), CONTRACT, metrics, times)
+    tickets = TicketQueue(100, 10**9)
+    metrics, costs = Metrics().model(MODEL), {"fake#0": BatchCost(1, {1: 0.01})}
+    queue = ModelQueue(MODEL, tickets, BatchLimits(1, 0.0), CONTRACT, metrics, costs)
     for number in range(4):
-        batcher.submit(Ticket(b"%d" % number, item(number), 0.0, 9e9, 9e9))
-    line.turn(1.0, fair_s=0.0)
-    line.used_s = 40.0
-    line.turn(2.0, fair_s=40.5)  # it has waited since before this turn
-    assert line.used_s == 40.0
-    line.turn(3.0, fair_s=60.0)
-    assert line.used_s == 59.0
-    batcher.cut(batcher.lanes()[0].signature, 4, 3.0)
-    line.turn(4.0, fair_s=70.0)  # nothing waits
-    assert line.used_s == 70.0
-    line.turn(5.0, fair_s=65.0)
-    assert line.used_s == 70.0
-
-
-def test_a_replica_that_hangs_is_no_help() -> None:
-    clock = ManualClock()
-    replicas = [Replica(f"fake#{index}", Device("cpu")) for index in range(2)]
-    for replica in replicas:
-        replica.models[MODEL] = Serving(())
-        replica.busy, replica.busy_until = True, clock.now() + 0.01
-    batcher, limits = Batcher(100, 10**9), BatchLimits(1, 0.0)
-    times = {replica.name: Pace(BatchTimes(1, {1: 0.01}), 0.0) for replica in replicas}
-    line = Line(MODEL, batcher, limits, CONTRACT, Metrics().model(MODEL), times)
-    for number in range(4):
-        batcher.submit(Ticket(b"%d" % number, item(number), clock.now(), 9e9, 9e9))
-    forecast = Forecast(replicas, {MODEL: line}, clock)
-    assert forecast.clear_s(line, 10.0) == pytest.approx(0.030)
-    clock.advance(0.5)  # both are late, and may be done at any moment
-    assert forecast.clear_s(line, 10.0) == pytest.approx(0.020)
-    clock.advance(1.0)
-    replicas[1].busy_until = clock.now() + 0.01  # the other one is long overdue
-    assert forecast.clear_s(line, 10.0) == pytest.approx(0.050)
+        tickets.submit(Ticket(b"%d" % number, item(number), 0.0, 9e9, 9e9))
+    queue.turn(1.0, fair_s=0.0)
+    queue.used_s = 40.0
+    queue.turn(2.0, fair_s=40.5)  # it has waited since before this turn
+    assert queue.used_s == 40.0
+    queue.turn(3.0, fair_s=60.0)
+    assert queue.used_s == 59.0
+    tickets.take(tickets.shapes()[0].signature, 4, 3.0)
+    queue.turn(4.0, fair_s=70.0)  # nothing waits
+    assert queue.used_s == 70.0
+    queue.turn(5.0, fair_s=65.0)
+    assert queue.used_s == 70.0
 
 
 async def test_what_is_due_later_is_not_waited_for() -> None:

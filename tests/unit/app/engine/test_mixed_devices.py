@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.assignment import TRY_AFTER
-from app.engine.forecast import RESERVE
-from app.engine.replicas import ReplicaState
+from app.engine.admission.admission import RESERVE
+from app.engine.execution.replica import ReplicaState
+from app.engine.scheduling.timeline import TRY_AFTER
 from app.types import ModelId
 from tests.unit.app.engine.harness import item, value_of
 from tests.unit.app.engine.simulation import Seconds, Simulation, simulation

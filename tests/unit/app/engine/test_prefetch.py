@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.engine.policy import Ahead, BatchLimits, Decision, decide_ahead
+from app.engine.scheduling.batch_policy import Ahead, BatchLimits, Decision, decide_ahead
 from app.errors import DeviceLost, ReplicaError
 from app.types import Arrays, ModelId, Serving
 from tests.unit.app.engine.harness import (
@@ -271,46 +271,6 @@ async def test_a_slow_device_that_is_tried_is_not_given_more_beforehand() -> Non
     waits = sorted(each.done_at - each.at for each in s.asked if each.done_at is not None)
     assert len(waits) == 3000
     assert waits[-2 * len(slow.ran) - 1] < 0.02  # whoever was not tried with
-
-
-async def test_what_the_second_batch_is_expected_to_take_counts_from_the_end_of_the_first() -> None:
-    s = one(PREPARE_S)
-    s.replicas[0].around_s = 1.0  # the first takes longer than anybody foresaw
-    for _ in range(8):
-        s.ask("m")
-    await s.run(0.001)
-    s.replicas[0].around_s = 0.0
-    for _ in range(8):
-        s.ask("m")
-    await s.run(1.11)
-    replica = s.replicas[0]
-    assert replica.running == 1
-    ends = replica.ran[-1].ends
-    assert replica.busy_until == pytest.approx(ends, abs=0.03)
-
-
-async def test_what_two_batches_may_be_off_by_is_more_than_what_one_may() -> None:
-    batches = itertools.count()
-
-    def scattering(items: int) -> float:
-        return linear(items) * (1.2 if next(batches) % 2 else 0.8)
-
-    s = one(PREPARE_S, scattering)
-    replica = s.replicas[0]
-    assert replica.running_off_s == 0
-    for _ in range(80):
-        s.ask("m")
-    await s.run(0.4)  # five batches
-    assert replica.running == 2
-    both_s, newest_s = replica.running_off_s, replica.newest_off_s
-    assert newest_s > 0
-    assert 1.2 * newest_s < both_s < 2 * newest_s
-    await s.run(10.0)
-    assert replica.running_off_s == 0
-    s.ask("m")
-    await s.run(0.001)
-    assert replica.running == 1
-    assert replica.running_off_s == replica.newest_off_s > 0
 
 
 async def test_busy_seconds_are_those_of_the_clock_although_batches_overlap() -> None:

@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 
-from app.engine.batching import Batcher, Ticket
+from app.engine.scheduling.queue import Ticket, TicketQueue
 from app.types import Array, Item
 from tests.unit.app.engine.harness import MODEL, item, rig, turns, until, values
 
@@ -93,13 +93,13 @@ async def test_a_request_that_was_given_up_leaves_nothing_behind() -> None:
 
 
 def test_a_withdrawn_ticket_lets_go_of_its_item() -> None:
-    batcher = Batcher(10, 1000)
+    queue = TicketQueue(10, 1000)
     tickets = [Ticket(b"%d" % number, item(number), 0.0, 9.0, 9.0) for number in range(3)]
     for ticket in tickets:
-        batcher.submit(ticket)
+        queue.submit(ticket)
     arrays = [weakref.ref(ticket.item.arrays["x"]) for ticket in tickets]
-    batcher.withdraw(tickets[1])
-    batcher.withdraw(tickets[1])  # nobody waits for it any more: no trouble
+    queue.withdraw(tickets[1])
+    queue.withdraw(tickets[1])  # nobody waits for it any more: no trouble
     assert [array() is None for array in arrays] == [False, True, False]
-    assert (batcher.waiting, batcher.waiting_bytes) == (2, 8)
-    assert len(batcher.cut(batcher.lanes()[0].signature, 10, 0.0)[0]) == 2
+    assert (queue.waiting, queue.waiting_bytes) == (2, 8)
+    assert len(queue.take(queue.shapes()[0].signature, 10, 0.0)[0]) == 2

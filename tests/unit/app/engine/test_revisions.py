@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.engine.line import LineLimits
-from app.engine.policy import BatchLimits
+from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.scheduling.model_queue import ModelLimits
 from app.types import Serving
 from tests.unit.app.engine.harness import CONTRACT, FAR, MODEL, item, rig, turns, until
 
@@ -25,7 +25,7 @@ async def test_callers_of_both_that_share_an_item_and_leave_cost_nobody_anything
         await until(lambda: len(r.backend.batches) == 1)
         old = r.engine.submit(MODEL, [item(7)], r.clock.now() + FAR)  # waits behind that
         r.replicas[0].models[ANEW] = Serving(())
-        limits = LineLimits(BatchLimits(1, 0.0), 100, 10**9)
+        limits = ModelLimits(BatchLimits(1, 0.0), 100, 10**9)
         r.engine.publish(ANEW, "digest:fake", CONTRACT, {}, limits)
         deadline = r.clock.now() + (FAR / 2 if sooner else 2 * FAR)
         new = r.engine.submit(ANEW, [item(7)], deadline)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.engine.clock import ManualClock, Timer
 from app.engine.singleflight import Waiter
-from app.engine.waiting import COMPACT_ABOVE, OpenWaiters
+from app.engine.waiters import COMPACT_ABOVE, OpenWaiters
 from app.errors import DeadlineExceeded, ShuttingDown
 from app.types import Array
 from tests.unit.app.engine.harness import rig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from app.engine.admission.rejection_cache import HOLDS_S, Rejection
 from app.engine.clock import ManualClock
-from app.engine.refusal import HOLDS_S, Refusal
 from app.errors import Overloaded
 from tests.unit.app.engine.harness import Rig, rig, turns, until, values
 
@@ -13,8 +13,8 @@ NOW, LEFT, DUE = 100.0, 0.5, 100.6
 TEN_MS = {size: 0.010 * size for size in (1, 2, 4, 8)}
 
 
-def refusal(left_s: float = LEFT) -> Refusal:
-    return Refusal(NOW, left_s, DUE, waiting=8, running=2, clear_at=NOW + 0.7, message="no")
+def refusal(left_s: float = LEFT) -> Rejection:
+    return Rejection(NOW, left_s, DUE, waiting=8, running=2, clear_at=NOW + 0.7, message="no")
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,16 @@ async def test_who_comes_a_moment_later_hears_the_same_and_the_true_time() -> No
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         await full(r)
         assert isinstance(r.clock, ManualClock)
-        with pytest.raises(Overloaded, match=" 66 ms: 5 items wait"):
+        with pytest.raises(Overloaded, match=" 66 ms deadline: 5 items are queued"):
             await r.ask(10, within=0.0658)
         r.clock.advance(0.0005)
-        with pytest.raises(Overloaded, match=" 66 ms: 5 items wait") as refused:  # not 65: it held
+        with pytest.raises(
+            Overloaded, match=" 66 ms deadline: 5 items are queued"
+        ) as refused:  # not 65: it held
             await r.ask(11, within=0.0654)
         assert refused.value.retry_after_s == pytest.approx(0.0595)
         r.clock.advance(0.001)
-        with pytest.raises(Overloaded, match=" 64 ms: 5 items wait") as refused:
+        with pytest.raises(Overloaded, match=" 64 ms deadline: 5 items are queued") as refused:
             await r.ask(12, within=0.0644)
         assert refused.value.retry_after_s == pytest.approx(0.0585)
         r.backend.gate.set()

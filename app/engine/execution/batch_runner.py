@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from app.backends.base import Backend, Launched, LaunchingBackend
-from app.engine.complaints import in_short
-from app.engine.threads import Later
+from app.engine.execution.complaints import in_short
+from app.engine.execution.replica_thread import Later
 from app.errors import BackendFailed, ModelError, NonFiniteOutput, OutOfMemory, ReplicaError
 from app.types import (
     NO_DEVICE_TIMES,

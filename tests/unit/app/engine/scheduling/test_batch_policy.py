@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.policy import Arrivals, BatchLimits, Decision, decide
+from app.engine.scheduling.batch_policy import Arrivals, BatchLimits, Decision, decide
 
 GREEDY = BatchLimits(max_batch_size=8, batch_wait_s=0.0)
 PATIENT = BatchLimits(max_batch_size=8, batch_wait_s=1.0)
@@ -54,7 +54,7 @@ def test_decide(
         (3, 0.0, 2, GATHERING, Arrivals(3, 0.0), NEXT_TURN),
         (3, 0.0, 2, GATHERING, Arrivals(0, 0.0), Decision(2)),
         (3, 0.0, 0, GATHERING, Arrivals(3, 0.0), Decision(0)),  # nobody to run it
-        (0, 0.0, 1, GATHERING, Arrivals(3, 0.0), Decision(0)),  # of another lane
+        (0, 0.0, 1, GATHERING, Arrivals(3, 0.0), Decision(0)),  # of another shape
         (3, 0.0, 1, GREEDY, Arrivals(3, 0.0), Decision(3)),  # gather_s is 0: as before
         (3, 0.25, 1, BOTH, Arrivals(3, 0.0), Decision(0, again_in_s=0.75)),
         (3, 1.0, 1, BOTH, Arrivals(1, 0.25), NEXT_TURN),

@@ -12,8 +12,8 @@ import pytest
 
 from app.backends.base import Backend, Between
 from app.backends.fake import FakeBackend
-from app.engine.proving import NICENESS
-from app.engine.replicas import Replica, ReplicaState
+from app.engine.execution.proving import NICENESS
+from app.engine.execution.replica import Replica, ReplicaState
 from app.errors import ReplicaError, ReplicaHangs
 from app.types import Device, ModelId
 from tests.unit.app.engine.harness import until

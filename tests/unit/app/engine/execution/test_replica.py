@@ -13,7 +13,7 @@ import pytest
 
 from app.backends.base import Backend, Between
 from app.backends.fake import FakeBackend
-from app.engine.replicas import Replica, ReplicaState
+from app.engine.execution.replica import Replica, ReplicaState
 from app.errors import ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import until

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.engine.batching import Ticket
-from app.engine.line import Line
-from app.engine.replicas import Replica
+from app.engine.execution.replica import Replica
+from app.engine.scheduling.model_queue import ModelQueue
+from app.engine.scheduling.queue import Ticket
 
 
 class Took(NamedTuple):
@@ -29,35 +29,32 @@ class Batch:
     """One that was handed to a replica.
 
     Attributes:
-        line: whose it is.
+        queue: whose it is.
         replica: who runs it.
         tickets: what it is made of.
         started: when it was handed over.
         expected_s: what it was expected to take.
-        left_at: when its replica had been left idle last.
         prefetched: whether its replica had another one to end first.
         undisturbed: nothing was loaded in its replica's thread.
-        pressed: more waited.
     """
 
-    line: Line
+    queue: ModelQueue
     replica: Replica
     tickets: list[Ticket]
     started: float
     expected_s: float
-    left_at: float
     prefetched: bool
     undisturbed: bool
-    pressed: bool
 
-    def took(self, ended: float, compute_s: float) -> Took:
-        """What it took; asked before its replica is said to be free since then.
+    def took(self, ended: float, compute_s: float, free_since: float, left_at: float) -> Took:
+        """What it took.
 
         Args:
             ended: when the event loop heard of its end.
             compute_s: in the model.
+            free_since: when the batch before it ended on its replica.
+            left_at: when its replica was last left idle on purpose.
         """
-        free_since = self.replica.free_since
         if self.prefetched:  # the one before it has ended meanwhile
             began = owed_since = max(self.started, free_since)
         elif not self.undisturbed:
@@ -66,7 +63,7 @@ class Batch:
             began = owed_since = self.started
             if not self.tickets[0].moved:
                 # From where it could have begun: what keeps a batch from its device counts too.
-                ready_at = self.tickets[0].enqueued_at + self.line.limits.batch_wait_s
-                owed_since = min(began, max(free_since, self.left_at, ready_at))
+                ready_at = self.tickets[0].enqueued_at + self.queue.limits.batch_wait_s
+                owed_since = min(began, max(free_since, left_at, ready_at))
         seconds = max(compute_s, ended - owed_since)
         return Took(began, seconds, seconds - compute_s)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine.complaints import BURST, MOST_CHARACTERS, MOST_NAMED, Complaints, in_short
+from app.engine.execution.complaints import BURST, MOST_CHARACTERS, MOST_NAMED, Complaints, in_short
 from app.errors import ModelError
 from tests.unit.app.engine.harness import MODEL, POISON, Rig, fail_on_poison, item, rig, values
 
@@ -27,19 +27,19 @@ async def test_the_requests_of_the_items_that_failed_are_named() -> None:
             await asyncio.gather(
                 ask(r, b"one", 1, POISON), ask(r, b"two", 2), ask(r, b"three", 3, POISON)
             )
-    (line,) = logs
-    assert (line["event"], line["model"], line["items"]) == ("model_failed", str(MODEL), 1)
-    assert (line["requests"], line["request_ids"]) == (2, ["one", "three"])
-    assert line["first"] == "poisoned"
+    (queue,) = logs
+    assert (queue["event"], queue["model"], queue["items"]) == ("model_failed", str(MODEL), 1)
+    assert (queue["requests"], queue["request_ids"]) == (2, ["one", "three"])
+    assert queue["first"] == "poisoned"
 
 
 async def test_of_many_requests_the_first_are_named_and_all_are_counted() -> None:
     async with rig(scripts=(fail_on_poison,)) as r:
         with capture_logs() as logs:
             await asyncio.gather(*(ask(r, b"%d" % number, POISON) for number in range(17)))
-    (line,) = logs
-    assert line["requests"] == 17
-    assert line["request_ids"] == [str(number) for number in range(MOST_NAMED)]
+    (queue,) = logs
+    assert queue["requests"] == 17
+    assert queue["request_ids"] == [str(number) for number in range(MOST_NAMED)]
 
 
 async def test_a_caller_that_left_is_not_named() -> None:
@@ -47,7 +47,7 @@ async def test_a_caller_that_left_is_not_named() -> None:
         with capture_logs() as logs:
             r.engine.submit(MODEL, [item(POISON)], 1e9, label=b"gone").abandon()
             await ask(r, b"here", POISON)
-    assert [line["request_ids"] for line in logs] == [["here"]]
+    assert [queue["request_ids"] for queue in logs] == [["here"]]
 
 
 def test_bad_items_without_end_are_a_line_a_second() -> None:

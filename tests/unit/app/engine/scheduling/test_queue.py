@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.engine.batching import Batcher, Ticket, TicketState
+from app.engine.scheduling.queue import Ticket, TicketQueue, TicketState
 from tests.unit.app.engine.harness import item
 
 LIMIT_ITEMS, LIMIT_BYTES = 20, 200
@@ -14,12 +14,12 @@ NUMBERS = st.integers(1, 4)  # of an item: four bytes each
 
 
 class Queue(RuleBasedStateMachine):
-    """Whatever is done to a queue, beside what its tickets themselves say."""
+    """Whatever is done to a queue, held against what its tickets themselves say."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.batcher = Batcher(LIMIT_ITEMS, LIMIT_BYTES)
+        self.queue = TicketQueue(LIMIT_ITEMS, LIMIT_BYTES)
         self.tickets: list[Ticket] = []
         self.running: list[Ticket] = []
 
@@ -30,34 +30,34 @@ class Queue(RuleBasedStateMachine):
     @rule(size=NUMBERS, within=st.floats(0.5, 20))
     def submit(self, size: int, within: float) -> None:
         made = item(1.0, size)
-        if self.batcher.room >= 1 and self.batcher.room_bytes >= made.nbytes:
+        if self.queue.room >= 1 and self.queue.room_bytes >= made.nbytes:
             due = self.now + within
             ticket = Ticket(b"%d" % len(self.tickets), made, self.now, due, due)
             self.tickets.append(ticket)
-            self.batcher.submit(ticket)
+            self.queue.submit(ticket)
 
     @rule(data=st.data())
     @precondition(lambda self: self.waiting)
     def withdraw(self, data: st.DataObject) -> None:
-        self.batcher.withdraw(data.draw(st.sampled_from(self.waiting)))
+        self.queue.withdraw(data.draw(st.sampled_from(self.waiting)))
 
     @rule(data=st.data(), within=st.floats(0.5, 20))
     @precondition(lambda self: self.waiting)
     def retime(self, data: st.DataObject, within: float) -> None:
-        self.batcher.retime(data.draw(st.sampled_from(self.waiting)), self.now + within)
+        self.queue.retime(data.draw(st.sampled_from(self.waiting)), self.now + within)
 
     @rule(data=st.data(), size=st.integers(1, 6))
     @precondition(lambda self: self.waiting)
-    def cut(self, data: st.DataObject, size: int) -> None:
-        lane = data.draw(st.sampled_from(self.batcher.lanes()))
-        batch, expired = self.batcher.cut(lane.signature, size, self.now)
+    def take(self, data: st.DataObject, size: int) -> None:
+        shape = data.draw(st.sampled_from(self.queue.shapes()))
+        batch, expired = self.queue.take(shape.signature, size, self.now)
         assert len(batch) <= size
         assert all(each.expires_at <= self.now for each in expired)
         self.running += batch
 
     @rule()
     def put_back(self) -> None:
-        self.batcher.put_back([each for each in self.running if not each.moved])
+        self.queue.put_back([each for each in self.running if not each.moved])
         self.running = []
 
     @rule(seconds=st.floats(0, 10))
@@ -68,17 +68,17 @@ class Queue(RuleBasedStateMachine):
     def the_sums_are_those_of_what_waits(self) -> None:
         waiting = self.waiting
         nbytes = sum(each.item.nbytes for each in waiting)
-        assert (self.batcher.waiting, self.batcher.waiting_bytes) == (len(waiting), nbytes)
-        assert self.batcher.room == max(0, LIMIT_ITEMS - len(waiting))
-        assert self.batcher.room_bytes == max(0, LIMIT_BYTES - nbytes)
-        lanes = self.batcher.lanes()
-        assert {each.signature for each in lanes} == {each.item.signature for each in waiting}
+        assert (self.queue.waiting, self.queue.waiting_bytes) == (len(waiting), nbytes)
+        assert self.queue.room == max(0, LIMIT_ITEMS - len(waiting))
+        assert self.queue.room_bytes == max(0, LIMIT_BYTES - nbytes)
+        shapes = self.queue.shapes()
+        assert {each.signature for each in shapes} == {each.item.signature for each in waiting}
 
     def teardown(self) -> None:
-        while self.batcher.waiting:
-            for lane in self.batcher.lanes():
-                self.batcher.cut(lane.signature, 100, self.now)
-        assert (self.batcher.waiting, self.batcher.waiting_bytes) == (0, 0)
+        while self.queue.waiting:
+            for shape in self.queue.shapes():
+                self.queue.take(shape.signature, 100, self.now)
+        assert (self.queue.waiting, self.queue.waiting_bytes) == (0, 0)
         assert self.waiting == []
 
 

@@ -10,7 +10,7 @@ from app.engine.clock import Clock
 IDLE_S = 0.001  # after so long without work the event loop has waited for a request
 
 
-class ReadingLag:
+class ReadLag:
     """Looks at the turns of the event loop, on the event loop.
 
     All that is read in a turn was there when the loop looked, and some of it came when the loop had

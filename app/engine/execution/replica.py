@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from app.backends.base import Backend, Between, close_safely
-from app.engine.handover import Handover, in_thread, unless_done
-from app.engine.proving import ProvingThread, call_in
-from app.engine.threads import Begun, Job, Later, ReplicaThread
+from app.engine.execution.handover import Handover, in_thread, unless_done
+from app.engine.execution.proving import ProvingThread, call_in
+from app.engine.execution.replica_thread import Begun, Job, Later, ReplicaThread
 from app.errors import DeviceLost, ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
 
 T = TypeVar("T")
-OVERDUE_S = 1.0  # a batch that is late by so much and a full batch may never come
 LOAD_LIMIT_S = 900.0  # a load, which is no step of a thread that is watched, hangs after it
 
 # Proves a loaded backend: warms it, replays examples.
@@ -53,11 +52,6 @@ class Replica:
 
     Attributes:
         busy: whether it runs a batch, or two.
-        busy_until: when all of that is expected to be done; whoever starts one says so.
-        free_since: when the last one was done; likewise.
-        newest_s: what the batch that was started last is expected to take; likewise.
-        newest_off_s: how far that may be from the truth, its mean deviation; likewise.
-        busy_off_s: the same of `busy_until`.
         given_up: how many of its threads have hung.
         proving: the thread in which a model that is being installed proves itself; None: there is
             none.
@@ -70,8 +64,6 @@ class Replica:
         self.device = device
         self.state = ReplicaState.READY
         self.busy = False
-        self.busy_until = self.free_since = self.newest_s = 0.0
-        self.newest_off_s = self.busy_off_s = 0.0
         self.models: dict[ModelId, Serving] = {}
         self._begin = begin
         self._thread = ReplicaThread(f"replica-{name}", begin)
@@ -107,23 +99,6 @@ class Replica:
             and self.models[model].prefetches
             and not self.is_called
         )
-
-    def running_s(self, now: float) -> float:
-        """Seconds until it has done what it runs, as far as one can tell."""
-        return max(0.0, self.busy_until - now) if self.busy else 0.0
-
-    @property
-    def running_off_s(self) -> float:
-        """How far that may be from the truth."""
-        return self.busy_off_s if self.busy else 0.0
-
-    def overdue_at(self, full_s: float) -> float:
-        """When its batch is so late that it may never come; a full one takes `full_s`."""
-        return self.busy_until + OVERDUE_S + full_s
-
-    def is_overdue(self, now: float, full_s: float) -> bool:
-        """Whether that moment has passed."""
-        return self.busy and self.overdue_at(full_s) < now
 
     @property
     def running(self) -> int:

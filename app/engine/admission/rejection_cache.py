@@ -6,7 +6,7 @@ HOLDS_S = 0.001  # and no longer than a hundredth of the time that was left
 HOLDS_SHARE = 0.01  # so much of it is not looked at either
 
 
-class Refusal:
+class Rejection:
     """Says no again where nothing has become better since. On the event loop.
 
     To foresee costs as much as all else that the engine does for a request that it refuses. What

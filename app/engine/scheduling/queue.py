@@ -1,4 +1,4 @@
-"""The queue of one model: tickets wait, in lanes of equal signature, until a batch is cut."""
+"""The queue of one model: tickets wait, in shapes of equal signature, until a batch is cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from app.types import Array, Item, Signature
 
-COMPACT_ABOVE = 64  # withdrawn tickets that a lane may hold on to before it is swept
+COMPACT_ABOVE = 64  # withdrawn tickets that a shape may hold on to before it is swept
 NO_ITEM = Item({}, ())  # what a withdrawn ticket has: its own would count for nobody
 
 
@@ -66,11 +66,11 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _ShapeQueue:
     """Tickets that can share a batch.
 
     As long as deadlines come in order, which one timeout for all makes them, the tickets stand in
-    order of age and of deadline at once. Where they do not, the lane is sorted by deadline when it
+    order of age and of deadline at once. Where they do not, the shape is sorted by deadline when it
     is cut, and its oldest ticket has to be looked for.
     """
 
@@ -107,8 +107,8 @@ class _Lane:
         self.by_due, self.by_age = True, False
 
 
-class LaneView(NamedTuple):
-    """What the policy may know of a lane.
+class ShapeView(NamedTuple):
+    """What the policy may know of a shape.
 
     Attributes:
         due_at: of the ticket that is due first.
@@ -122,10 +122,10 @@ class LaneView(NamedTuple):
     allowed_s: float
 
 
-class Batcher:
-    """Bounded, in lanes; owned by the event loop.
+class TicketQueue:
+    """Bounded, in shapes; owned by the event loop.
 
-    A ticket that is withdrawn stops counting at once and is taken out when its lane is cut.
+    A ticket that is withdrawn stops counting at once and is taken out when its shape is cut.
 
     Args:
         limit_items: how many may wait.
@@ -139,7 +139,7 @@ class Batcher:
         self.submitted = 0
         self.limit_items = limit_items
         self.limit_bytes = limit_bytes
-        self._lanes: dict[Signature, _Lane] = {}
+        self._shapes: dict[Signature, _ShapeQueue] = {}
         self._waiting = 0
         self._waiting_bytes = 0
 
@@ -165,35 +165,35 @@ class Batcher:
 
     def submit(self, ticket: Ticket) -> None:
         """Queue a ticket; the caller has looked at `room` and `room_bytes`."""
-        lane = self._lane_of(ticket)
-        if lane.tickets and ticket.due_at < lane.tickets[-1].due_at:
-            lane.by_due = False
-        lane.tickets.append(ticket)
+        shape = self._shape_of(ticket)
+        if shape.tickets and ticket.due_at < shape.tickets[-1].due_at:
+            shape.by_due = False
+        shape.tickets.append(ticket)
         self.submitted += 1
-        self._count(lane, +1)
+        self._count(shape, +1)
 
     def put_back(self, tickets: Sequence[Ticket]) -> None:
         """Queue accepted tickets again, once, ahead of the others and whatever the limits."""
         for ticket in reversed(tickets):
             ticket.state, ticket.moved = TicketState.WAITING, True
-            lane = self._lane_of(ticket)
-            if lane.tickets and lane.tickets[0].due_at < ticket.due_at:
-                lane.by_due = False
-            if lane.tickets and lane.tickets[0].enqueued_at < ticket.enqueued_at:
-                lane.by_age = False
-            lane.tickets.appendleft(ticket)
-            self._count(lane, +1)
+            shape = self._shape_of(ticket)
+            if shape.tickets and shape.tickets[0].due_at < ticket.due_at:
+                shape.by_due = False
+            if shape.tickets and shape.tickets[0].enqueued_at < ticket.enqueued_at:
+                shape.by_age = False
+            shape.tickets.appendleft(ticket)
+            self._count(shape, +1)
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take a waiting ticket out: nobody waits for it any more."""
         if ticket.state is TicketState.WAITING:
             ticket.state = TicketState.DONE
-            lane = self._lanes[ticket.item.signature]
-            self._count(lane, -1)
-            self._forget_if_empty(ticket.item.signature, lane)
+            shape = self._shapes[ticket.item.signature]
+            self._count(shape, -1)
+            self._forget_if_empty(ticket.item.signature, shape)
             ticket.item = NO_ITEM
-            if len(lane.tickets) > 2 * lane.waiting + COMPACT_ABOVE:  # callers that come and go
-                lane.tickets = deque(t for t in lane.tickets if t.state is TicketState.WAITING)
+            if len(shape.tickets) > 2 * shape.waiting + COMPACT_ABOVE:  # callers that come and go
+                shape.tickets = deque(t for t in shape.tickets if t.state is TicketState.WAITING)
 
     def retime(self, ticket: Ticket, deadline: float) -> None:
         """Somebody with this deadline waits for the ticket too."""
@@ -201,47 +201,49 @@ class Batcher:
         if deadline < ticket.due_at:
             ticket.due_at = deadline
             if ticket.state is TicketState.WAITING:
-                self._lanes[ticket.item.signature].by_due = False
+                self._shapes[ticket.item.signature].by_due = False
 
-    def lanes(self) -> list[LaneView]:
+    def shapes(self) -> list[ShapeView]:
         """What waits, per signature."""
         views = []
-        for signature, lane in self._lanes.items():
-            if not lane.by_due:
-                lane.sort()
-            oldest_at = lane.oldest_at()
-            first = lane.tickets[0]
+        for signature, shape in self._shapes.items():
+            if not shape.by_due:
+                shape.sort()
+            oldest_at = shape.oldest_at()
+            first = shape.tickets[0]
             allowed_s = first.due_at - first.enqueued_at
-            views.append(LaneView(signature, lane.waiting, oldest_at, first.due_at, allowed_s))
+            views.append(ShapeView(signature, shape.waiting, oldest_at, first.due_at, allowed_s))
         return views
 
     @property
-    def shapes(self) -> int:
+    def shape_count(self) -> int:
         """How many signatures wait: these cannot share batches."""
-        return len(self._lanes)
+        return len(self._shapes)
 
     def waiting_by_shape(self) -> list[int]:
         """Tickets that wait, of each signature."""
-        return [lane.waiting for lane in self._lanes.values()]
+        return [shape.waiting for shape in self._shapes.values()]
 
     def ahead(self, deadline: float) -> list[int]:
         """Those of them that are due no later: done before one of that deadline."""
-        return [lane.ahead(deadline) for lane in self._lanes.values()]
+        return [shape.ahead(deadline) for shape in self._shapes.values()]
 
-    def cut(self, signature: Signature, size: int, now: float) -> tuple[list[Ticket], list[Ticket]]:
+    def take(
+        self, signature: Signature, size: int, now: float
+    ) -> tuple[list[Ticket], list[Ticket]]:
         """Take up to `size` tickets for a batch, the earliest due first.
 
         Returns:
             (the batch, now RUNNING; those found expired on the way, now DONE). What was withdrawn
             is dropped here too: neither costs any compute.
         """
-        lane = self._lanes[signature]
-        if not lane.by_due:
-            lane.sort()
+        shape = self._shapes[signature]
+        if not shape.by_due:
+            shape.sort()
         batch: list[Ticket] = []
         expired: list[Ticket] = []
-        while lane.tickets and len(batch) < size:
-            ticket = lane.tickets.popleft()
+        while shape.tickets and len(batch) < size:
+            ticket = shape.tickets.popleft()
             if ticket.state is not TicketState.WAITING:
                 continue
             if ticket.expires_at <= now:
@@ -250,24 +252,24 @@ class Batcher:
             else:
                 ticket.state = TicketState.RUNNING
                 batch.append(ticket)
-        self._count(lane, -len(batch) - len(expired))
-        self._forget_if_empty(signature, lane)
+        self._count(shape, -len(batch) - len(expired))
+        self._forget_if_empty(signature, shape)
         return batch, expired
 
-    def _lane_of(self, ticket: Ticket) -> _Lane:
-        lane = self._lanes.get(ticket.item.signature)
-        if lane is None:
-            lane = self._lanes[ticket.item.signature] = _Lane(ticket.item.nbytes)
-        return lane
+    def _shape_of(self, ticket: Ticket) -> _ShapeQueue:
+        shape = self._shapes.get(ticket.item.signature)
+        if shape is None:
+            shape = self._shapes[ticket.item.signature] = _ShapeQueue(ticket.item.nbytes)
+        return shape
 
-    def _count(self, lane: _Lane, change: int) -> None:
-        lane.waiting += change
+    def _count(self, shape: _ShapeQueue, change: int) -> None:
+        shape.waiting += change
         self._waiting += change
-        self._waiting_bytes += change * lane.item_bytes
+        self._waiting_bytes += change * shape.item_bytes
 
-    def _forget_if_empty(self, signature: Signature, lane: _Lane) -> None:
-        if lane.waiting == 0:
-            del self._lanes[signature]
+    def _forget_if_empty(self, signature: Signature, shape: _ShapeQueue) -> None:
+        if shape.waiting == 0:
+            del self._shapes[signature]
 
 
 def on_its_own(item: Item) -> Item:

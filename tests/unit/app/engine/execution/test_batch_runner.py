@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.backends.fake import FakeBackend
-from app.engine.isolation import SHARED_ROW_BYTES, Contract, run_batch
+from app.engine.execution.batch_runner import SHARED_ROW_BYTES, Contract, run_batch
 from app.errors import ModelError, ReplicaError
 from app.types import Array, Arrays, Item, Outcome
 from tests.unit.app.engine.harness import item, replay, value_of

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from app.backends.base import Backend, Between, close_safely
-from app.engine.handover import tell, unless_done
-from app.engine.threads import Job, ReplicaThread
+from app.engine.execution.handover import tell, unless_done
+from app.engine.execution.replica_thread import Job, ReplicaThread
 from app.errors import ReplicaError
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Which requests are let in: decided at once and as a whole."""

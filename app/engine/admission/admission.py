@@ -1,0 +1,126 @@
+"""Who is let into the queue: decided at once and as a whole, before anything has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from app.engine.admission.rejection_cache import Rejection
+from app.engine.clock import Clock
+from app.engine.scheduling.model_queue import ModelQueue
+from app.engine.scheduling.timeline import Timeline
+from app.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
+from app.types import Item, ModelId
+
+# Of the time allowed: for the ways from the caller and back, which the server cannot see, and for
+# what slows down all batches at once.
+RESERVE = 0.06
+
+
+class Admission:
+    """Refuses what does not fit into the queue, and what would be answered too late.
+
+    Args:
+        timeline: says when something would be answered.
+        clock: the engine's.
+    """
+
+    def __init__(self, timeline: Timeline, clock: Clock) -> None:
+        self._timeline = timeline
+        self._clock = clock
+        self._rejections: dict[ModelId, Rejection] = {}  # the newest, of one item that was too late
+
+    def forget(self, model: ModelId) -> None:
+        """The model is no longer served."""
+        self._rejections.pop(model, None)
+
+    def admit(
+        self, queue: ModelQueue, fresh: Collection[Item], deadline: float, lag_s: float = 0.0
+    ) -> None:
+        """Return if a request may go on.
+
+        Args:
+            queue: its model's.
+            fresh: its items that would have to be queued.
+            deadline: of them all.
+            lag_s: what `ReadLag` said when the request was read.
+
+        Raises:
+            DeadlineExceeded, Overloaded, PayloadTooLarge: it may not.
+        """
+        allowed_s = deadline - self._clock.now()
+        if allowed_s <= 0:
+            raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
+        if fresh:
+            self._check_room(queue, fresh, allowed_s)
+            shapes = 1 if len(fresh) == 1 else len({item.signature for item in fresh})
+            self.foresee(queue, len(fresh), deadline, lag_s, shapes)
+
+    def foresee(
+        self, queue: ModelQueue, fresh: int, deadline: float, lag_s: float, shapes: int = 1
+    ) -> None:
+        """Return if so many items would be answered by their deadline, as far as one can tell.
+
+        Args:
+            queue: their model's.
+            fresh: how many.
+            deadline: of them all.
+            lag_s: what `ReadLag` said when the request was read.
+            shapes: how many signatures they have.
+
+        Raises:
+            Overloaded: they would not.
+        """
+        now = self._clock.now()
+        allowed_s = deadline - now
+        left_s = allowed_s * (1 - RESERVE) - lag_s
+        waiting = queue.tickets.waiting
+        known = self._rejections.get(queue.model)
+        if known and waiting and known.holds(now, left_s, deadline, waiting, queue.running):
+            raise Overloaded(known.message, retry_after_s=max(0.0, known.clear_at - now))
+        if self._timeline.eta_s(queue, fresh, deadline, shapes) <= left_s:
+            return
+        clear_s = self._timeline.clear_s(queue, allowed_s)
+        message = (
+            f"cannot meet the {allowed_s * 1000:.0f} ms deadline: {waiting} items are queued; try "
+            "again later, allow more time or ask another server"
+        )
+        if fresh == 1:
+            self._rejections[queue.model] = Rejection(
+                now,
+                left_s,
+                deadline,
+                waiting=waiting,
+                running=queue.running,
+                clear_at=now + clear_s,
+                message=message,
+            )
+        raise Overloaded(message, retry_after_s=clear_s)
+
+    def _check_room(self, queue: ModelQueue, fresh: Collection[Item], allowed_s: float) -> None:
+        """Refuse what the queue cannot hold now, or never could."""
+        tickets, nbytes = queue.tickets, 0
+        for item in fresh:
+            nbytes += item.nbytes
+        if len(fresh) > tickets.limit_items:
+            raise PayloadTooLarge(
+                f"{len(fresh)} different items in one request, the queue holds "
+                f"{tickets.limit_items}; split it"
+            )
+        if nbytes > tickets.limit_bytes:
+            raise PayloadTooLarge(
+                f"the different items of one request take {nbytes} bytes, the queue holds "
+                f"{tickets.limit_bytes}; split it, or send smaller items"
+            )
+        if len(fresh) > tickets.room:
+            raise Overloaded(
+                f"{tickets.waiting} items wait and {len(fresh)} more do not fit "
+                f"(limit {tickets.limit_items}); try again later or send fewer at once",
+                retry_after_s=self._timeline.clear_s(queue, allowed_s),
+            )
+        if nbytes > tickets.room_bytes:
+            raise Overloaded(
+                f"{tickets.waiting} items of {tickets.waiting_bytes} bytes wait and {nbytes} bytes "
+                f"more do not fit (limit {tickets.limit_bytes}); try again later or send fewer at "
+                "once",
+                retry_after_s=self._timeline.clear_s(queue, allowed_s),
+            )

@@ -1,0 +1,1 @@
+"""Replicas and their threads, and how a batch runs in one."""

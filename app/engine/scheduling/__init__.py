@@ -1,0 +1,1 @@
+"""When a batch is formed, how large, and on which replica."""

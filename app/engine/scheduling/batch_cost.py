@@ -1,0 +1,222 @@
+"""The cost model: a batch takes its warm-up time, times one drift factor, plus one overhead."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from app.engine.scheduling.batch_policy import Ahead
+
+WEIGHT = 0.2  # of the newest batch in a running mean
+SCATTER_WEIGHT = 0.05  # of the newest batch in the deviation: one outlier says less about it
+OUTLIER = 5.0  # times the estimate; one batch counts as that much longer or shorter at most
+LEAST_S = 1e-9  # no batch takes no time at all
+NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
+HASTE = 0.5  # a batch that takes all the time allowed is worth half as much as one that takes none
+HARDLY_LONGER = 1.25  # times a batch of one: that much is acceptable where nothing meets a deadline
+EFFICIENT = 0.9  # of the best throughput: a batch that reaches it is worth preparing
+TURN_S = 0.0005  # that the event loop and the thread may take to turn to a batch
+GROW_AFTER_S = 60.0  # after running out of memory twice the size is tried again
+
+
+class RunningMean:
+    """Ignore isolated outliers; accept three in a row on one side as a shift.
+
+    Of those three the one nearest to the mean is accepted.
+
+    Args:
+        value: to begin with.
+    """
+
+    __slots__ = ("_outliers", "value")
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self._outliers: list[float] = []
+
+    def add(self, figure: float, least: float, most: float) -> None:
+        """Follow one more figure; outside of `least` to `most` it is an outlier."""
+        if least <= figure <= most:
+            self._outliers.clear()
+        else:
+            too_large = figure > most
+            if self._outliers and too_large is not (self._outliers[-1] > self.value):
+                self._outliers.clear()
+            self._outliers.append(figure)
+            if len(self._outliers) == 3:
+                self.value = min(self._outliers) if too_large else max(self._outliers)
+                self._outliers.clear()
+                return
+            figure = min(max(figure, least), most)
+        self.value += WEIGHT * (figure - self.value)
+
+
+class BatchCost:
+    """Seconds of a batch by its number of items, of one model on one replica.
+
+    Every batch corrects the estimates of all sizes. A single size that slows down alone is found
+    late. Owned by the event loop.
+
+    Args:
+        largest: items in one batch at most.
+        measured: items -> seconds, from warm-up; a size which it lacks is learned when it runs.
+
+    Attributes:
+        most: items in one batch at most at present: fewer than `largest` after running out of
+            memory.
+        deviation: of batches from what was expected, as a share of that: a running mean.
+        full_s: seconds of a batch of `most` items; 0 as long as nothing is known.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_drift",
+        "_grow_at",
+        "_items",
+        "_overhead",
+        "_prepared_s",
+        "_seconds",
+        "_table",
+        "deviation",
+        "full_s",
+        "largest",
+        "most",
+    )
+
+    def __init__(self, largest: int, measured: Mapping[int, float]) -> None:
+        self.largest = self.most = largest
+        self.deviation = 0.0
+        self._items = sorted(measured)
+        self._seconds = [max(LEAST_S, measured[items]) for items in self._items]
+        self._drift = RunningMean(1.0)
+        self._overhead = RunningMean(0.0)
+        self._batches = 0
+        self._prepared_s = 0.0
+        self._grow_at = 0.0
+        self._table: list[tuple[int, float]] = []
+        self.full_s = 0.0
+        self._changed()
+
+    def expected_s(self, items: int) -> float:
+        """Seconds of a batch of `items`; 0 as long as nothing is known."""
+        compute_s = self.compute_s(items)
+        return compute_s + self._overhead.value if compute_s > 0 else 0.0
+
+    def compute_s(self, items: int) -> float:
+        """Seconds of these which the model takes; 0 as long as nothing is known."""
+        return interpolated(self._items, self._seconds, items) * self._drift.value
+
+    def took(self, items: int, compute_s: float, overhead_s: float | None = None) -> None:
+        """Learn from a batch that has ended.
+
+        Args:
+            items: of it.
+            compute_s: that the model took.
+            overhead_s: that it took in addition, waiting for its thread and for the event loop;
+                None: unknown.
+        """
+        if self._is_new(items, compute_s):
+            self._changed()
+            return
+        expected_s, whole_s = self.compute_s(items), self.expected_s(items)
+        off_s, drift = compute_s - expected_s, self._drift.value
+        self._drift.add(drift * compute_s / expected_s, drift / OUTLIER, drift * OUTLIER)
+        self._drift.value = max(LEAST_S, self._drift.value)
+        if overhead_s is not None:
+            around_s = self._overhead.value
+            off_s += overhead_s - around_s
+            self._overhead.add(overhead_s, 0.0, around_s + (OUTLIER - 1) * whole_s)
+        self._batches += 1
+        weight = min(WEIGHT, max(SCATTER_WEIGHT, 1 / self._batches))
+        off = min(abs(off_s) / whole_s, OUTLIER - 1)
+        self.deviation += weight * (off - self.deviation)
+        self._changed()
+
+    def batch_size(self, allowed_s: float) -> int:
+        """Return the largest batch to form for requests which have `allowed_s` from the start.
+
+        It is as large as it may be, unless that takes an eighth of the time allowed or more. Then
+        only sizes that take half of it at most are considered, for a request may find another batch
+        running; or sizes that take hardly longer than one item, where overhead dominates. Of these
+        the best throughput wins, less a share (HASTE) for the time a batch takes.
+        """
+        if self.full_s * NO_PRESSURE <= max(0.0, allowed_s):
+            return self.most
+        seconds = self._by_size()
+        longest_s = max(allowed_s / 2, HARDLY_LONGER * seconds[0][1])
+        best, best_worth = 1, 0.0
+        for size, takes_s in seconds:
+            if takes_s > longest_s:
+                break
+            share = min(1.0, takes_s / allowed_s) if allowed_s > 0 else 1.0
+            worth = size / takes_s * (1 - HASTE * share)
+            if worth > best_worth:
+                best, best_worth = size, worth
+        return best
+
+    def ahead(self, size: int) -> Ahead:
+        """When to prepare a batch of at most `size` items while the device runs another one."""
+        seconds = [each for each in self._by_size() if each[0] <= size and each[1] > 0]
+        best = max((items / takes_s for items, takes_s in seconds), default=0.0)
+        efficient = (n for n, takes_s in seconds if n / takes_s >= EFFICIENT * best)
+        return Ahead(next(efficient, size), 2 * self._prepared_s + TURN_S)
+
+    def prepared(self, seconds: float) -> None:
+        """Learn how long it took to bring a batch to the device."""
+        self._prepared_s += WEIGHT * (seconds - self._prepared_s)
+
+    def out_of_memory(self, items: int, now: float) -> None:
+        """Form no batch larger than the next smaller bucket for a while: `items` did not fit."""
+        self.most = min(self.most, 1 << max(0, (items - 1).bit_length() - 1))
+        self._grow_at = now + GROW_AFTER_S
+        self._changed()
+
+    def turn(self, now: float) -> None:
+        """Let larger batches be tried again once time has passed: others may have freed memory."""
+        if self.most < self.largest and now >= self._grow_at:
+            self.most = min(2 * self.most, self.largest)
+            self._grow_at = now + GROW_AFTER_S
+            self._changed()
+
+    def _is_new(self, items: int, compute_s: float) -> bool:
+        """Add a size which warm-up did not measure, as if there had been the same drift."""
+        size = min(1 << (items - 1).bit_length(), max(self.largest, items))
+        at = bisect_left(self._items, size)
+        if 0 < at < len(self._items) or size in self._items:
+            return False
+        self._items.insert(at, size)
+        self._seconds.insert(at, max(LEAST_S, compute_s * size / items / self._drift.value))
+        return True
+
+    def _by_size(self) -> list[tuple[int, float]]:
+        """Powers of two below `most`, and `most`, ascending, with their seconds."""
+        if not self._table:
+            sizes = [1 << power for power in range((self.most - 1).bit_length())] + [self.most]
+            self._table = [(size, self.expected_s(size)) for size in sizes]
+        return self._table
+
+    def _changed(self) -> None:
+        self.full_s = self.expected_s(self.most)
+        self._table = []
+
+
+def interpolated(known: Sequence[int], seconds: Sequence[float], items: int) -> float:
+    """Seconds of a batch of `items`, from those of other sizes.
+
+    Linear between two sizes, in proportion beyond the largest, and constant below the smallest:
+    rather too long than too short.
+
+    Args:
+        known: sizes, ascending; without any it is 0.
+        seconds: of each.
+        items: of the batch.
+    """
+    if not known:
+        return 0.0
+    at = bisect_left(known, items)
+    if at == len(known):
+        return seconds[-1] * items / known[-1]
+    if at == 0 or known[at] == items:
+        return seconds[at]
+    share = (items - known[at - 1]) / (known[at] - known[at - 1])
+    return seconds[at - 1] + (seconds[at] - seconds[at - 1]) * share

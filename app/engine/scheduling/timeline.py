@@ -1,0 +1,319 @@
+"""When is each replica free? Dispatch, admission, Retry-After and the gauges all ask this."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from app.engine.clock import Clock
+from app.engine.execution.replica import Replica
+from app.engine.scheduling.batch_cost import BatchCost
+from app.engine.scheduling.completion import Part, Span, batches, completion
+from app.engine.scheduling.in_flight import Batch, Took
+from app.engine.scheduling.model_queue import ModelQueue
+from app.engine.scheduling.queue import ShapeView
+from app.types import ModelId
+
+OVERDUE_S = 1.0  # a batch that is late by this and by a full batch may never end
+# An idle replica stays idle where a busy one will be done with all that waits in this share of the
+# time it takes for one item.
+MUCH_SOONER = 0.5
+# A replica left idle as too slow still gets one item after idling for this many times what that is
+# estimated to take: otherwise a wrong estimate would never be corrected.
+TRY_AFTER = 20.0
+LATER_S = 1e-6  # after a moment, not at it
+
+
+class Assignment(NamedTuple):
+    """A replica, how many items it gets at most, and its share of the speed of all idle ones."""
+
+    replica: Replica
+    most: int
+    share: float
+
+
+class _Track:
+    """What one replica runs.
+
+    Attributes:
+        runs: expected seconds and mean deviation, in seconds, of its batches, the oldest first.
+        free_at: when all of them are expected to be done.
+        free_since: when the last one ended.
+        left_at: when it was last left idle although items waited.
+    """
+
+    __slots__ = ("free_at", "free_since", "left_at", "replica", "runs")
+
+    def __init__(self, replica: Replica, now: float) -> None:
+        self.replica = replica
+        self.runs: deque[tuple[float, float]] = deque()
+        self.free_at = self.free_since = self.left_at = now
+
+    def left_s(self, now: float) -> float:
+        return max(0.0, self.free_at - now) if self.runs else 0.0
+
+    def off_s(self) -> float:
+        return math.hypot(*[off_s for _, off_s in self.runs]) if self.runs else 0.0
+
+    def overdue_at(self, cost: BatchCost) -> float:
+        return self.free_at + OVERDUE_S + cost.full_s if self.runs else math.inf
+
+
+class Timeline:
+    """Owns what replicas run and when they will be free. On the event loop.
+
+    Args:
+        replicas: all of them.
+        clock: the engine's.
+
+    Attributes:
+        queues: the models that they serve; the dispatcher adds and removes them.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
+        self._tracks = {each.name: _Track(each, clock.now()) for each in replicas}
+        self.queues: dict[ModelId, ModelQueue] = {}
+        self._clock = clock
+
+    # What runs
+
+    def begin(self, batch: Batch) -> None:
+        """A replica has been handed a batch."""
+        track, now = self._tracks[batch.replica.name], batch.started
+        deviation = batch.queue.costs[batch.replica.name].deviation
+        track.free_at = max(now, track.free_at if track.runs else now) + batch.expected_s
+        track.runs.append((batch.expected_s, deviation * batch.expected_s))
+
+    def end(self, batch: Batch, compute_s: float) -> Took:
+        """Its oldest batch has ended; returns what that took.
+
+        Args:
+            batch: the one that `begin` was told of.
+            compute_s: that the model took.
+        """
+        track, now = self._tracks[batch.replica.name], self._clock.now()
+        track.runs.popleft()
+        took = batch.took(now, compute_s, track.free_since, track.left_at)
+        track.free_since = now
+        if track.runs:  # another one was prepared, and begins now
+            track.free_at = now + sum(expected_s for expected_s, _ in track.runs)
+        return took
+
+    def joined(self) -> None:
+        """A replica has become ready: what has waited till now did not wait for its device."""
+        for track in self._tracks.values():
+            if not track.runs:
+                track.free_since = self._clock.now()
+
+    # Which replica is next
+
+    def next_replica(
+        self, queue: ModelQueue, shape: ShapeView, free: Sequence[Replica]
+    ) -> tuple[Assignment | None, float | None]:
+        """Choose the quickest of the idle replicas, if it would do better than the busy ones.
+
+        Args:
+            queue: the model's.
+            shape: whose batch it is.
+            free: replicas that could begin it now; at least one.
+
+        Returns:
+            The replica, and where there is none the moment at which to ask again.
+        """
+        now = self._clock.now()
+        best: Assignment | None = None
+        speeds = best_speed = 0.0
+        again_at = math.inf
+        known, worth = True, 0
+        busy = self._busy(queue, now)
+        for replica in free:
+            cost, track = queue.costs[replica.name], self._tracks[replica.name]
+            one_s = cost.expected_s(1)
+            if busy and one_s > 0 and self._is_too_slow(one_s, queue, shape, busy, now):
+                track.left_at = now
+                try_at = track.free_since + TRY_AFTER * one_s
+                if now >= try_at:
+                    return Assignment(replica, 1, 1.0), None
+                again_at = min(again_at, try_at, *(self._overdue_at(each, queue) for each in busy))
+                continue
+            worth += 1
+            size = cost.batch_size(shape.allowed_s)
+            items = min(size, shape.waiting)
+            seconds = cost.expected_s(items)
+            known = known and seconds > 0
+            speed = items / seconds if seconds > 0 else 0.0
+            speeds += speed
+            if best is None or speed > best_speed:
+                best, best_speed = Assignment(replica, size, 1.0), speed
+        if best is None:
+            return None, again_at
+        share = best_speed / speeds if known else 1 / worth
+        return (best if worth == 1 else best._replace(share=share)), None
+
+    def next_prefetcher(self, queue: ModelQueue, shape: ShapeView) -> Replica | None:
+        """The busy replica that would be done first with a batch of what waits.
+
+        None: it takes no batch while it runs one, and those that do would be done later.
+        """
+        now = self._clock.now()
+        best: Replica | None = None
+        best_s, takes = math.inf, False
+        for track in self._busy(queue, now):
+            cost = queue.costs[track.replica.name]
+            items = min(cost.batch_size(shape.allowed_s), shape.waiting)
+            done_s = track.left_s(now) + cost.expected_s(items)
+            if done_s < best_s or (done_s == best_s and not takes):
+                best, best_s = track.replica, done_s
+                takes = best.can_prefetch(queue.model)
+        return best if takes else None
+
+    def busy(self, queue: ModelQueue) -> list[Replica]:
+        """The replicas that serve the model and run a batch which will end."""
+        return [track.replica for track in self._busy(queue, self._clock.now())]
+
+    def left_s(self, replica: Replica) -> float:
+        """Seconds until the replica is expected to have done what it runs."""
+        return self._tracks[replica.name].left_s(self._clock.now())
+
+    # When will it be done?
+
+    def eta_s(self, queue: ModelQueue, fresh: int, deadline: float, shapes: int = 1) -> float:
+        """Seconds until `fresh` more items would be answered, with the margin that batches need.
+
+        What is due no later goes first. With an idle replica and an empty queue it is 0: otherwise
+        one wrong estimate would reject everything and never be corrected.
+
+        Args:
+            queue: the model's.
+            fresh: items.
+            deadline: of them all.
+            shapes: how many signatures they have; two of them share no batch.
+        """
+        if self._is_idle(queue):
+            return 0.0
+        now = self._clock.now()
+        ahead = queue.tickets.ahead(deadline)
+        if shapes == 1 and len(ahead) <= 1:
+            counts = [sum(ahead) + fresh]
+        else:
+            counts = [*ahead, *[-(-fresh // shapes)] * shapes]
+        own = self._alone(queue, counts, deadline - now, now, fills_up=len(counts) == 1)
+        own_s = own.seconds + queue.limits.batch_wait_s
+        return self._shared_s(queue, own_s, deadline - now, now) + own.margin_s
+
+    def clear_s(self, queue: ModelQueue, allowed_s: float) -> float:
+        """Seconds until what waits for the model now is expected to be done.
+
+        Args:
+            queue: the model's.
+            allowed_s: the time that requests are allowed: it decides how large batches are.
+        """
+        now = self._clock.now()
+        own = self._alone(queue, queue.tickets.waiting_by_shape(), allowed_s, now)
+        return self._shared_s(queue, own.seconds, allowed_s, now)
+
+    def wait_s(self, queue: ModelQueue) -> float:
+        """Seconds that a request which came now, and has time enough, would wait for its batch."""
+        return 0.0 if self._is_idle(queue) else self.clear_s(queue, math.inf)
+
+    def _alone(
+        self,
+        queue: ModelQueue,
+        counts: Sequence[int],
+        allowed_s: float,
+        now: float,
+        *,
+        fills_up: bool = False,
+    ) -> Span:
+        """How long the model's items take if there were no other model.
+
+        Args:
+            queue: the model's.
+            counts: items of each signature.
+            allowed_s: decides how large batches are.
+            now: the moment.
+            fills_up: later items may join the last batch, which counts as full.
+        """
+        parts = []
+        working = self._working(queue, now)
+        for track in working:
+            cost = queue.costs[track.replica.name]
+            size = cost.batch_size(allowed_s)
+            count, seconds = batches(cost, counts, size)
+            if count == 0:  # nothing waits
+                return Span(min(each.left_s(now) for each in working))
+            batch_s = cost.expected_s(size) if fills_up else seconds / count
+            parts.append(Part(track.left_s(now), track.off_s(), count, batch_s, cost.deviation))
+        return completion(parts)
+
+    def _shared_s(self, queue: ModelQueue, own_s: float, allowed_s: float, now: float) -> float:
+        """Seconds that become of `own_s` where other models have an equal share of the devices."""
+        if len(self.queues) == 1:
+            return own_s
+        whole_s = own_s
+        for other in self.queues.values():
+            if other is not queue and other.tickets.waiting and self._share(queue, other):
+                counts = other.tickets.waiting_by_shape()
+                whole_s += min(own_s, self._alone(other, counts, allowed_s, now).seconds)
+        return whole_s
+
+    def _share(self, queue: ModelQueue, other: ModelQueue) -> bool:
+        """Whether two models are served by one replica."""
+        for track in self._tracks.values():  # `any` takes twice as long
+            if track.replica.serves(queue.model) and track.replica.serves(other.model):
+                return True
+        return False
+
+    def _is_idle(self, queue: ModelQueue) -> bool:
+        if queue.tickets.waiting:
+            return False
+        for track in self._tracks.values():  # noqa: SIM110  # for every request, likewise
+            if track.replica.is_free(queue.model):
+                return True
+        return False
+
+    def _busy(self, queue: ModelQueue, now: float) -> list[_Track]:
+        return [
+            track
+            for track in self._tracks.values()
+            if track.runs
+            and track.replica.serves(queue.model)
+            and track.overdue_at(queue.costs[track.replica.name]) >= now
+        ]
+
+    def _working(self, queue: ModelQueue, now: float) -> list[_Track]:
+        """The replicas that serve the model, without those that are overdue and may hang.
+
+        Where all are overdue, all of them: as if each could be done at any moment.
+        """
+        serving = [each for each in self._tracks.values() if each.replica.serves(queue.model)]
+        working = [
+            each for each in serving if each.overdue_at(queue.costs[each.replica.name]) >= now
+        ]
+        return working or serving
+
+    def _is_too_slow(
+        self, one_s: float, queue: ModelQueue, shape: ShapeView, busy: Sequence[_Track], now: float
+    ) -> bool:
+        """Whether an idle replica that takes `one_s` for an item does more harm than good.
+
+        It does where a busy one will have done all that waits long before, or where that one will
+        meet the earliest deadline and this one will not.
+        """
+        for track in busy:
+            cost = queue.costs[track.replica.name]
+            size = cost.batch_size(shape.allowed_s)
+            batch_s = cost.expected_s(min(size, shape.waiting))
+            if batch_s <= 0:
+                continue
+            left_s = track.left_s(now)
+            if left_s + -(-shape.waiting // size) * batch_s <= MUCH_SOONER * one_s:
+                return True
+            if now + one_s > shape.due_at >= now + left_s + batch_s:
+                return True
+        return False
+
+    def _overdue_at(self, track: _Track, queue: ModelQueue) -> float:
+        return track.overdue_at(queue.costs[track.replica.name]) + LATER_S

@@ -1,0 +1,123 @@
+"""When replicas are free, from the batches that they were handed and that have ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.engine.clock import ManualClock
+from app.engine.execution.replica import Replica
+from app.engine.scheduling.batch_cost import BatchCost
+from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.scheduling.in_flight import Batch
+from app.engine.scheduling.model_queue import ModelQueue
+from app.engine.scheduling.queue import Ticket, TicketQueue
+from app.engine.scheduling.timeline import OVERDUE_S, Timeline
+from app.metrics import Metrics
+from app.types import Device, ModelId, Serving
+from tests.unit.app.engine.harness import CONTRACT, item
+
+MODEL = ModelId("m", 1)
+BATCH_S = 0.010  # of one item each
+
+
+class Table:
+    """A timeline of replicas that run what a test says."""
+
+    def __init__(self, replicas: int = 1) -> None:
+        self.clock = ManualClock()
+        self.replicas = [Replica(f"fake#{at}", Device("cpu")) for at in range(replicas)]
+        self.timeline = Timeline(self.replicas, self.clock)
+        costs = {each.name: BatchCost(1, {1: BATCH_S}) for each in self.replicas}
+        metrics = Metrics().model(MODEL)
+        self.queue = ModelQueue(
+            MODEL, TicketQueue(100, 10**9), BatchLimits(1, 0.0), CONTRACT, metrics, costs
+        )
+        self.timeline.queues[MODEL] = self.queue
+        for each in self.replicas:
+            each.models[MODEL] = Serving(())
+
+    def begin(self, at: int = 0, *, expected_s: float = BATCH_S) -> Batch:
+        now, replica = self.clock.now(), self.replicas[at]
+        ticket = Ticket(b"", item(0), now, 9e9, 9e9)
+        prefetched, replica.busy = replica.busy, True
+        made = Batch(self.queue, replica, [ticket], now, expected_s, prefetched, True)
+        self.timeline.begin(made)
+        return made
+
+    def wait(self, items: int) -> None:
+        for number in range(items):
+            key, now = b"%d" % number, self.clock.now()
+            self.queue.tickets.submit(Ticket(key, item(number), now, 9e9, 9e9))
+
+    def clear_s(self) -> float:
+        return self.timeline.clear_s(self.queue, 10.0)
+
+    def eta_s(self, fresh: int = 1) -> float:
+        return self.timeline.eta_s(self.queue, fresh, self.clock.now() + 10.0)
+
+
+def test_an_overdue_replica_is_not_counted_on() -> None:
+    t = Table(replicas=2)
+    t.begin(0)
+    t.begin(1)
+    t.wait(4)
+    assert t.clear_s() == pytest.approx(0.030)
+    t.clock.advance(0.5)  # both are late, and may be done at any moment
+    assert t.clear_s() == pytest.approx(0.020)
+    t.clock.advance(0.5 + OVERDUE_S)  # both are overdue: as if they could be done at any moment
+    assert t.clear_s() == pytest.approx(0.020)
+
+
+def test_one_replica_that_hangs_leaves_the_work_to_the_other() -> None:
+    t = Table(replicas=2)
+    t.begin(0)
+    t.clock.advance(0.05 + OVERDUE_S)
+    t.begin(1)
+    t.wait(4)
+    assert t.clear_s() == pytest.approx(0.050)
+    assert t.timeline.busy(t.queue) == [t.replicas[1]]
+
+
+def test_a_prepared_batch_begins_when_the_one_before_it_ends() -> None:
+    t = Table()
+    first, second = t.begin(), t.begin()
+    assert t.timeline.left_s(t.replicas[0]) == pytest.approx(2 * BATCH_S)
+    t.clock.advance(1.0)  # the first takes longer than expected
+    took = t.timeline.end(first, 1.0)
+    assert took.began == first.started
+    assert t.timeline.left_s(t.replicas[0]) == pytest.approx(BATCH_S)
+    t.clock.advance(BATCH_S)
+    took = t.timeline.end(second, BATCH_S)
+    assert took.began == pytest.approx(first.started + 1.0)
+    assert took.overhead_s == pytest.approx(0)
+    assert t.timeline.left_s(t.replicas[0]) == 0
+
+
+def test_overhead_counts_from_when_a_batch_could_have_begun() -> None:
+    t = Table()
+    ticket = Ticket(b"", item(0), t.clock.now(), 9e9, 9e9)
+    t.clock.advance(0.003)  # the event loop was busy
+    batch = Batch(t.queue, t.replicas[0], [ticket], t.clock.now(), BATCH_S, False, True)
+    t.timeline.begin(batch)
+    t.clock.advance(0.012)
+    assert t.timeline.end(batch, 0.010).overhead_s == pytest.approx(0.005)
+
+
+def test_an_idle_replica_and_an_empty_queue_wait_for_nothing() -> None:
+    t = Table(replicas=2)
+    t.begin(0, expected_s=1000.0)
+    assert t.eta_s() == t.timeline.wait_s(t.queue) == 0
+    t.begin(1)
+    assert t.eta_s() == pytest.approx(2 * BATCH_S)
+    assert t.timeline.wait_s(t.queue) == pytest.approx(BATCH_S)  # when the first is free
+
+
+def test_two_batches_that_run_scatter_more_than_one() -> None:
+    t = Table()
+    for index in range(200):
+        t.queue.costs["fake#0"].took(1, BATCH_S * (1 + 0.1 * (-1) ** index))
+    t.begin()
+    one = t.eta_s() - 2 * BATCH_S
+    t.begin()
+    two = t.eta_s() - 3 * BATCH_S
+    assert 1.1 * one < two < 1.4 * one
