@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from app.engine.scheduling.batch_policy import Ahead
 
-WEIGHT = 0.2  # of the newest batch in a running mean
+WEIGHT = 0.1  # of the newest batch in a running mean
 SCATTER_WEIGHT = 0.05  # of the newest batch in the deviation: one outlier says less about it
 OUTLIER = 5.0  # times the estimate; one batch counts as that much longer or shorter at most
 LEAST_S = 1e-9  # no batch takes no time at all
@@ -127,7 +127,7 @@ class BatchCost:
             off_s += overhead_s - around_s
             self._overhead.add(overhead_s, 0.0, around_s + (OUTLIER - 1) * whole_s)
         self._batches += 1
-        weight = min(WEIGHT, max(SCATTER_WEIGHT, 1 / self._batches))
+        weight = min(2 * WEIGHT, max(SCATTER_WEIGHT, 1 / self._batches))
         off = min(abs(off_s) / whole_s, OUTLIER - 1)
         self.deviation += weight * (off - self.deviation)
         self._changed()
@@ -163,7 +163,8 @@ class BatchCost:
 
     def prepared(self, seconds: float) -> None:
         """Learn how long it took to bring a batch to the device."""
-        self._prepared_s += WEIGHT * (seconds - self._prepared_s)
+        weight = WEIGHT if self._prepared_s else 1.0
+        self._prepared_s += weight * (seconds - self._prepared_s)
 
     def out_of_memory(self, items: int, now: float) -> None:
         """Form no batch larger than the next smaller bucket for a while: `items` did not fit."""

@@ -61,7 +61,7 @@ def test_it_is_the_first_moment_at_which_whole_batches_add_up(
 def test_batches_are_off_by_themselves_and_their_mean_for_all(batches: int) -> None:
     margin_s = completion([part(batches, off=0.1)]).margin_s
     one_s = MARGIN * 0.1 * 0.010
-    assert margin_s == pytest.approx(one_s * math.sqrt(batches + batches**2 / 9), rel=0.01)
+    assert margin_s == pytest.approx(one_s * math.sqrt(batches + batches**2 / 19), rel=0.01)
 
 
 def test_margin_of_steady_batches_is_none() -> None:
