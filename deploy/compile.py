@@ -56,9 +56,9 @@ COMPILED = (
     "app/engine/scheduling/timeline.py",
     "app/engine/singleflight.py",
     "app/engine/submission.py",
+    "app/engine/waiters.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",
-    "app/engine/waiters.py",
     "app/types.py",
 )
 

@@ -11,9 +11,9 @@ import structlog
 
 from app.backends.golden import Golden
 from app.backends.selection import Preference, Selection, planned_batch, select, stages
-from app.engine.scheduling.model_queue import ModelLimits
-from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.execution.replica import Replica
+from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.scheduling.model_queue import ModelLimits
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact
 from app.types import Device
