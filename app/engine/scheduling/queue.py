@@ -1,9 +1,9 @@
-"""The queue of one model: tickets wait, in shapes of equal signature, until a batch is cut."""
+"""The queue of one model: tickets of one shape wait together until a batch is formed."""
 
 from __future__ import annotations
 
 import enum
-from collections import deque
+from bisect import bisect_left, bisect_right, insort_left, insort_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -13,8 +13,7 @@ import numpy as np
 
 from app.types import Array, Item, Signature
 
-COMPACT_ABOVE = 64  # withdrawn tickets that a shape may hold on to before it is swept
-NO_ITEM = Item({}, ())  # what a withdrawn ticket has: its own would count for nobody
+_due_at = attrgetter("due_at")
 
 
 class TicketState(enum.Enum):
@@ -67,44 +66,37 @@ class Ticket:
 
 @dataclass(slots=True)
 class _ShapeQueue:
-    """Tickets that can share a batch.
+    """Tickets that can share a batch, in the order of their deadlines.
 
-    As long as deadlines come in order, which one timeout for all makes them, the tickets stand in
-    order of age and of deadline at once. Where they do not, the shape is sorted by deadline when it
-    is cut, and its oldest ticket has to be looked for.
+    As long as deadlines come in order, which one timeout for all requests makes them, this is the
+    order of age as well. Otherwise the oldest ticket has to be looked for.
     """
 
     item_bytes: int
-    tickets: deque[Ticket] = field(default_factory=deque)
-    waiting: int = 0
+    tickets: list[Ticket] = field(default_factory=list)
     by_age: bool = True
-    by_due: bool = True
 
     def oldest_at(self) -> float:
-        while self.tickets and self.tickets[0].state is not TicketState.WAITING:
-            self.tickets.popleft()
         if self.by_age:
             return self.tickets[0].enqueued_at
-        return min(t.enqueued_at for t in self.tickets if t.state is TicketState.WAITING)
+        return min([ticket.enqueued_at for ticket in self.tickets])
 
-    def ahead(self, deadline: float) -> int:
-        """How many wait and are due no later."""
-        if not self.by_due:
-            waiting = [t for t in self.tickets if t.state is TicketState.WAITING]
-            return sum([ticket.due_at <= deadline for ticket in waiting])
-        later = 0
-        for ticket in reversed(self.tickets):
-            if ticket.due_at <= deadline:
-                break
-            later += ticket.state is TicketState.WAITING
-        return self.waiting - later
+    def add(self, ticket: Ticket) -> None:
+        tickets = self.tickets
+        if tickets and ticket.due_at < tickets[-1].due_at:
+            insort_right(tickets, ticket, key=_due_at)
+            self.by_age = False
+        else:
+            tickets.append(ticket)
 
-    def sort(self) -> None:
-        live = [ticket for ticket in self.tickets if ticket.state is TicketState.WAITING]
-        self.tickets = deque(
-            sorted(live, key=attrgetter("due_at"))
-        )  # stable: ties keep their order
-        self.by_due, self.by_age = True, False
+    def add_again(self, ticket: Ticket) -> None:
+        """Ahead of tickets with the same deadline."""
+        insort_left(self.tickets, ticket, key=_due_at)
+        self.by_age = False
+
+    def remove(self, ticket: Ticket) -> None:
+        at = bisect_left(self.tickets, ticket.due_at, key=_due_at)
+        del self.tickets[self.tickets.index(ticket, at)]
 
 
 class ShapeView(NamedTuple):
@@ -123,9 +115,7 @@ class ShapeView(NamedTuple):
 
 
 class TicketQueue:
-    """Bounded, in shapes; owned by the event loop.
-
-    A ticket that is withdrawn stops counting at once and is taken out when its shape is cut.
+    """Bounded, and apart for each shape; owned by the event loop.
 
     Args:
         limit_items: how many may wait.
@@ -166,9 +156,7 @@ class TicketQueue:
     def submit(self, ticket: Ticket) -> None:
         """Queue a ticket; the caller has looked at `room` and `room_bytes`."""
         shape = self._shape_of(ticket)
-        if shape.tickets and ticket.due_at < shape.tickets[-1].due_at:
-            shape.by_due = False
-        shape.tickets.append(ticket)
+        shape.add(ticket)
         self.submitted += 1
         self._count(shape, +1)
 
@@ -177,11 +165,7 @@ class TicketQueue:
         for ticket in reversed(tickets):
             ticket.state, ticket.moved = TicketState.WAITING, True
             shape = self._shape_of(ticket)
-            if shape.tickets and shape.tickets[0].due_at < ticket.due_at:
-                shape.by_due = False
-            if shape.tickets and shape.tickets[0].enqueued_at < ticket.enqueued_at:
-                shape.by_age = False
-            shape.tickets.appendleft(ticket)
+            shape.add_again(ticket)
             self._count(shape, +1)
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -189,44 +173,38 @@ class TicketQueue:
         if ticket.state is TicketState.WAITING:
             ticket.state = TicketState.DONE
             shape = self._shapes[ticket.item.signature]
+            shape.remove(ticket)
             self._count(shape, -1)
             self._forget_if_empty(ticket.item.signature, shape)
-            ticket.item = NO_ITEM
-            if len(shape.tickets) > 2 * shape.waiting + COMPACT_ABOVE:  # callers that come and go
-                shape.tickets = deque(t for t in shape.tickets if t.state is TicketState.WAITING)
 
     def retime(self, ticket: Ticket, deadline: float) -> None:
         """Somebody with this deadline waits for the ticket too."""
         ticket.expires_at = max(ticket.expires_at, deadline)
-        if deadline < ticket.due_at:
+        if deadline < ticket.due_at and ticket.state is TicketState.WAITING:
+            shape = self._shapes[ticket.item.signature]
+            shape.remove(ticket)
             ticket.due_at = deadline
-            if ticket.state is TicketState.WAITING:
-                self._shapes[ticket.item.signature].by_due = False
+            shape.add(ticket)
+        ticket.due_at = min(deadline, ticket.due_at)
 
     def shapes(self) -> list[ShapeView]:
         """What waits, per signature."""
         views = []
         for signature, shape in self._shapes.items():
-            if not shape.by_due:
-                shape.sort()
-            oldest_at = shape.oldest_at()
             first = shape.tickets[0]
             allowed_s = first.due_at - first.enqueued_at
-            views.append(ShapeView(signature, shape.waiting, oldest_at, first.due_at, allowed_s))
+            waiting, oldest_at = len(shape.tickets), shape.oldest_at()
+            views.append(ShapeView(signature, waiting, oldest_at, first.due_at, allowed_s))
         return views
-
-    @property
-    def shape_count(self) -> int:
-        """How many signatures wait: these cannot share batches."""
-        return len(self._shapes)
 
     def waiting_by_shape(self) -> list[int]:
         """Tickets that wait, of each signature."""
-        return [shape.waiting for shape in self._shapes.values()]
+        return [len(shape.tickets) for shape in self._shapes.values()]
 
     def ahead(self, deadline: float) -> list[int]:
         """Those of them that are due no later: done before one of that deadline."""
-        return [shape.ahead(deadline) for shape in self._shapes.values()]
+        shapes = self._shapes.values()
+        return [bisect_right(shape.tickets, deadline, key=_due_at) for shape in shapes]
 
     def take(
         self, signature: Signature, size: int, now: float
@@ -234,25 +212,24 @@ class TicketQueue:
         """Take up to `size` tickets for a batch, the earliest due first.
 
         Returns:
-            (the batch, now RUNNING; those found expired on the way, now DONE). What was withdrawn
-            is dropped here too: neither costs any compute.
+            The batch, now RUNNING, and those found expired on the way, now DONE: these cost no
+            compute.
         """
         shape = self._shapes[signature]
-        if not shape.by_due:
-            shape.sort()
         batch: list[Ticket] = []
         expired: list[Ticket] = []
-        while shape.tickets and len(batch) < size:
-            ticket = shape.tickets.popleft()
-            if ticket.state is not TicketState.WAITING:
-                continue
+        for ticket in shape.tickets:
+            if len(batch) == size:
+                break
             if ticket.expires_at <= now:
                 ticket.state = TicketState.DONE
                 expired.append(ticket)
             else:
                 ticket.state = TicketState.RUNNING
                 batch.append(ticket)
-        self._count(shape, -len(batch) - len(expired))
+        taken = len(batch) + len(expired)
+        del shape.tickets[:taken]
+        self._count(shape, -taken)
         self._forget_if_empty(signature, shape)
         return batch, expired
 
@@ -263,12 +240,11 @@ class TicketQueue:
         return shape
 
     def _count(self, shape: _ShapeQueue, change: int) -> None:
-        shape.waiting += change
         self._waiting += change
         self._waiting_bytes += change * shape.item_bytes
 
     def _forget_if_empty(self, signature: Signature, shape: _ShapeQueue) -> None:
-        if shape.waiting == 0:
+        if not shape.tickets:
             del self._shapes[signature]
 
 

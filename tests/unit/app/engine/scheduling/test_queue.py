@@ -84,3 +84,18 @@ class Queue(RuleBasedStateMachine):
 
 TestQueue = Queue.TestCase
 TestQueue.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_tickets_leave_in_the_order_of_their_deadlines() -> None:
+    queue = TicketQueue(10, 1000)
+    made = {due: Ticket(b"%d" % due, item(due), 0.0, due, due) for due in (5, 3, 9, 3.5, 7)}
+    for ticket in made.values():
+        queue.submit(ticket)
+    queue.retime(made[9], 4)
+    queue.withdraw(made[3.5])
+    assert queue.ahead(4) == [2]
+    signature = queue.shapes()[0].signature
+    first, _ = queue.take(signature, 2, 0.0)
+    assert first == [made[3], made[9]]
+    queue.put_back(first)
+    assert queue.take(signature, 10, 0.0)[0] == [made[3], made[9], made[5], made[7]]
