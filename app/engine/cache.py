@@ -12,17 +12,17 @@ from cachetools import Cache, LRUCache, TTLCache
 
 from app.types import Arrays
 
-# What an entry costs beside its key and bytes: its places in the three tables of a cachetools LRU
-# cache (values, sizes, order), a tuple, a boxed size and allocator slack. Measured as growth of the
-# process over 200,000 entries; the test of the cache's honesty holds it.
+# What an entry costs in addition to its key and bytes: its places in the three tables of a
+# cachetools LRU cache (values, sizes, order), a tuple, a boxed size and allocator slack. Measured as
+# growth of the process over 200,000 entries; a test compares it with the process.
 ENTRY_OVERHEAD_BYTES = 352
 EMPTY_BYTES = sys.getsizeof(b"")
-# What a value is made of is kept once for all that are alike, in a table that is begun anew when it
-# is full: answers of free dimensions come in many shapes. From then on whoever brings one pays for
-# it: four tuples, and the boxed numbers of a shape.
+# Equal layouts are kept once, in a table that is emptied when it is full: answers with free
+# dimensions come in many shapes. From then on an entry pays for its own layout: four tuples, and the
+# boxed numbers of a shape.
 MOST_LAYOUTS = 256
 LAYOUT_BYTES = 256  # of an array
-ALIGNMENT = 8  # of each array within a value's bytes: who reads them takes that for granted
+ALIGNMENT = 8  # of each array within a value's bytes: their readers rely on it
 
 # Name, dtype and shape of each array of a value.
 _Layout: TypeAlias = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]

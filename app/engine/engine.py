@@ -1,6 +1,6 @@
-"""The engine: cache -> single-flight -> tickets -> replicas. One engine serves all models.
+"""The engine: cache -> single-flight -> queue -> replicas. One engine serves all models.
 
-The laws that it keeps stand in ARCHITECTURE.md, each with the test that holds it.
+ARCHITECTURE.md lists the laws that it keeps, each with its test.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Engine:
             deadline: on the engine's clock.
 
         Raises:
-            ModelNotFound, ModelNotReady, Overloaded, PayloadTooLarge, ShuttingDown: refused;
+            ModelNotFound, ModelNotReady, Overloaded, PayloadTooLarge, ShuttingDown: rejected;
                 nothing was queued.
             DeadlineExceeded: the time is up.
         """
@@ -144,7 +144,7 @@ class Engine:
         lag_s: float = 0.0,
         label: bytes = b"",
     ) -> Submission:
-        """The first half of `predict`: accept the items or refuse them, at once and as a whole.
+        """The first half of `predict`: accept the items or reject them, at once and as a whole.
 
         `lag_s` is what `read_lag_s` said when the request was read, `label` what the log is to call
         it if the model fails on an item.
@@ -178,7 +178,7 @@ class Engine:
     def submit_known(
         self, model: ModelId, keys: Sequence[bytes], deadline: float
     ) -> Submission | None:
-        """Like `submit`, of items whose keys an earlier request had; None: not all are cached."""
+        """Like `submit`, for items with keys from an earlier request; None: not all are cached."""
         served = self._served(model)
         if not served.queue.caches:
             return None
@@ -193,11 +193,11 @@ class Engine:
         return self._accepted(served.queue, waiter, CacheCounts(hit=len(keys)))
 
     def read_lag_s(self) -> float:
-        """For how many seconds at most what is read now may have waited to be read."""
+        """Upper bound on the seconds that what is read now spent unread in the socket buffer."""
         return self._lag.seconds()
 
     def foresee(self, model: ModelId, deadline: float, lag_s: float) -> None:
-        """Refuse a request that has not been decoded yet, if not even one item would be in time.
+        """Reject a request that has not been decoded yet, if not even one item would be in time.
 
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as `submit` would.
@@ -272,7 +272,7 @@ class Engine:
     async def retire(self, model: ModelId) -> None:
         """Serve a model no more: nothing new from now on; what was accepted is answered first.
 
-        How long that takes is bounded by the deadlines of those who wait.
+        The deadlines of the waiting requests bound how long that takes.
         """
         served = self._models.pop(model, None)
         if served is None:
@@ -285,15 +285,15 @@ class Engine:
             self._metrics.retired(model)
 
     def watch_faults(self, tell: Callable[[Replica, ReplicaError], None]) -> None:
-        """Have somebody told when a replica has broken; the engine gives it no more work."""
+        """Call `tell` when a replica has broken; the engine gives it no more work."""
         self._dispatcher.on_fault = tell
 
     def begin_drain(self) -> None:
-        """Refuse new work from now on."""
+        """Reject new work from now on."""
         self._draining = True
 
     async def drain(self, budget_s: float) -> bool:
-        """Refuse new work and finish what was accepted; what is left after the budget fails.
+        """Reject new work and finish what was accepted; what is left after the budget fails.
 
         Returns:
             whether everything was answered in time.
@@ -343,7 +343,7 @@ class Engine:
         return served
 
     def _launch(self, queue: ModelQueue, key: bytes, item: Item, waiter: Waiter) -> None:
-        """Nobody computes this key yet: open a flight and queue its work."""
+        """No flight computes this key yet: open one and queue its work."""
         now, deadline = self._clock.now(), waiter.deadline
         own = on_its_own(item)
         ticket = Ticket(key, own, enqueued_at=now, due_at=deadline, expires_at=deadline)
@@ -359,7 +359,7 @@ class Engine:
         queue.tickets.retime(flight.work, waiter.deadline)
 
     def _leave(self, queue: ModelQueue, waiter: Waiter) -> None:
-        """Give up what has no outcome yet; work that nobody else waits for leaves the queue.
+        """Give up what has no outcome yet; work that no other request waits for leaves the queue.
 
         Work that a replica has begun cannot be stopped: its flight stays in the air, so that the
         next caller may join it, and its answer goes to the cache.
@@ -381,7 +381,7 @@ class Engine:
         queue_s: float,
         compute_s: float,
     ) -> None:
-        """The one place where requests are settled: an outcome to the cache and to all who wait."""
+        """The one place where requests are settled: an outcome to the cache and to all waiters."""
         ticket.state = TicketState.DONE
         waiters = queue.flights.close(ticket.key, ticket)
         if outcome is None:  # it expired with the latest of its waiters' deadlines

@@ -1,4 +1,4 @@
-"""Single-flight without a leader: equal items that wait at the same time share one computation."""
+"""Single-flight without a leader: equal items in flight share one computation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Waiter:
         error: why the wait has ended without all of them.
         queue_s: of the slowest item, like `compute_s`.
         then: what the caller wants done when it is settled.
-        number: among those who wait; 0: it never had to.
+        number: among the open waiters; 0: it never waited.
     """
 
     __slots__ = (
@@ -96,11 +96,11 @@ class Waiter:
 
 
 class Flight(Generic[T]):
-    """One computation and everybody who waits for it.
+    """One computation and its waiters.
 
     Args:
         work: what the engine queued for it.
-        first: whoever asked for it first.
+        first: the waiter that asked for it first.
     """
 
     __slots__ = ("waiters", "work")
@@ -113,7 +113,7 @@ class Flight(Generic[T]):
 class SingleFlight(Generic[T]):
     """The flights in the air, by key. Owned by the event loop.
 
-    A flight belongs to nobody: whoever came first may leave, the others keep it.
+    A flight has no owner: the first waiter may leave, the others keep it.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class SingleFlight(Generic[T]):
         self._flights[key] = Flight(work, waiter)
 
     def leave(self, key: bytes, waiter: Waiter) -> Flight[T] | None:
-        """Leave a flight; returns it when nobody waits for it any more."""
+        """Leave a flight; returns it when no waiter is left."""
         flight = self._flights.get(key)
         if flight is None or waiter not in flight.waiters:
             return None
@@ -154,10 +154,10 @@ class SingleFlight(Generic[T]):
         return None if flight.waiters else flight
 
     def close(self, key: bytes, work: T) -> frozenset[Waiter]:
-        """Take a flight out of the air; returns who waits for its outcome.
+        """Remove a flight; returns its waiters.
 
-        Nobody does when the flight of that work has been closed before: a key may have taken off
-        anew since, with other work.
+        There are none where the flight of that work was closed before: another flight may have
+        opened for the key since, with other work.
         """
         flight = self._flights.get(key)
         if flight is None or flight.work is not work:

@@ -12,8 +12,8 @@ from app.types import Answer, CacheCounts
 class Submission:
     """A request that was accepted.
 
-    Who has an event to wait on awaits `answer`; who would rather be called sets `when_settled` and
-    takes `result` then. Whoever goes away calls `abandon`.
+    A coroutine awaits `answer`. A callback is set with `when_settled` and takes `result` then. A
+    caller that goes away calls `abandon`.
 
     Args:
         waiter: the request's seat on its flights.

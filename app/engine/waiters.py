@@ -1,4 +1,4 @@
-"""The requests that wait for outcomes: each is let go at its deadline, and at last none is left."""
+"""The requests that wait for outcomes; each of them expires at its deadline."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OpenWaiters:
             waiter.fail(error)
 
     async def until_none(self) -> None:
-        """Return when nobody waits."""
+        """Return when no request waits."""
         while self._open:
             if self._emptied is None or self._emptied.done():
                 self._emptied = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Who is let into the queue: decided at once and as a whole, before anything has changed."""
+"""Which requests may queue: decided at once and as a whole, before anything has changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESERVE = 0.06
 
 
 class Admission:
-    """Refuses what does not fit into the queue, and what would be answered too late.
+    """Rejects what does not fit into the queue, and what would be answered too late.
 
     Args:
         timeline: says when something would be answered.
@@ -58,7 +58,7 @@ class Admission:
     def foresee(
         self, queue: ModelQueue, fresh: int, deadline: float, lag_s: float, shapes: int = 1
     ) -> None:
-        """Return if so many items would be answered by their deadline, as far as one can tell.
+        """Return if `fresh` items are predicted to be answered by their deadline.
 
         Args:
             queue: their model's.
@@ -97,7 +97,7 @@ class Admission:
         raise Overloaded(message, retry_after_s=clear_s)
 
     def _check_room(self, queue: ModelQueue, fresh: Collection[Item], allowed_s: float) -> None:
-        """Refuse what the queue cannot hold now, or never could."""
+        """Reject what the queue cannot hold now, or never could."""
         tickets, nbytes = queue.tickets, 0
         for item in fresh:
             nbytes += item.nbytes

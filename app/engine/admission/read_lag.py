@@ -1,4 +1,4 @@
-"""How long requests may have waited to be read: no clock of ours runs in that time."""
+"""Upper bound on the time a request spent unread in the socket buffer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from app.engine.clock import Clock
 
-IDLE_S = 0.001  # after so long without work the event loop has waited for a request
+IDLE_S = 0.001  # without work for longer, the event loop has waited for a request
 
 
 class ReadLag:
-    """Looks at the turns of the event loop, on the event loop.
+    """Follows the turns of the event loop, on the event loop.
 
-    All that is read in a turn was there when the loop looked, and some of it came when the loop had
-    just looked the time before.
+    What is read in a turn was in the socket buffer when the loop polled, and may have come just
+    after the poll before that one.
 
     Args:
         clock: the engine's.
@@ -29,7 +29,7 @@ class ReadLag:
         self._since = 0.0
 
     def seconds(self) -> float:
-        """For how long at most what is read now may have waited; asked for each request."""
+        """How long what is read now may have waited at most; called for each request."""
         now = self._clock.now()
         if not self._reading:
             self._reading = True

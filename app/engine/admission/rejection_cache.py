@@ -1,22 +1,22 @@
-"""A refusal that holds for the next ones: under overload nothing else is done as often."""
+"""A rejection that holds for later requests: under overload nothing else is done as often."""
 
 from __future__ import annotations
 
 HOLDS_S = 0.001  # and no longer than a hundredth of the time that was left
-HOLDS_SHARE = 0.01  # so much of it is not looked at either
+HOLDS_SHARE = 0.01  # of the time left: a request with that much more is rejected as well
 
 
 class Rejection:
     """Says no again where nothing has become better since. On the event loop.
 
-    To foresee costs as much as all else that the engine does for a request that it refuses. What
-    has been found for one request is true for who comes a moment later, has no more time left and
-    is due no earlier, as long as no fewer items wait and no fewer batches run. What becomes better
-    elsewhere, such as a replica that is ready again, is noticed a millisecond late.
+    A prediction costs as much as everything else that the engine does for a request that it
+    rejects. What was found for one request holds for a later one that has no more time left and is
+    due no earlier, as long as no fewer items wait and no fewer batches run. Any other improvement,
+    such as a replica that is ready again, is noticed a millisecond late.
 
     Args:
         now: when it was found.
-        left_s: the time that the refused request had left.
+        left_s: the time that the rejected request had left.
         deadline: of it.
         waiting: items that waited for the model.
         running: batches of it that ran.
@@ -56,7 +56,7 @@ class Rejection:
         self.message = message
 
     def holds(self, now: float, left_s: float, deadline: float, waiting: int, running: int) -> bool:
-        """Whether it holds for a request that is no smaller than the one that was refused."""
+        """Whether it holds for a request that is no smaller than the one that was rejected."""
         return (
             now < self._until
             and left_s <= self._left_s

@@ -150,7 +150,7 @@ class _Run:
 
     @property
     def expected_s(self) -> float:
-        """What the device is expected to take for what was launched; 0: nobody knows."""
+        """What the device is expected to take for what was launched; 0: unknown."""
         return self._launched.expected_s if self._launched is not None else 0.0
 
     def is_done(self) -> bool:
@@ -247,7 +247,7 @@ class _Run:
             self._isolate(middle, stop, right)
 
     def _suspect_replica(self) -> None:
-        """Nothing worked: the items or the replica? To split on is in vain if it is the latter."""
+        """Nothing worked: the items or the replica? Splitting is in vain if it is the latter."""
         if not self._probed:
             self._probed = True
             self._probe()

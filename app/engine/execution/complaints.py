@@ -1,6 +1,6 @@
 """What a model says of items that it fails on: bounded, printable, and at most so often in the log.
 
-A caller may send bad items as fast as the line allows.
+A caller may send bad items as fast as the network allows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Complaints:
         """Write one line of a batch, if there were not too many lately.
 
         Args:
-            model: whose items they are.
+            model: of the items.
             errors: of the items that failed, at least one.
             labels: names the requests that wait for these; called only where a line is written.
             now: on the engine's clock.

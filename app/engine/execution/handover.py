@@ -45,7 +45,7 @@ class Handover(Generic[T]):
         try:
             self._given.acquire(timeout=block_s)
         finally:
-            self._awaited = False  # whoever gives from now on tells; what is there now is taken
+            self._awaited = False  # a later `give` tells the loop; what is there now is taken
             try:
                 self._take()
             except Exception as error:  # as the loop does for what it calls
@@ -72,7 +72,7 @@ async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
 
     Args:
         work: what to do.
-        unwanted: gets its result where nobody waits for it any more.
+        unwanted: gets its result if the wait was cancelled.
 
     Raises:
         Exception: whatever `work` raises.
@@ -100,7 +100,7 @@ async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
 
 def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
     """Have something called on a loop, from another thread."""
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(call, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""A thread in which a model proves itself, so that what is served meanwhile keeps its replica."""
+"""A thread in which a model is proved, while the replica serves the other models."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NICENESS = 5
 
 
 class ProvingThread:
-    """Warms one backend and replays examples on it, beside the thread of a replica.
+    """Warms one backend and replays examples on it, next to the thread of a replica.
 
     Args:
-        replica: whose thread will run the backend.
+        replica: in which the backend will run.
         begin: called first in the thread, as in the replica's.
 
     Attributes:
@@ -47,7 +47,7 @@ class ProvingThread:
         return self._thread.is_alive()
 
     async def prove(self, backend: Backend, work: Callable[[Backend, Between], None]) -> None:
-        """Run `work` in the thread. Where that fails, or nobody waits any more, close the backend.
+        """Run `work` in the thread. Where that fails or is cancelled, close the backend.
 
         Raises:
             ReplicaHangs: if the thread was given up.

@@ -72,7 +72,7 @@ class Replica:
         self.given_up = 0
         # What makes each batch that it has fail, in the order in which they end.
         self._running: deque[Callable[[BaseException], None]] = deque()
-        self._overlaps = False  # would what runs go on beside another batch?
+        self._overlaps = False  # would what runs go on next to another batch?
         self._calls: set[asyncio.Future[Any]] = set()
 
     def open(self) -> None:
@@ -179,7 +179,7 @@ class Replica:
         prove: Prove = nothing_to_prove,
         check: Prove = nothing_to_prove,
     ) -> None:
-        """Load a model beside what is served, prove it, and keep it.
+        """Load a model next to what is served, prove it, and keep it.
 
         It replaces an older backend of the same model. It is proved in a thread of its own, so
         that what is served waits for no forward of it but those of `check`. Where the device works
@@ -204,7 +204,7 @@ class Replica:
             close_safely(backend)
             raise ReplicaError(f"the thread of {self.name} was given up while {model} was loaded")
         if not backend.serving().launches:
-            await self._prove_beside(backend, prove)
+            await self._prove_apart(backend, prove)
             prove = nothing_to_prove
         thread = self._thread
 
@@ -223,7 +223,7 @@ class Replica:
 
         self.models[model] = await self.call(job)
 
-    async def _prove_beside(self, backend: Backend, prove: Prove) -> None:
+    async def _prove_apart(self, backend: Backend, prove: Prove) -> None:
         self.proving = ProvingThread(self.name, self._begin)
         try:
             await self.proving.prove(backend, prove)

@@ -16,8 +16,8 @@ from app.errors import ReplicaHangs
 from app.types import ModelId
 
 T = TypeVar("T")
-# While a device works at a batch its thread waits for another one, and looks so many times, in what
-# the first is expected to take, whether that is done.
+# While a device works at a batch its thread waits for another one, and within the time expected of
+# the first polls this many times whether that is done.
 LOOKS = 50
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.00005, 0.001
 STEPS = itertools.count(1)  # of all threads
@@ -79,7 +79,7 @@ class ReplicaThread:
         self._begin = begin
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._later: deque[Job | None] = deque()
-        self._arrived = threading.Lock()  # open once there is a job that nobody has looked for
+        self._arrived = threading.Lock()  # open while there is a job that was not looked for
         self._arrived.acquire()
         self._begun: deque[Begun] = deque()
         self._ended_at = 0.0
@@ -107,9 +107,9 @@ class ReplicaThread:
         self._wake()
 
     def orphan(self) -> None:
-        """Nobody wants anything of it any more: should it ever come back, it cleans up and ends."""
+        """Give the thread up: should it ever come back, it cleans up and ends."""
         self._orphaned = True
-        self._later.clear()  # what was not begun holds backends that nobody else has
+        self._later.clear()  # what was not begun holds backends that nothing else has
         with contextlib.suppress(queue.Empty):
             while True:
                 self._jobs.get_nowait()
@@ -120,7 +120,7 @@ class ReplicaThread:
         """In the thread: another step of a job begins.
 
         Raises:
-            ReplicaHangs: if the thread was given up: nobody wants that step any more.
+            ReplicaHangs: if the thread was given up.
         """
         if self._orphaned:
             raise ReplicaHangs("the thread was given up")
@@ -186,7 +186,7 @@ class ReplicaThread:
     def _wake(self) -> None:
         """For a thread that looks for another job while its device works."""
         if self._arrived.locked():
-            with contextlib.suppress(RuntimeError):  # somebody else has just done it
+            with contextlib.suppress(RuntimeError):  # another thread has just done it
                 self._arrived.release()
 
     def _end_first(self) -> None:

@@ -1,4 +1,4 @@
-"""When to cut a batch and how large: a pure function of numbers. No clock, no I/O, no torch."""
+"""When to form a batch and how large: a pure function of numbers. No clock, no I/O, no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 ROUNDING = 1e-6  # of an item: thirds and the like are not exact
-EARLY_S = 1e-6  # by less nobody is early
+EARLY_S = 1e-6  # less than this is not early
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Cut `size` items now, or 0; look again in `again_in_s`, or when something changes.
+    """Form a batch of `size` items now, or none (0); ask again in `again_in_s`, or on a change.
 
     An `again_in_s` of 0 is the next turn of the event loop.
     """
@@ -57,7 +57,7 @@ class Ahead(NamedTuple):
 
     Attributes:
         least: items that make a batch nearly as efficient as any; 1 where others wait for the
-            device, too, who would have it while this one waits for company.
+            device, too, and would have it while this one waits for company.
         lead_s: what preparing one takes.
     """
 
@@ -78,7 +78,7 @@ def decide(
     item. Requests that have reached the machine are read first, as long as there are more of them
     in every turn: a wave that is being parsed becomes one batch, not a small one and a large one.
     What waits is spread over the idle replicas: two half batches side by side end sooner than one
-    whole batch beside an idle device, and a device that is twice as fast gets twice as much.
+    whole batch next to an idle device, and a device that is twice as fast gets twice as much.
 
     Args:
         waiting: items that wait and can share a batch.

@@ -1,4 +1,4 @@
-"""Decide, act, record: batches are cut as the policy says, run by replicas, and settled."""
+"""Decide, act, record: form batches as the policy says, have replicas run them, settle items."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
 
-# Takes what became of a ticket: its outcome (None: nobody wants one any more), and the seconds that
-# it waited and computed.
+# Receives a ticket, its outcome (None: no request waits for it), and its seconds of waiting and
+# of computing.
 Settle: TypeAlias = Callable[[ModelQueue, Ticket, Outcome | None, float, float], None]
 
 
@@ -66,7 +66,7 @@ class Dispatcher:
         }
         self._block_s = block_s
         self._blocked = False  # has the event loop stood still in this turn?
-        self._kept: set[str] = set()  # replicas that who is first in turn waits for
+        self._kept: set[str] = set()  # replicas reserved for the model that is first in turn
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
         self._fair_s = 0.0  # the most that a model had had when it was served
         self.worked_at = clock.now()
@@ -295,7 +295,7 @@ class Dispatcher:
             LOG.warning(
                 "batch_limit_lowered", model=str(queue.model), replica=name, items=cost.most
             )
-        if report.errors:  # before they are settled: then nobody waits any more
+        if report.errors:  # before they are settled: the requests are known until then
             failed = [
                 (ticket.key, ticket)
                 for ticket, outcome in zip(tickets, report.outcomes, strict=True)

@@ -1,4 +1,4 @@
-"""A batch that a replica has: when it began to compute, and what it took beside the model."""
+"""A batch that a replica has: when it began to compute, and its overhead."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Batch:
     """One that was handed to a replica.
 
     Attributes:
-        queue: whose it is.
-        replica: who runs it.
+        queue: of its model.
+        replica: which runs it.
         tickets: what it is made of.
         started: when it was handed over.
         expected_s: what it was expected to take.

@@ -93,7 +93,7 @@ class ModelQueue:
         return self.tickets.waiting == 0 and self.running == 0
 
     def limits_for(self, size: int) -> BatchLimits:
-        """The limits with batches of so many items at most."""
+        """The limits with batches of `size` items at most."""
         if size == self.limits.max_batch_size:
             return self.limits
         return replace(self.limits, max_batch_size=size)

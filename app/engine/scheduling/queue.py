@@ -31,12 +31,12 @@ class Ticket:
         key: of the flight that it computes.
         item: what is computed.
         enqueued_at: since when it waits.
-        due_at: the earliest deadline of those who wait: decides its place in the queue.
-        expires_at: the latest: after it nobody wants the answer.
+        due_at: the earliest deadline of its waiters: decides its place in the queue.
+        expires_at: the latest: after it no request wants the answer.
 
     Attributes:
         moved: it has failed with one replica already and moves no second time.
-        abandoned: its last waiter left while it ran; nobody wants it run again.
+        abandoned: its last waiter left while it ran; it is not run again.
     """
 
     # Not a dataclass: compiled, its generated constructor would stay Python.
@@ -169,7 +169,7 @@ class TicketQueue:
             self._count(shape, +1)
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Take a waiting ticket out: nobody waits for it any more."""
+        """Take a waiting ticket out: no request waits for it any more."""
         if ticket.state is TicketState.WAITING:
             ticket.state = TicketState.DONE
             shape = self._shapes[ticket.item.signature]
@@ -178,7 +178,7 @@ class TicketQueue:
             self._forget_if_empty(ticket.item.signature, shape)
 
     def retime(self, ticket: Ticket, deadline: float) -> None:
-        """Somebody with this deadline waits for the ticket too."""
+        """Another request, with this deadline, waits for the ticket too."""
         ticket.expires_at = max(ticket.expires_at, deadline)
         if deadline < ticket.due_at and ticket.state is TicketState.WAITING:
             shape = self._shapes[ticket.item.signature]
