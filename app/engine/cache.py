@@ -13,13 +13,13 @@ from cachetools import Cache, LRUCache, TTLCache
 from app.types import Arrays
 
 # What an entry costs in addition to its key and bytes: its places in the three tables of a
-# cachetools LRU cache (values, sizes, order), a tuple, a boxed size and allocator slack. Measured as
-# growth of the process over 200,000 entries; a test compares it with the process.
+# cachetools LRU cache (values, sizes, order), a tuple, a boxed size and allocator slack. Measured
+# as growth of the process over 200,000 entries; a test compares it with the process.
 ENTRY_OVERHEAD_BYTES = 352
 EMPTY_BYTES = sys.getsizeof(b"")
 # Equal layouts are kept once, in a table that is emptied when it is full: answers with free
-# dimensions come in many shapes. From then on an entry pays for its own layout: four tuples, and the
-# boxed numbers of a shape.
+# dimensions come in many shapes. From then on an entry pays for its own layout: four tuples, and
+# the boxed numbers of a shape.
 MOST_LAYOUTS = 256
 LAYOUT_BYTES = 256  # of an array
 ALIGNMENT = 8  # of each array within a value's bytes: their readers rely on it
