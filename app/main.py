@@ -86,7 +86,7 @@ def create_app(
     """
     processes = worker.of if worker else 1
     # Settings first: to measure takes seconds.
-    metrics = SharedMetrics(worker.folder, worker.index) if worker else Metrics()
+    metrics = SharedMetrics(worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
     there = map(str, find_devices(settings.devices, 1))
     models = ModelsFile(

@@ -1,13 +1,14 @@
-"""The metrics of several processes as one: what each wrote down, added up when one is scraped.
+"""The metrics of several processes as one: each writes its own down, a scrape adds them up.
 
 prometheus_client keeps each process's values in files of a folder, named by the worker's place and
 not by its process id: a worker that takes the place of a dead one counts on where that one stopped.
+A process writes once a second and when it ends; the one that is scraped writes at that moment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,11 +27,11 @@ from prometheus_client.samples import Sample
 from app.metrics import Metrics
 from app.metrics.counters import LABELS
 from app.metrics.gauges import MODEL_GAUGES, MODEL_INFO, ModelGauges
-from app.processes.neighbours import Neighbours
 from app.types import ModelId
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
 SUPERVISOR = "supervisor"
+WRITE_S = 1.0  # between two writes: what a worker that is killed may lose of its counts
 NOTHING_LEFT = ModelGauges(*(lambda: 0.0 for _ in ModelGauges._fields))
 PROCESS_CPU = "process_cpu_seconds"
 # Descriptors are limited by process, so the process that is nearest to its limit counts; the
@@ -83,19 +84,31 @@ class _Process:
                     self._gauges[family.name].set(sample.value)
 
 
+class _Writer:
+    """Calls `write` every WRITE_S, and once more when it is closed; made on the event loop."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+        self._again()
+
+    def close(self) -> None:
+        """Stop."""
+        self._timer.cancel()
+        self._write()
+
+    def _again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(WRITE_S, self._again)
+        self._write()
+
+
 class SupervisorMetrics:
-    """The parent's share: its memory, CPU time and descriptors.
+    """The parent's share: its memory, CPU time and descriptors."""
 
-    Args:
-        folder: what the processes share.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         _share_values(SUPERVISOR)
         self._process = _Process()
         self._collector = ProcessCollector(registry=None)
-        self._neighbours = Neighbours(folder, SUPERVISOR, self._refresh)
-        self.close = self._neighbours.close
+        self.close = _Writer(self._refresh).close
 
     def _refresh(self) -> None:
         self._process.refresh(self._collector.collect())
@@ -105,15 +118,12 @@ class SharedMetrics(Metrics):
     """The metrics of one worker, which writes out those of all.
 
     Args:
-        folder: what the processes share.
         index: the worker's place.
     """
 
-    def __init__(self, folder: Path, index: int) -> None:
+    def __init__(self, index: int) -> None:
         _share_values(str(index))
         super().__init__()
-        self._folder = folder
-        self._name = str(index)
         self._process = _Process()
         self._served = Gauge(
             MODEL_INFO,
@@ -130,23 +140,22 @@ class SharedMetrics(Metrics):
         self.served(model, NOTHING_LEFT)
 
     def open(self) -> None:
-        """Answer the other processes from now on; called on the event loop."""
-        self._neighbours = Neighbours(self._folder, self._name, self._write_down)
+        """Write down from now on; called on the event loop."""
+        self._writer = _Writer(self.write_down)
 
     def close(self) -> None:
-        """Answer them no more."""
+        """Write down for the last time."""
+        self._writer.close()
         super().close()
-        self._neighbours.close()
 
     async def scraped(self) -> bytes:
         """What all processes have counted, in the Prometheus text format."""
-        await self._neighbours.refreshed()
-        self._write_down()
+        self.write_down()
         declared = [_empty(family) for family in self.registry.collect()]
         return await asyncio.to_thread(generate_latest, _Merged(declared))
 
-    def _write_down(self) -> None:
-        """Ask every gauge of this process, and keep what it says for whoever is scraped."""
+    def write_down(self) -> None:
+        """Ask every gauge of this process, and keep what it says for the next scrape of any."""
         self.tasks.set(len(asyncio.all_tasks()))
         families = tuple(self.registry.collect())
         self._process.refresh(families)

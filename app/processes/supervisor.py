@@ -82,7 +82,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._acceptor = Acceptor(self._bound, self._plan.workers, self._lives, self._closed)
-        self._metrics = SupervisorMetrics(self._plan.folder)
+        self._metrics = SupervisorMetrics()
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
         try:

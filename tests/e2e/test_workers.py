@@ -118,7 +118,9 @@ def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Pa
         pids = started(log)
         until(lambda: len({sockets(pid) for pid in pids}) == 1, "a connection is left")
         asyncio.run(ask(server, sockets(pids[0])))
-        for _ in range(4):  # whoever answers the scrape
+        server.wait_for_metric(REQUESTS, lambda n: n == 5 * CONNECTIONS + 1)  # the other writes
+        server.wait_for_metric(COMPUTED, lambda n: n == 5 * CONNECTIONS)  # once a second
+        for _ in range(4):  # whichever answers the scrape
             assert server.metric(REQUESTS) == 5 * CONNECTIONS + 1
             assert server.metric(COMPUTED) == 5 * CONNECTIONS
             assert server.metric("torchlane_request_seconds_count") == 5 * CONNECTIONS + 1
@@ -160,6 +162,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_with_it(
             assert status(server, n) == 200
         waiting = [post_on_the_wire(server.port, b'{"input": [%d, 2]}' % n) for n in range(2, 8)]
         server.wait_for_metric(IN_FLIGHT, lambda n: n == 6)
+        server.wait_for_metric(REQUESTS, lambda n: n == 8)
         counted = server.metric(REQUESTS)
         os.kill(first, signal.SIGKILL)
         until(lambda: "worker_died" in log.read_text(), "its death is not noticed")
@@ -172,7 +175,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_with_it(
             assert status(server, n) == 200
         assert sum(b"200 OK" in first_bytes(each) for each in waiting) == left
         counted += 8 + left
-        assert server.metric(REQUESTS) == counted
+        server.wait_for_metric(REQUESTS, lambda n: n == counted)
         until(lambda: len(series(server, "torchlane_replica_ready{")) == 2, "it is not replaced")
         assert len(started(log)) == 3
         until(lambda: "worker_loaded" in log.read_text(), "the new one does not load")
