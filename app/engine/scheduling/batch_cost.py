@@ -88,6 +88,8 @@ class BatchCost:
         self.deviation = 0.0
         self._items = sorted(measured)
         self._seconds = [max(LEAST_S, measured[items]) for items in self._items]
+        for at in range(len(self._items) - 2, -1, -1):  # other work on the machine only adds time
+            self._seconds[at] = min(self._seconds[at], self._seconds[at + 1])
         self._drift = RunningMean(1.0)
         self._overhead = RunningMean(0.0)
         self._batches = 0

@@ -34,6 +34,11 @@ def test_interpolation_between_and_beyond_sizes() -> None:
     assert cost.expected_s(64) == cost.full_s == pytest.approx(0.320)
 
 
+def test_a_smaller_batch_is_not_expected_to_take_longer() -> None:
+    cost = BatchCost(8, {1: 0.050, 2: 0.002, 4: 0.003, 8: 0.005})
+    assert [cost.expected_s(items) for items in (1, 2, 8)] == [0.002, 0.002, 0.005]
+
+
 def test_sizes_that_were_not_measured_are_learned() -> None:
     cost, draw = BatchCost(64, {}), random.Random(1)
     for _ in range(500):
