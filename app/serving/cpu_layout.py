@@ -26,7 +26,7 @@ BUSY = 0.1  # share of the cores that other processes took: then it cannot be to
 PATIENCE = 3  # times as many rounds where they do
 SLICE_S = 0.1  # of one layout in one round, at least
 MORE_ENDS = 4  # forwards in a slice, beside two of each replica
-BUDGET_S = 15.0  # for all of them; a forward that runs by then is waited for
+BUDGET_S = 3.0  # for all of them; a forward that runs by then is waited for
 LOOK_S = 0.1  # between two looks whether time is up
 AHEAD = 2  # forwards of a replica that may be done and not yet answered
 
