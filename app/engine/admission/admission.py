@@ -113,13 +113,13 @@ class Admission:
             )
         if len(fresh) > tickets.room:
             raise Overloaded(
-                f"{tickets.waiting} items wait and {len(fresh)} more do not fit "
+                f"{tickets.waiting} items are queued and {len(fresh)} more do not fit "
                 f"(limit {tickets.limit_items}); try again later or send fewer at once",
                 retry_after_s=self._timeline.clear_s(queue, allowed_s),
             )
         if nbytes > tickets.room_bytes:
             raise Overloaded(
-                f"{tickets.waiting} items of {tickets.waiting_bytes} bytes wait and {nbytes} bytes "
+                f"{tickets.waiting_bytes} bytes are queued and {nbytes} "
                 f"more do not fit (limit {tickets.limit_bytes}); try again later or send fewer at "
                 "once",
                 retry_after_s=self._timeline.clear_s(queue, allowed_s),

@@ -46,7 +46,7 @@ async def test_what_cannot_be_done_in_time_is_refused_at_once() -> None:
         assert [values(await each) for each in waiting] == [[2], [4], [6], [8], [10]]
 
 
-async def test_a_request_of_many_items_is_taken_or_refused_as_a_whole() -> None:
+async def test_request_of_many_items_is_accepted_or_rejected_whole() -> None:
     async with rig(batch_s=TEN_MS) as r:
         running = await occupied(r, 0)
         with pytest.raises(Overloaded):
@@ -59,7 +59,7 @@ async def test_a_request_of_many_items_is_taken_or_refused_as_a_whole() -> None:
         assert values(await accepted) == [2, 4, 6, 8, 10]
 
 
-async def test_an_idle_replica_tries_whatever_was_foreseen() -> None:
+async def test_idle_replica_accepts_despite_the_prediction() -> None:
     async with rig(batch_s={1: 1000.0}) as r:
         assert await r.ask(1, within=0.1) == [2]
 
@@ -104,7 +104,7 @@ async def test_what_waited_to_be_read_has_less_time_left() -> None:
         assert values(await accepted.answer()) == [2]
 
 
-async def test_an_urgent_request_is_not_put_into_a_batch_of_patient_ones() -> None:
+async def test_urgent_request_does_not_join_patient_ones() -> None:
     linear = {size: 0.010 * size for size in (1, 2, 4, 8, 16, 32, 64)}
     async with rig(batch_s=linear, max_batch_size=64) as r:
         running = await occupied(r, 0)
@@ -154,7 +154,7 @@ async def test_the_predicted_wait_can_be_watched() -> None:
         assert wait_s() == 0
 
 
-def test_nobody_has_more_than_a_second_coming_to_it() -> None:
+def test_no_model_is_owed_more_than_a_second() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     tickets = TicketQueue(100, 10**9)
     metrics, costs = Metrics().model(MODEL), {"fake#0": BatchCost(1, {1: 0.01})}
@@ -310,7 +310,7 @@ async def test_models_share_a_device_by_time() -> None:
     await shared.replica.close(5.0)
 
 
-async def test_a_flood_of_one_model_holds_another_up_for_one_batch() -> None:
+async def test_flood_delays_another_model_by_one_batch() -> None:
     shared = Shared({"flooded": 0.5, "other": 0.001})
     await shared.open()
     shared.flood("flooded", 800)

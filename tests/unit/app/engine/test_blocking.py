@@ -39,7 +39,7 @@ async def test_without_blocking_it_is_answered_when_it_is_there() -> None:
         assert values(await submission.answer()) == [2]
 
 
-async def test_the_loop_does_not_stand_still_for_what_it_has_never_measured() -> None:
+async def test_loop_does_not_block_for_an_unmeasured_batch() -> None:
     async with rig(block_s=LONG_S) as r:
         r.backend.gate.clear()
         submission = submit(r, 1)
@@ -49,7 +49,7 @@ async def test_the_loop_does_not_stand_still_for_what_it_has_never_measured() ->
         assert values(await submission.answer()) == [2]
 
 
-async def test_the_loop_does_not_stand_still_for_a_batch_that_takes_longer() -> None:
+async def test_loop_does_not_block_for_a_long_batch() -> None:
     def takes_10_ms(_: Arrays) -> None:
         time.sleep(0.01)
 
@@ -63,7 +63,7 @@ async def test_the_loop_does_not_stand_still_for_a_batch_that_takes_longer() -> 
         assert values(await submission.answer()) == [2]
 
 
-async def test_a_model_that_hangs_holds_the_loop_no_longer_than_it_may() -> None:
+async def test_hanging_model_blocks_the_loop_within_its_limit() -> None:
     async with rig(block_s=0.02, batch_s=QUICK) as r:
         r.backend.gate.clear()
         submission = submit(r, 1)
@@ -74,7 +74,7 @@ async def test_a_model_that_hangs_holds_the_loop_no_longer_than_it_may() -> None
         assert values(await submission.answer()) == [2]
 
 
-async def test_the_loop_stands_still_for_one_batch_in_a_turn_and_reads_between() -> None:
+async def test_loop_blocks_for_one_batch_a_turn() -> None:
     async with rig(max_batch_size=2, block_s=LONG_S, batch_s=QUICK) as r:
         submission = submit(r, 1, 2, 3, 4, 5)
         seen: list[int] = []
@@ -85,7 +85,7 @@ async def test_the_loop_stands_still_for_one_batch_in_a_turn_and_reads_between()
         assert values(submission.result()) == [2, 4, 6, 8, 10]
 
 
-async def test_another_replica_starts_in_the_next_turn_though_the_first_one_hangs() -> None:
+async def test_second_replica_starts_while_the_first_hangs() -> None:
     async with rig(scripts=(None, None), max_batch_size=1, block_s=0.02, batch_s=QUICK) as r:
         r.backends[0].gate.clear()
         submission = submit(r, 1, 2)
@@ -95,7 +95,7 @@ async def test_another_replica_starts_in_the_next_turn_though_the_first_one_hang
         assert values(await submission.answer()) == [2, 4]
 
 
-async def test_a_caller_that_raises_while_the_loop_stands_still_harms_nobody_else() -> None:
+async def test_raising_caller_harms_no_other_while_the_loop_blocks() -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
 

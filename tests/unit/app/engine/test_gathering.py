@@ -159,7 +159,7 @@ async def test_a_wave_goes_on_growing_when_the_replica_gets_free() -> None:
         assert r.backend.batches == [[1], [2, 3, 4, 5]]
 
 
-async def test_what_came_during_a_batch_waits_for_no_more_when_it_ends() -> None:
+async def test_arrivals_during_a_batch_start_when_it_ends() -> None:
     async with gathering() as r:
         r.backend.gate.clear()
         busy = submit(r, 1)
@@ -208,7 +208,7 @@ async def test_a_configured_wait_comes_before() -> None:
 
 
 @pytest.mark.parametrize("turns_between", [1, 5])
-async def test_a_wave_that_was_given_up_takes_no_time_from_the_next(turns_between: int) -> None:
+async def test_abandoned_wave_takes_no_time_from_the_next(turns_between: int) -> None:
     async with gathering() as r:
         gone = submit(r, 1)
         await asyncio.sleep(0)  # it is waited for company now
@@ -231,7 +231,7 @@ async def test_items_of_another_shape_have_batches_of_their_own() -> None:
         assert sorted(r.backend.batches) == [[1, 2, 3], [10, 20, 30]]
 
 
-async def test_nothing_turns_while_nobody_asks() -> None:
+async def test_nothing_turns_without_requests() -> None:
     async with gathering() as r:
         await check(await wave(r, 1, 2), 1, 2)
         await turns()  # the last one, in which the end of the batch is noticed

@@ -512,7 +512,7 @@ async def test_law_10_what_the_budget_does_not_cover_fails_and_is_not_left_hangi
         r.backend.gate.set()
 
 
-async def test_without_a_replica_new_work_is_refused_and_old_work_waits() -> None:
+async def test_without_a_replica_new_work_is_rejected() -> None:
     async with rig(scripts=(_always(ReplicaError("broken")),)) as r:
         assert await r.ask(1) == ["backend_failed"]  # nowhere to move to
         with pytest.raises(ModelNotReady):

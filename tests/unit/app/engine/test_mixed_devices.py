@@ -44,7 +44,7 @@ def check_right(s: Simulation) -> None:
     assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
 
 
-async def test_the_throughput_is_that_of_all_devices_together_and_each_has_its_share() -> None:
+async def test_throughput_is_that_of_all_devices() -> None:
     s = mixed(*SPEEDS)
     began = s.clock.now()
     for _ in range(12_000):
@@ -59,7 +59,7 @@ async def test_the_throughput_is_that_of_all_devices_together_and_each_has_its_s
     check_right(s)
 
 
-async def test_of_a_stream_none_is_starved_and_all_begin_in_order() -> None:
+async def test_stream_starves_no_request_and_keeps_order() -> None:
     """Poisson arrivals at nine tenths of what the devices hold."""
     s, draw = mixed(*SPEEDS), random.Random(1)
     at, rate = s.clock.now(), 0.9 * sum(SPEEDS) / ITEM_S
@@ -75,7 +75,7 @@ async def test_of_a_stream_none_is_starved_and_all_begin_in_order() -> None:
     assert [batch.began for batch in ran] == sorted(batch.began for batch in ran)
 
 
-async def test_one_request_larger_than_a_batch_is_spread_over_all_devices_by_speed() -> None:
+async def test_large_request_is_spread_by_speed() -> None:
     s = mixed(*SPEEDS, size=64)
     for _ in range(64):
         s.ask("m")
@@ -85,7 +85,7 @@ async def test_one_request_larger_than_a_batch_is_spread_over_all_devices_by_spe
     check_right(s)
 
 
-async def test_one_item_alone_runs_on_the_fastest_device_that_is_idle() -> None:
+async def test_single_item_runs_on_the_fastest_idle_device() -> None:
     s = mixed(2.0, 4.0, 3.0)
     for number in range(3):
         s.ask_at(s.clock.now() + 0.0001 * number, "m")
@@ -126,9 +126,7 @@ async def test_a_device_that_fails_in_the_middle_loses_nothing(fails: int) -> No
 
 @pytest.mark.parametrize("load", [0.5, 0.9, 1.5, 3.0])
 @pytest.mark.parametrize("of_batch", [per_item, launched])
-async def test_what_is_accepted_is_in_time_and_no_device_idles_in_vain(
-    load: float, of_batch: Seconds
-) -> None:
+async def test_accepted_is_in_time_and_devices_are_used(load: float, of_batch: Seconds) -> None:
     """Poisson arrivals with a deadline; a slow device is as good as its speed, no better."""
     s = simulation({"m": of_batch}, [("m",)] * 4, 8, speeds=SPEEDS)
     draw, at, deadline = random.Random(7), s.clock.now(), 0.2
@@ -153,9 +151,7 @@ async def test_what_is_accepted_is_in_time_and_no_device_idles_in_vain(
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.floats(0.2, 5), min_size=1, max_size=6), st.integers(1, 32))
-async def test_whatever_the_speeds_a_backlog_keeps_all_devices_busy(
-    speeds: list[float], size: int
-) -> None:
+async def test_backlog_keeps_devices_of_any_speed_busy(speeds: list[float], size: int) -> None:
     s = mixed(*speeds, size=size)
     slowest_s = per_item(size) / min(speeds)
     wanted_s = 20 * slowest_s
@@ -169,7 +165,7 @@ async def test_whatever_the_speeds_a_backlog_keeps_all_devices_busy(
 
 
 @pytest.mark.parametrize("deadline", [0.1, 0.3, 1.0])
-async def test_as_much_is_accepted_as_the_devices_can_do_in_time(deadline: float) -> None:
+async def test_accepts_what_the_devices_can_do_in_time(deadline: float) -> None:
     s = mixed(*SPEEDS)
     for _ in range(32):
         s.ask("m")
@@ -195,7 +191,7 @@ def late(s: Simulation) -> int:
     return sum(each.expired for each in s.asked)
 
 
-async def test_who_is_urgent_is_not_given_to_a_device_that_is_too_slow_for_it() -> None:
+async def test_urgent_item_avoids_a_device_too_slow_for_it() -> None:
     """The slow one cannot do a single item in time; it is tried with one item now and then."""
     s = mixed(GPU, CPU)
     at, draw = s.clock.now(), random.Random(3)
@@ -211,7 +207,7 @@ async def test_who_is_urgent_is_not_given_to_a_device_that_is_too_slow_for_it() 
     assert sum(each.retry_after_s is not None for each in s.asked) == 0
 
 
-async def test_what_the_fast_device_would_have_done_long_before_is_left_to_it() -> None:
+async def test_fast_device_keeps_what_it_would_do_sooner() -> None:
     """However much time there is."""
     s = mixed(GPU, CPU)
     for number in range(200):
@@ -229,7 +225,7 @@ async def test_a_backlog_makes_the_slow_device_work_too() -> None:
     assert s.used_s("m", 1) == pytest.approx(0.5)
 
 
-async def test_a_device_that_was_thought_to_be_slow_is_found_to_be_quick() -> None:
+async def test_wrong_estimate_of_a_slow_device_is_corrected() -> None:
     s = mixed(4.0, 4.0, told=(4.0, 0.04))
     at, draw = s.clock.now(), random.Random(5)
     for _ in range(60_000):
@@ -241,7 +237,7 @@ async def test_a_device_that_was_thought_to_be_slow_is_found_to_be_quick() -> No
     assert refused < 0.05 * half  # 1.5 times of what one of them holds, 0.75 of both
 
 
-async def test_who_joins_late_is_counted_with_what_it_has_measured() -> None:
+async def test_late_replica_counts_with_its_own_measurement() -> None:
     s = simulation({"m": per_item}, [("m",), ()], 8)
     late_one = s.replicas[1]
     late_one.speed = 4.0
@@ -253,7 +249,7 @@ async def test_who_joins_late_is_counted_with_what_it_has_measured() -> None:
     assert [batch.items for batch in late_one.ran] == [4]
 
 
-async def test_one_request_of_several_batches_is_gathered_in_order_though_a_device_fails() -> None:
+async def test_large_request_keeps_order_when_a_device_fails() -> None:
     s = mixed(*SPEEDS)
     items = [item(float(number)) for number in range(300)]
     submission = s.engine.submit(ModelId("m", 1), items, s.clock.now() + 60)
@@ -269,7 +265,7 @@ async def test_one_request_of_several_batches_is_gathered_in_order_though_a_devi
     assert other.done_at is not None
 
 
-async def test_what_was_left_to_a_device_that_then_hangs_is_taken_by_the_slow_one() -> None:
+async def test_slow_device_takes_over_from_a_hanging_one() -> None:
     """Nothing else happens meanwhile."""
     s = mixed(GPU, CPU)
     s.replicas[0].around_s = 30.0  # this batch never ends
@@ -283,7 +279,7 @@ async def test_what_was_left_to_a_device_that_then_hangs_is_taken_by_the_slow_on
     assert waits.done_at - waits.at < 1.1
 
 
-async def test_while_the_fast_one_hangs_no_more_is_accepted_than_the_slow_one_can_do() -> None:
+async def test_hanging_device_is_not_counted_on_by_admission() -> None:
     s = mixed(GPU, 0.02)  # an item takes 0.4 s
     s.replicas[0].around_s = 1000.0
     s.ask("m")

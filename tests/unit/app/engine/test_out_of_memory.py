@@ -40,7 +40,7 @@ async def test_every_item_is_answered_and_the_next_batches_are_smaller() -> None
         assert r.metric("torchlane_out_of_memory_total") == 1
 
 
-async def test_what_does_not_fit_alone_fails_and_its_mates_do_not() -> None:
+async def test_item_that_does_not_fit_fails_alone() -> None:
     def script(inputs: Arrays) -> Arrays | None:
         if (inputs["x"] == 7).any():
             raise OutOfMemory("it does not fit")
@@ -81,7 +81,7 @@ async def test_the_next_smaller_bucket_is_the_limit(fails_at: int, most: int) ->
         assert max(sizes(r), default=1) <= most
 
 
-async def test_who_comes_then_is_let_in_by_what_fits() -> None:
+async def test_admission_follows_the_lowered_batch_limit() -> None:
     ten_ms = dict.fromkeys((1, 2, 4, 8), 0.010)  # a batch of one takes as long as one of eight
     async with rig(scripts=[Memory(room=1)], max_batch_size=8, batch_s=ten_ms) as r:
         await r.ask(*range(8))  # one at a time from here on

@@ -44,7 +44,7 @@ class TestPolicy:
         assert decide_ahead(8, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
         assert decide_ahead(20, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
 
-    def test_a_smaller_one_grows_until_it_takes_as_long_as_the_device_is_busy(self) -> None:
+    def test_partial_batch_grows_while_the_device_is_busy(self) -> None:
         early = decide_ahead(3, 0.0, 1.0, Ahead(2, 0.1), LIMITS)
         assert early.size == 0
         assert early.again_in_s == pytest.approx(0.9)
@@ -69,7 +69,7 @@ def one(
     return simulation({"m": seconds}, [["m"]] * replicas, prepare_s=prepare_s)
 
 
-async def test_under_a_backlog_the_device_never_waits_for_what_is_prepared() -> None:
+async def test_device_never_waits_under_a_backlog() -> None:
     s = one(PREPARE_S)
     for _ in range(400):
         s.ask("m")
@@ -92,7 +92,7 @@ async def test_no_more_than_one_batch_is_prepared() -> None:
         assert sum(each.ends > now for each in s.replicas[0].ran) <= 2
 
 
-async def test_without_a_device_of_its_own_a_replica_takes_one_batch_at_a_time() -> None:
+async def test_plain_replica_takes_one_batch_at_a_time() -> None:
     s = one(0.0)
     for _ in range(40):
         s.ask("m")
@@ -102,7 +102,7 @@ async def test_without_a_device_of_its_own_a_replica_takes_one_batch_at_a_time()
         assert sum(each.ends > now for each in s.replicas[0].ran) <= 1
 
 
-async def test_a_batch_that_is_not_full_is_prepared_just_in_time() -> None:
+async def test_partial_batch_is_prepared_just_in_time() -> None:
     s = one(PREPARE_S)
     for _ in range(80):  # until it knows what it takes to prepare one
         s.ask("m")
@@ -123,7 +123,7 @@ async def test_a_batch_that_is_not_full_is_prepared_just_in_time() -> None:
     assert last.ends == pytest.approx(began.ends + 4 * ITEM_S)  # no gap between them
 
 
-async def test_where_a_batch_costs_the_same_whatever_its_size_it_waits_for_company() -> None:
+async def test_flat_cost_batch_waits_for_company() -> None:
     s = one(PREPARE_S, mostly_fixed)
     for _ in range(8):
         s.ask("m")
@@ -135,7 +135,7 @@ async def test_where_a_batch_costs_the_same_whatever_its_size_it_waits_for_compa
     assert second.began >= first.ends
 
 
-async def test_an_idle_replica_goes_first_and_then_the_one_that_is_free_soonest() -> None:
+async def test_idle_replica_first_then_the_soonest_free() -> None:
     s = one(PREPARE_S, replicas=2)
     s.ask("m")
     await s.run(0.001)
@@ -151,7 +151,7 @@ async def test_an_idle_replica_goes_first_and_then_the_one_that_is_free_soonest(
     assert [len(short.ran), len(long.ran)] == [2, 1]
 
 
-async def test_every_request_is_answered_rightly_in_the_order_in_which_it_came() -> None:
+async def test_requests_are_answered_right_and_in_order() -> None:
     s = one(PREPARE_S, replicas=2)
     for number in range(300):
         s.ask_at(number * ITEM_S / 2.2, "m")
@@ -161,7 +161,7 @@ async def test_every_request_is_answered_rightly_in_the_order_in_which_it_came()
         assert replica.ran == sorted(replica.ran, key=lambda each: each.ends)
 
 
-async def test_what_is_prepared_when_the_device_breaks_is_answered_by_another() -> None:
+async def test_prepared_batch_moves_when_its_device_breaks() -> None:
     s = one(PREPARE_S, replicas=2)
     for _ in range(60):
         s.ask("m")
@@ -188,7 +188,7 @@ async def test_admission_counts_what_is_prepared() -> None:
 
 
 @pytest.mark.parametrize("rare_s", [linear, lambda _: 0.001], ids=["per item", "per batch"])
-async def test_a_flood_holds_another_model_up_for_two_batches_at_most(
+async def test_flood_delays_another_model_by_two_batches(
     rare_s: Callable[[int], float],
 ) -> None:
     batch_s = 0.5
@@ -208,7 +208,7 @@ async def test_a_flood_holds_another_model_up_for_two_batches_at_most(
     assert s.used_s("flooded") > 31.0
 
 
-async def test_a_model_that_is_not_prefetched_is_held_up_no_longer() -> None:
+async def test_model_without_prefetching_is_delayed_no_longer() -> None:
     models = {"flooded": lambda _: 0.5, "plain": lambda _: 0.1}
     s = simulation(models, [("flooded", "plain")], prepare_s=PREPARE_S)
     s.replicas[0].models[ModelId("plain", 1)] = Serving(())
@@ -246,7 +246,7 @@ async def test_devices_of_different_speeds_all_keep_busy() -> None:
     assert done >= 0.95 * 5.0 * sum(SPEEDS) / ITEM_S
 
 
-async def test_a_slow_device_that_is_left_idle_keeps_no_second_batch_from_a_fast_one() -> None:
+async def test_idle_slow_device_does_not_stop_prefetching() -> None:
     s = simulation({"m": linear}, [("m",)] * 2, speeds=(100.0, 1.0), prepare_s=0.001)
     fast, slow = s.replicas
     for _ in range(8):
@@ -259,7 +259,7 @@ async def test_a_slow_device_that_is_left_idle_keeps_no_second_batch_from_a_fast
     assert [len(fast.ran), len(slow.ran)] == [2, 0]
 
 
-async def test_a_slow_device_that_is_tried_is_not_given_more_beforehand() -> None:
+async def test_slow_device_on_trial_gets_no_second_batch() -> None:
     s = simulation({"m": linear}, [("m",)] * 2, speeds=(100.0, 1.0), prepare_s=0.001)
     for _ in range(3000):
         s.ask("m")
@@ -303,7 +303,7 @@ class TestInItsThread:
             assert device(r).most_launched == 2
             assert r.backend.batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
-    async def test_a_batch_that_comes_while_the_device_works_is_launched_at_once(self) -> None:
+    async def test_batch_is_launched_while_the_device_works(self) -> None:
         async with rig(max_batch_size=2) as r:
             device(r).device_s = 0.001
             r.backend.gate.clear()
@@ -340,7 +340,7 @@ class TestInItsThread:
             answers = [values(await task)[0] for task in tasks]
             assert answers == ["backend_failed"] * 4
 
-    async def test_whoever_gives_up_a_thread_answers_both_batches(self) -> None:
+    async def test_given_up_thread_answers_both_batches(self) -> None:
         async with rig(max_batch_size=2) as r:
             r.backend.gate.clear()
             tasks = [r.start(n) for n in range(4)]
@@ -350,7 +350,7 @@ class TestInItsThread:
             assert answers == ["backend_failed"] * 4
             assert not r.replicas[0].busy
 
-    async def test_what_else_is_done_in_the_thread_waits_for_both_batches(self) -> None:
+    async def test_other_calls_wait_for_both_batches(self) -> None:
         async with rig(max_batch_size=2) as r:
             r.backend.gate.clear()
             tasks = [r.start(n) for n in range(4)]

@@ -75,7 +75,7 @@ async def test_retry_after_comes_true(kind: str, replicas: int, times: float) ->
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_nobody_is_refused_for_nothing(replicas: int) -> None:
+async def test_no_request_is_rejected_needlessly(replicas: int) -> None:
     """Of 10,000 at 0.7 of the capacity: even the best of servers would have to refuse a few."""
     seconds, expected = {"model": varying(linear, 0.1, seed=1)}, {"model": linear}
     s = simulation(seconds, [("model",)] * replicas, 32, expected)
@@ -98,7 +98,7 @@ async def test_retry_after_knows_of_another_models_share() -> None:
         assert share_within(pairs) >= 0.95
 
 
-async def test_what_is_around_batches_is_foreseen_and_makes_none_of_them_small() -> None:
+async def test_overhead_is_predicted_and_shrinks_no_batch() -> None:
     """As where the event loop is busy reading: 20 ms beside each forward of a millisecond."""
     size = 32
     s = simulation({"model": lambda _: 0.001}, [("model",)], size)

@@ -68,7 +68,7 @@ async def test_a_request_of_many_shapes_is_many_batches(before: list[int]) -> No
         await asyncio.gather(*[each.settled() for each in waiting])
 
 
-async def test_whoever_is_refused_is_told_of_every_batch() -> None:
+async def test_rejected_request_is_told_of_every_batch() -> None:
     async with busy(FLAT) as r:
         accepted = let_in(r, range(1, 31), within=0.4)
         assert len(accepted) == 30

@@ -18,7 +18,7 @@ def flood(s: Simulation, model: str, count: int) -> None:
         s.ask(model)
 
 
-async def test_a_flood_on_two_replicas_holds_another_model_up_for_one_batch() -> None:
+async def test_flood_on_two_replicas_delays_by_one_batch() -> None:
     s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.001)}, [BOTH, BOTH])
     start = s.clock.now()
     flood(s, "flooded", 1000)
@@ -41,7 +41,7 @@ async def test_two_flooded_models_share_two_replicas_by_time() -> None:
     assert s.used_s("flooded") == pytest.approx(s.used_s("other"), abs=1.0)
 
 
-async def test_a_model_of_one_replica_gets_that_one_from_a_flood_that_has_two() -> None:
+async def test_model_with_one_replica_gets_it_despite_a_flood() -> None:
     s = simulation({"flooded": per_batch(0.2), "other": per_batch(0.2)}, [BOTH, ("flooded",)], 4)
     flood(s, "flooded", 2000)
     await s.run(5)
@@ -53,7 +53,7 @@ async def test_a_model_of_one_replica_gets_that_one_from_a_flood_that_has_two() 
     assert s.used_s("flooded", 1) == pytest.approx(15)
 
 
-async def test_a_flood_of_a_model_of_one_replica_leaves_the_other_replica_alone() -> None:
+async def test_flood_on_one_replica_leaves_the_other_alone() -> None:
     s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.01)}, [BOTH, ("other",)])
     start = s.clock.now()
     flood(s, "flooded", 1000)
@@ -66,7 +66,7 @@ async def test_a_flood_of_a_model_of_one_replica_leaves_the_other_replica_alone(
     assert s.used_s("flooded", 0) == pytest.approx(6, abs=0.1)
 
 
-async def test_who_has_one_replica_is_refused_by_what_that_one_can_do() -> None:
+async def test_model_with_one_replica_is_judged_by_it() -> None:
     s = simulation({"flooded": per_batch(0.05), "other": per_batch(0.05)}, [BOTH, ("flooded",)], 1)
     for _ in range(10):
         s.ask("other", within=0.54)  # half a second of the one replica

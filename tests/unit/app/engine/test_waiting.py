@@ -85,7 +85,7 @@ class Scene:
             self.ended.append(waiter.deadline)
 
 
-def test_thousands_end_in_the_order_of_their_deadlines_by_one_timer() -> None:
+def test_one_timer_expires_thousands_in_order() -> None:
     scene, rng = Scene(), random.Random(1)
     deadlines = [rng.random() * 100 for _ in range(5000)]
     waiters = [scene.add(deadline) for deadline in deadlines]
@@ -99,7 +99,7 @@ def test_thousands_end_in_the_order_of_their_deadlines_by_one_timer() -> None:
     assert all(isinstance(waiter.error, DeadlineExceeded) for waiter in waiters)
 
 
-def test_an_earlier_deadline_sets_the_timer_anew_and_a_later_one_does_not() -> None:
+def test_only_an_earlier_deadline_moves_the_timer() -> None:
     scene = Scene()
     scene.add(10)
     scene.add(20)
@@ -135,7 +135,7 @@ def test_what_was_settled_in_time_does_not_expire() -> None:
     assert isinstance(late.error, DeadlineExceeded)
 
 
-def test_a_timer_that_is_early_ends_nobody() -> None:
+def test_early_timer_expires_no_waiter() -> None:
     class Hasty(CountingClock):
         early_s = 0.25  # once: as a loop that counts milliseconds may be
 
@@ -152,7 +152,7 @@ def test_a_timer_that_is_early_ends_nobody() -> None:
     assert scene.ended == [1]
 
 
-def test_who_expires_may_bring_the_next() -> None:
+def test_expired_waiter_may_be_followed_by_another() -> None:
     scene = Scene()
 
     def closed(waiter: Waiter) -> None:
@@ -171,7 +171,7 @@ def test_who_expires_may_bring_the_next() -> None:
 
 class TestMemory:
     @pytest.mark.parametrize("waiting", [0, 100])
-    def test_settled_ones_are_let_go_beside_those_that_wait(self, waiting: int) -> None:
+    def test_settled_waiters_are_released_before_others(self, waiting: int) -> None:
         scene = Scene()
         waiters = [scene.add(1e6) for _ in range(waiting)]
         for _ in range(COMPACT_ABOVE):
@@ -212,7 +212,7 @@ class TestMemory:
 
 
 class TestEnd:
-    async def test_it_is_told_when_nobody_waits(self) -> None:
+    async def test_it_reports_when_no_waiter_is_left(self) -> None:
         scene = Scene()
         await scene.open.until_none()
         waiters = [scene.add(1), scene.add(2)]
@@ -235,7 +235,7 @@ class TestEnd:
             each.cancel()
         assert len(done) == 2
 
-    async def test_who_stops_waiting_for_the_end_harms_nothing(self) -> None:
+    async def test_cancelled_drain_harms_nothing(self) -> None:
         scene = Scene()
         waiter = scene.add(1)
         with pytest.raises(TimeoutError):
@@ -268,7 +268,7 @@ class TestEnd:
         st.tuples(st.sampled_from(["add", "settle", "advance"]), st.integers(0, 20)), max_size=60
     )
 )
-def test_whatever_comes_everyone_ends_at_their_deadline(steps: list[tuple[str, int]]) -> None:
+def test_every_waiter_ends_at_its_deadline(steps: list[tuple[str, int]]) -> None:
     scene = Scene()
     waiters: list[Waiter] = []
     settled: set[Waiter] = set()

@@ -58,7 +58,7 @@ async def full(r: Rig) -> None:
     await turns()
 
 
-async def test_who_comes_a_moment_later_hears_the_same_and_the_true_time() -> None:
+async def test_rejection_repeats_with_the_true_time() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         await full(r)
         assert isinstance(r.clock, ManualClock)
@@ -77,7 +77,7 @@ async def test_who_comes_a_moment_later_hears_the_same_and_the_true_time() -> No
         r.backend.gate.set()
 
 
-async def test_who_has_more_time_is_not_refused_by_it() -> None:
+async def test_request_with_more_time_is_not_rejected_by_it() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         await full(r)
         with pytest.raises(Overloaded):
@@ -88,7 +88,7 @@ async def test_who_has_more_time_is_not_refused_by_it() -> None:
         assert values(await waits) == [14]
 
 
-async def test_nor_who_comes_when_all_is_done() -> None:
+async def test_late_arrival_finds_nothing_rejected() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         await full(r)
         with pytest.raises(Overloaded):

@@ -98,7 +98,7 @@ class Breaking:
         pytest.param((9,), [9], id="alone"),
     ],
 )
-def test_who_failed_when_the_replica_may_have_been_broken_is_not_blamed(
+def test_items_of_a_suspect_replica_are_not_blamed(
     batch: tuple[int, ...], left_to_others: list[int]
 ) -> None:
     contract = Contract(("value",), replay, finish=lambda outputs: outputs)

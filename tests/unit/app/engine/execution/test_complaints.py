@@ -33,7 +33,7 @@ async def test_the_requests_of_the_items_that_failed_are_named() -> None:
     assert queue["first"] == "poisoned"
 
 
-async def test_of_many_requests_the_first_are_named_and_all_are_counted() -> None:
+async def test_first_requests_are_named_and_all_counted() -> None:
     async with rig(scripts=(fail_on_poison,)) as r:
         with capture_logs() as logs:
             await asyncio.gather(*(ask(r, b"%d" % number, POISON) for number in range(17)))

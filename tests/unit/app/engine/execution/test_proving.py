@@ -109,7 +109,7 @@ async def test_it_leaves_cores_to_what_serves(replica: Replica, proof: Proof) ->
     await installing
 
 
-async def test_one_that_hangs_is_given_up_and_the_replica_serves_on(
+async def test_hanging_proof_is_given_up_and_the_replica_serves(
     replica: Replica, proof: Proof
 ) -> None:
     backend = FakeBackend()
@@ -127,9 +127,7 @@ async def test_one_that_hangs_is_given_up_and_the_replica_serves_on(
     assert backend.calls == ["close"]
 
 
-async def test_a_replica_that_hangs_meanwhile_ends_the_proof_which_is_not_to_blame(
-    replica: Replica, proof: Proof
-) -> None:
+async def test_hanging_replica_ends_a_proof_without_blame(replica: Replica, proof: Proof) -> None:
     backend = FakeBackend()
     installing = await begin(replica, backend, proof)
     replica.give_up_thread(ReplicaHangs("it hangs"))

@@ -90,7 +90,7 @@ async def test_close_gives_up_on_a_thread_that_is_stuck() -> None:
     stuck.set()
 
 
-async def test_work_that_raises_becomes_a_result_and_the_thread_lives_on() -> None:
+async def test_raising_work_becomes_a_result() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -106,7 +106,7 @@ async def test_work_that_raises_becomes_a_result_and_the_thread_lives_on() -> No
     assert await replica.close(1.0)
 
 
-async def test_a_result_that_comes_while_the_loop_blocks_is_there_at_once() -> None:
+async def test_result_for_a_blocking_loop_comes_at_once() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -125,9 +125,7 @@ async def test_a_result_that_comes_while_the_loop_blocks_is_there_at_once() -> N
     assert await replica.close(1.0)
 
 
-async def test_a_result_that_comes_too_late_for_a_loop_that_blocks_comes_once_all_the_same() -> (
-    None
-):
+async def test_late_result_for_a_blocking_loop_comes_once() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -196,7 +194,7 @@ def _raises(error: BaseException) -> bool:
     raise error
 
 
-async def test_batches_are_run_between_the_parts_of_a_load_and_other_calls_after_it() -> None:
+async def test_batches_run_between_parts_of_a_load() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -268,9 +266,7 @@ class TestGivingUpAThread:
         await asyncio.to_thread(begun.wait)
         return done
 
-    async def test_its_batch_fails_once_and_what_it_gives_later_is_dropped(
-        self, replica: Replica
-    ) -> None:
+    async def test_batch_fails_once_and_its_late_result_is_dropped(self, replica: Replica) -> None:
         done = await self.stuck(replica)
         assert replica.give_up_thread(ReplicaHangs("it hangs"))
         assert await done == "ReplicaHangs('it hangs')"
@@ -352,9 +348,7 @@ class TestGivingUpAThread:
         await until(lambda: replica.step is None)
         assert await replica.close(1.0)
 
-    async def test_no_step_of_a_new_thread_is_one_of_the_thread_that_hangs(
-        self, replica: Replica
-    ) -> None:
+    async def test_steps_of_new_and_hanging_thread_differ(self, replica: Replica) -> None:
         await self.stuck(replica)
         hanging = replica.step
         replica.give_up_thread(ReplicaHangs("it hangs"))
@@ -365,7 +359,7 @@ class TestGivingUpAThread:
         assert await replica.close(1.0)
 
 
-async def test_what_waited_to_be_installed_is_not_kept_by_a_thread_that_never_comes_back() -> None:
+async def test_lost_thread_keeps_no_pending_install() -> None:
     """A backend may have threads and a device's memory; its last reference ends them."""
     replica, gate = Replica("r", Device("cpu")), threading.Event()
     replica.open()

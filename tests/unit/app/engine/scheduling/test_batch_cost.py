@@ -208,7 +208,7 @@ def test_batches_of_no_time_are_no_trouble() -> None:
     ),
     st.floats(-1, 100),
 )
-def test_numbers_stay_sane_whatever_happens(
+def test_numbers_always_stay_sane(
     measured: dict[int, float], took: list[tuple[int, float, float | None]], allowed_s: float
 ) -> None:
     cost = BatchCost(12, measured)

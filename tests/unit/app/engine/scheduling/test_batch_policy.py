@@ -123,7 +123,7 @@ def test_more_work_and_more_time_never_make_it_wait_longer(
 
 
 @given(st.integers(1, 100), SECONDS, st.integers(1, 8), st.integers(1, 64))
-def test_nothing_waits_for_an_idle_replica_unless_a_wait_is_configured(
+def test_idle_replica_starts_at_once_without_a_wait(
     waiting: int, oldest_s: float, free: int, most: int
 ) -> None:
     made = decide(waiting, oldest_s, one_of(free), BatchLimits(most, 0.0), Arrivals(5, 0.0))
@@ -143,7 +143,7 @@ def test_idle_replicas_share_what_waits_and_leave_nothing_that_fits(
 
 
 @given(st.integers(1, 63), SECONDS, st.builds(BatchLimits, st.just(64), SECONDS, SECONDS), SECONDS)
-def test_who_looks_again_when_told_finds_the_wait_over(
+def test_configured_wait_is_over_when_asked_again(
     waiting: int, oldest_s: float, limits: BatchLimits, gathered_s: float
 ) -> None:
     made = decide(waiting, oldest_s, 1, limits, Arrivals(1, gathered_s))
