@@ -253,7 +253,7 @@ async def test_law_5_a_queue_full_of_bytes_refuses_at_once_and_as_a_whole() -> N
         await until(lambda: len(r.backend.batches) == 1)
         waiting = [r.start(1), r.start(2)]
         await turns()
-        with pytest.raises(Overloaded, match="2 items of 8 bytes wait and 8 bytes more") as refused:
+        with pytest.raises(Overloaded, match="8 bytes are queued and 8 more") as refused:
             await r.ask(3, 4)
         assert refused.value.retry_after_s >= 0
         assert r.metric("torchlane_queue_depth_items") == 2  # nothing of it was queued
