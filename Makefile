@@ -76,6 +76,11 @@ test-compiled: $(COMPILED) ## run the tests of the server's parts on it
 test: $(READY) ## run the tests, TEST_WORKERS (2) files at a time; PYTEST_ARGS='-k NAME -x': some, until one fails
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
 
+.PHONY: test-fast
+test-fast: $(READY) ## the quick tests of the server's parts, in less than a minute: what to run at each save
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not slow and not soak' \
+	  $(addprefix tests/unit/app/,access api codecs engine metrics processes registry)
+
 .PHONY: test-compose
 test-compose: $(READY) ## build the images and prove the compose stack in the container engine that answers
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m compose -rPs tests/compose

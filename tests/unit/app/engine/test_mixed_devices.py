@@ -15,6 +15,7 @@ from app.types import ModelId
 from tests.unit.app.engine.harness import item, value_of
 from tests.unit.app.engine.simulation import Seconds, Simulation, simulation
 
+pytestmark = pytest.mark.slow
 SPEEDS = (1.0, 1.0, 2.0, 4.0)  # of four devices
 ITEM_S = 0.008  # on a device of speed 1
 
@@ -131,7 +132,7 @@ async def test_accepted_is_in_time_and_devices_are_used(load: float, of_batch: S
     s = simulation({"m": of_batch}, [("m",)] * 4, 8, speeds=SPEEDS)
     draw, at, deadline = random.Random(7), s.clock.now(), 0.2
     rate = load * sum(speed * 8 / of_batch(8) for speed in SPEEDS)
-    count = int(rate * 4)
+    count = int(rate * 2)
     for _ in range(count):
         at += draw.expovariate(rate)
         s.ask_at(at, "m", deadline)
@@ -149,7 +150,7 @@ async def test_accepted_is_in_time_and_devices_are_used(load: float, of_batch: S
         assert len(accepted) == count
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.floats(0.2, 5), min_size=1, max_size=6), st.integers(1, 32))
 async def test_backlog_keeps_devices_of_any_speed_busy(speeds: list[float], size: int) -> None:
     s = mixed(*speeds, size=size)
@@ -228,7 +229,7 @@ async def test_a_backlog_makes_the_slow_device_work_too() -> None:
 async def test_wrong_estimate_of_a_slow_device_is_corrected() -> None:
     s = mixed(4.0, 4.0, told=(4.0, 0.04))
     at, draw = s.clock.now(), random.Random(5)
-    for _ in range(60_000):
+    for _ in range(20_000):
         at += draw.expovariate(1.5 * 4.0 / ITEM_S)
         s.ask_at(at, "m", 0.1)
     await s.run(at - s.clock.now())

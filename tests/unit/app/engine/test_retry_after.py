@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.app.engine.simulation import Asked, Seconds, Simulation, simulation
 
+pytestmark = pytest.mark.slow
 LEAST_S, FACTOR = 0.020, 2.0
 DEADLINE_S = 0.1
 
