@@ -295,12 +295,14 @@ def _torch_backends(
 
 
 def _end_process(metrics: Metrics, fault: DeviceLost) -> None:
-    """A sticky CUDA error poisons the process: end it; whoever supervises it starts it anew."""
+    """A sticky CUDA error poisons the process: end it; its supervisor starts another one."""
     LOG.critical("device_lost", fault=str(fault), exit_code=DEVICE_LOST_EXIT_CODE)
 
     def end() -> None:
-        metrics.close()  # else what ended it would not be in the counts of its worker
-        os._exit(DEVICE_LOST_EXIT_CODE)
+        try:
+            metrics.close()  # else what ended it would not be in the counts of its worker
+        finally:
+            os._exit(DEVICE_LOST_EXIT_CODE)
 
     asyncio.get_running_loop().call_later(DEVICE_LOST_GRACE_S, end)
 

@@ -12,6 +12,9 @@ from models.manifest import Manifest
 from models.tensors import Tolerance, stack
 from models.timing import nothing
 
+TRIES = 3  # of each size that runs in QUICK_S: other work on the machine may hold one up
+QUICK_S = 0.02
+
 
 class Golden:
     """The golden examples of one model, decoded, against one variant's tolerance.
@@ -68,7 +71,13 @@ class Golden:
             ArtifactInvalid: if an answer is wrong, naming example, output and difference.
             BackendError: if there is none.
         """
-        return {size: self.replay_at(backend, size, between) for size in dict.fromkeys((1, *sizes))}
+        quickest_s = {}
+        for size in dict.fromkeys((1, *sizes)):
+            taken_s = [self.replay_at(backend, size, between)]
+            while len(taken_s) < TRIES and taken_s[-1] <= QUICK_S:
+                taken_s.append(self.replay_at(backend, size, between))
+            quickest_s[size] = min(taken_s)
+        return quickest_s
 
     def replay_at(self, backend: Backend, size: int, between: Between = nothing) -> float:
         """Replay the examples in batches of one size: each alone, or different ones side by side.

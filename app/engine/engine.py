@@ -364,7 +364,10 @@ class Engine:
         Work that a replica has begun cannot be stopped: its flight stays in the air, so that the
         next caller may join it, and its answer goes to the cache.
         """
-        for key in waiter.pending:
+        pending = waiter.pending
+        for key in waiter.keys:  # in order: they are next to each other in the queue
+            if key not in pending:
+                continue
             flight = queue.flights.leave(key, waiter)
             if flight is None:
                 continue

@@ -1,7 +1,7 @@
-"""Gauges, asked when somebody scrapes, and what is served.
+"""Gauges, which are asked at each scrape, and what is served.
 
-T_co gauge says how those of several processes make one (`multiprocess_mode`);
-app/processes/shared_metrics.py does that. With one process the mode means nothing.
+The mode of a gauge says how the values of several processes are merged, in
+app/processes/shared_metrics.py. With one process it means nothing.
 """
 
 from __future__ import annotations

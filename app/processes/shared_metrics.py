@@ -32,6 +32,7 @@ from app.types import ModelId
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
 SUPERVISOR = "supervisor"
 WRITE_S = 1.0  # between two writes: what a worker that is killed may lose of its counts
+DEVICES_S = 5.0  # the same for what takes longer to ask: the system and drivers of devices
 NOTHING_LEFT = ModelGauges(*(lambda: 0.0 for _ in ModelGauges._fields))
 PROCESS_CPU = "process_cpu_seconds"
 # Descriptors are limited by process, so the process that is nearest to its limit counts; the
@@ -63,7 +64,7 @@ def _share_values(name: str) -> None:
 
 
 class _Process:
-    """What the system says of this process, written down for all."""
+    """What the system says of this process, kept for all."""
 
     def __init__(self) -> None:
         self._gauges = {
@@ -71,7 +72,7 @@ class _Process:
             for name, mode in PROCESS_GAUGES.items()
         }
         self._cpu = Counter(PROCESS_CPU, "", registry=None)
-        self._cpu_s = 0.0  # that is counted already
+        self._cpu_s = 0.0  # CPU seconds already added to the counter
 
     def refresh(self, families: Iterable[Metric]) -> None:
         """Write down what a ProcessCollector has collected."""
@@ -85,10 +86,11 @@ class _Process:
 
 
 class _Writer:
-    """Calls `write` every WRITE_S, and once more when it is closed; made on the event loop."""
+    """Calls `write` every `seconds`, and once more when it is closed; made on the event loop."""
 
-    def __init__(self, write: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[], None], seconds: float) -> None:
         self._write = write
+        self._seconds = seconds
         self._again()
 
     def close(self) -> None:
@@ -97,7 +99,7 @@ class _Writer:
         self._write()
 
     def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(WRITE_S, self._again)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
         self._write()
 
 
@@ -108,7 +110,7 @@ class SupervisorMetrics:
         _share_values(SUPERVISOR)
         self._process = _Process()
         self._collector = ProcessCollector(registry=None)
-        self.close = _Writer(self._refresh).close
+        self.close = _Writer(self._refresh, DEVICES_S).close
 
     def _refresh(self) -> None:
         self._process.refresh(self._collector.collect())
@@ -125,6 +127,7 @@ class SharedMetrics(Metrics):
         _share_values(str(index))
         super().__init__()
         self._process = _Process()
+        self._system = ProcessCollector(registry=None)
         self._served = Gauge(
             MODEL_INFO,
             "",
@@ -133,7 +136,8 @@ class SharedMetrics(Metrics):
             multiprocess_mode="livemax",
         )
         self._served_once: set[tuple[tuple[str, str], ...]] = set()
-        self._written = self.gauges | {MODEL_INFO: self._served}
+        of_devices = self.of_devices.values()
+        self._quick = [gauge for gauge in self.gauges.values() if gauge not in of_devices]
 
     def retired(self, model: ModelId) -> None:
         """See `Metrics`; what is written down cannot be removed, so it is zero, and left out."""
@@ -141,34 +145,49 @@ class SharedMetrics(Metrics):
 
     def open(self) -> None:
         """Write down from now on; called on the event loop."""
-        self._writer = _Writer(self.write_down)
+        self._writers = (
+            _Writer(self.write_down, WRITE_S),
+            _Writer(self.write_devices, DEVICES_S),
+        )
 
     def close(self) -> None:
         """Write down for the last time."""
-        self._writer.close()
-        super().close()
+        try:
+            for writer in self._writers:
+                writer.close()
+        finally:  # whatever a gauge says, no count is lost
+            super().close()
 
     async def scraped(self) -> bytes:
         """What all processes have counted, in the Prometheus text format."""
         self.write_down()
+        self.write_devices()
         declared = [_empty(family) for family in self.registry.collect()]
         return await asyncio.to_thread(generate_latest, _Merged(declared))
 
     def write_down(self) -> None:
-        """Ask every gauge of this process, and keep what it says for the next scrape of any."""
+        """Keep the counts and the gauges of this process for the next scrape of any process."""
+        self._tallies.flush()
         self.tasks.set(len(asyncio.all_tasks()))
-        families = tuple(self.registry.collect())
-        self._process.refresh(families)
+        for gauge in self._quick:
+            _keep(gauge, gauge.collect())
         for labels in self._served_once:  # a value cannot be removed; _Merged leaves out zeros
             self._served.labels(**dict(labels)).set(0)
-        for family in families:
-            gauge = self._written.get(family.name)
-            if gauge is None:
-                continue
-            for sample in family.samples:
-                (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)
-                if gauge is self._served:
-                    self._served_once.add(tuple(sample.labels.items()))
+        for family in self._model_info.collect():
+            _keep(self._served, [family])
+            self._served_once.update(tuple(sample.labels.items()) for sample in family.samples)
+
+    def write_devices(self) -> None:
+        """The same for what the system says of this process, and drivers of their devices."""
+        self._process.refresh(self._system.collect())
+        for gauge in self.of_devices.values():
+            _keep(gauge, gauge.collect())
+
+
+def _keep(gauge: Gauge, families: Iterable[Metric]) -> None:
+    for family in families:
+        for sample in family.samples:
+            (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)
 
 
 def _empty(family: Metric) -> Metric:
@@ -179,7 +198,7 @@ class _Merged(Collector):
     """What all processes wrote down.
 
     Args:
-        declared: every metric there is, without samples; those that nobody has counted yet stay so.
+        declared: every metric there is, without samples; those without counts stay so.
     """
 
     def __init__(self, declared: Sequence[Metric]) -> None:

@@ -77,7 +77,7 @@ class Admission:
         known = self._rejections.get(queue.model)
         if known and waiting and known.holds(now, left_s, deadline, waiting, queue.running):
             raise Overloaded(known.message, retry_after_s=max(0.0, known.clear_at - now))
-        if self._timeline.eta_s(queue, fresh, deadline, shapes) <= left_s:
+        if self._timeline.can_meet(queue, fresh, deadline, left_s, shapes):
             return
         clear_s = self._timeline.clear_s(queue, allowed_s)
         message = (

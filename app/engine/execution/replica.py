@@ -101,11 +101,6 @@ class Replica:
         )
 
     @property
-    def running(self) -> int:
-        """How many batches it has."""
-        return len(self._running)
-
-    @property
     def is_called(self) -> bool:
         """Whether something that is no batch runs or waits in its thread, such as a load."""
         return bool(self._calls)

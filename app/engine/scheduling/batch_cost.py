@@ -59,7 +59,7 @@ class BatchCost:
 
     Args:
         largest: items in one batch at most.
-        measured: items -> seconds, from warm-up; a size which it lacks is learned when it runs.
+        measured: items -> seconds, from warm-up; without any the first batch stands for them.
 
     Attributes:
         most: items in one batch at most at present: fewer than `largest` after running out of
@@ -117,7 +117,8 @@ class BatchCost:
             overhead_s: that it took in addition, waiting for its thread and for the event loop;
                 None: unknown.
         """
-        if self._is_new(items, compute_s):
+        if not self._items:  # nothing was measured: from this one on, in proportion
+            self._items, self._seconds = [items], [max(LEAST_S, compute_s)]
             self._changed()
             return
         expected_s, whole_s = self.compute_s(items), self.expected_s(items)
@@ -180,16 +181,6 @@ class BatchCost:
             self.most = min(2 * self.most, self.largest)
             self._grow_at = now + GROW_AFTER_S
             self._changed()
-
-    def _is_new(self, items: int, compute_s: float) -> bool:
-        """Add a size which warm-up did not measure, as if there had been the same drift."""
-        size = min(1 << (items - 1).bit_length(), max(self.largest, items))
-        at = bisect_left(self._items, size)
-        if 0 < at < len(self._items) or size in self._items:
-            return False
-        self._items.insert(at, size)
-        self._seconds.insert(at, max(LEAST_S, compute_s * size / items / self._drift.value))
-        return True
 
     def _by_size(self) -> list[tuple[int, float]]:
         """Powers of two below `most`, and `most`, ascending, with their seconds."""

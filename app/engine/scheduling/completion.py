@@ -32,29 +32,54 @@ class Part(NamedTuple):
     deviation: float
 
 
-class Span(NamedTuple):
-    """Seconds until something is expected to be done, and how much longer that may take."""
-
-    seconds: float
-    margin_s: float = 0.0
-
-
-def completion(parts: Sequence[Part]) -> Span:
-    """When replicas that share some work have done all of it.
+def completion_s(parts: Sequence[Part]) -> float:
+    """Seconds until replicas that share some work are expected to have done all of it.
 
     Each one does batch after batch as soon as it is free. First the time is found at which they
     would be done if batches could be divided, then the end of the batch that completes the work.
 
     Args:
-        parts: one per replica; with none, or one whose batches take no time, it is done at once.
+        parts: one per replica. Where the batches of one take no time, nothing is known of it: the
+            work is done as soon as it is free.
     """
-    if not parts or any(part.batch_s <= 0 for part in parts):
-        return Span(0.0)
+    unknown = [part.free_s for part in parts if part.batch_s <= 0]
+    if unknown or not parts:
+        return min(unknown, default=0.0)
     if len(parts) == 1:
-        until_s = parts[0].free_s + parts[0].batches * parts[0].batch_s
-    else:
-        until_s = _last_end_s(parts, _undivided_s(parts))
-    return Span(until_s, max(_margin_s(part, until_s) for part in parts))
+        return parts[0].free_s + parts[0].batches * parts[0].batch_s
+    return _last_end_s(parts, _undivided_s(parts))
+
+
+def meets(parts: Sequence[Part], within_s: float) -> bool:
+    """Whether they will have done all of it in that time, each with a margin for its own batches.
+
+    Args:
+        parts: one per replica.
+        within_s: seconds.
+    """
+    done = 0.0
+    for part in parts:
+        own_s = within_s - part.free_s - _margin_s(part, within_s)
+        if own_s >= part.batches * part.batch_s:
+            return True  # alone; also where nothing is known of it
+        if own_s > 0:
+            done += math.floor(own_s / part.batch_s + ROUNDING) / part.batches
+    return done >= 1 - ROUNDING
+
+
+def own_share_s(whole_s: float, others_s: Sequence[float]) -> float:
+    """Seconds of `whole_s` that a model gets which shares a device equally with others.
+
+    Args:
+        whole_s: of the device.
+        others_s: what each other model needs of it.
+    """
+    left_s = whole_s
+    for sharers, need_s in zip(range(len(others_s) + 1, 1, -1), sorted(others_s), strict=True):
+        if need_s * sharers >= left_s:
+            return left_s / sharers
+        left_s -= need_s
+    return left_s
 
 
 def batches(cost: BatchCost, counts: Sequence[int], size: int) -> tuple[int, float]:
@@ -102,12 +127,12 @@ def _last_end_s(parts: Sequence[Part], until_s: float) -> float:
     return until_s
 
 
-def _margin_s(part: Part, until_s: float) -> float:
-    """How much longer than expected its share may take.
+def _margin_s(part: Part, within_s: float) -> float:
+    """How much longer than expected a replica may take for its share.
 
     Batches are off independently of each other, but the running mean that all of them are expected
     by is off for all alike: the variance of n batches is n + n^2 times the mean's.
     """
-    n = min(part.batches, max(0.0, until_s - part.free_s) / part.batch_s)
+    n = min(part.batches, max(0.0, within_s) / part.batch_s) if part.batch_s > 0 else 0.0
     off_s = part.deviation * part.batch_s * math.sqrt(n * (1 + n * MEAN_VARIANCE))
     return MARGIN * math.hypot(off_s, part.free_off_s)

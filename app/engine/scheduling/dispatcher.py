@@ -75,11 +75,11 @@ class Dispatcher:
 
     def add(self, queue: ModelQueue) -> None:
         """Serve a queue from now on."""
-        self._queues[queue.model] = queue
+        self._timeline.add(queue)
 
     def remove(self, queue: ModelQueue) -> None:
         """Serve a queue no more; nothing of it waits or runs."""
-        del self._queues[queue.model]
+        self._timeline.remove(queue)
 
     def serves(self, model: ModelId) -> bool:
         """Whether any replica serves the model."""

@@ -197,6 +197,11 @@ class TicketQueue:
             views.append(ShapeView(signature, waiting, oldest_at, first.due_at, allowed_s))
         return views
 
+    @property
+    def shape_count(self) -> int:
+        """How many signatures wait: these cannot share batches."""
+        return len(self._shapes)
+
     def waiting_by_shape(self) -> list[int]:
         """Tickets that wait, of each signature."""
         return [len(shape.tickets) for shape in self._shapes.values()]

@@ -10,7 +10,14 @@ from typing import NamedTuple
 from app.engine.clock import Clock
 from app.engine.execution.replica import Replica
 from app.engine.scheduling.batch_cost import BatchCost
-from app.engine.scheduling.completion import Part, Span, batches, completion
+from app.engine.scheduling.completion import (
+    MARGIN,
+    Part,
+    batches,
+    completion_s,
+    meets,
+    own_share_s,
+)
 from app.engine.scheduling.in_flight import Batch, Took
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import ShapeView
@@ -34,22 +41,37 @@ class Assignment(NamedTuple):
     share: float
 
 
+class _Use:
+    """How a replica is used for one model.
+
+    Attributes:
+        ran_at: when it last got a batch of the model, or since when it could have.
+        left_at: when it was last left idle although items of the model waited.
+    """
+
+    __slots__ = ("left_at", "ran_at")
+
+    def __init__(self, now: float) -> None:
+        self.ran_at = self.left_at = now
+
+
 class _Track:
-    """What one replica runs.
+    """What one replica runs; it changes in the same turn of the event loop as `Replica.busy`.
 
     Attributes:
         runs: expected seconds and mean deviation, in seconds, of its batches, the oldest first.
         free_at: when all of them are expected to be done.
-        free_since: when the last one ended.
-        left_at: when it was last left idle although items waited.
+        free_since: when its last batch ended, of any model.
+        uses: of each model.
     """
 
-    __slots__ = ("free_at", "free_since", "left_at", "replica", "runs")
+    __slots__ = ("free_at", "free_since", "replica", "runs", "uses")
 
     def __init__(self, replica: Replica, now: float) -> None:
         self.replica = replica
         self.runs: deque[tuple[float, float]] = deque()
-        self.free_at = self.free_since = self.left_at = now
+        self.free_at = self.free_since = now
+        self.uses: dict[ModelId, _Use] = {}
 
     def left_s(self, now: float) -> float:
         return max(0.0, self.free_at - now) if self.runs else 0.0
@@ -69,13 +91,25 @@ class Timeline:
         clock: the engine's.
 
     Attributes:
-        queues: the models that they serve; the dispatcher adds and removes them.
+        queues: the models that they serve, see `add` and `remove`.
     """
 
     def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
         self._tracks = {each.name: _Track(each, clock.now()) for each in replicas}
         self.queues: dict[ModelId, ModelQueue] = {}
         self._clock = clock
+
+    def add(self, queue: ModelQueue) -> None:
+        """Serve a model from now on."""
+        self.queues[queue.model] = queue
+        for track in self._tracks.values():
+            track.uses[queue.model] = _Use(self._clock.now())
+
+    def remove(self, queue: ModelQueue) -> None:
+        """Serve it no more; nothing of it waits or runs."""
+        del self.queues[queue.model]
+        for track in self._tracks.values():
+            del track.uses[queue.model]
 
     # What runs
 
@@ -85,6 +119,7 @@ class Timeline:
         deviation = batch.queue.costs[batch.replica.name].deviation
         track.free_at = max(now, track.free_at if track.runs else now) + batch.expected_s
         track.runs.append((batch.expected_s, deviation * batch.expected_s))
+        track.uses[batch.queue.model].ran_at = now
 
     def end(self, batch: Batch, compute_s: float) -> Took:
         """Its oldest batch has ended; returns what that took.
@@ -95,7 +130,8 @@ class Timeline:
         """
         track, now = self._tracks[batch.replica.name], self._clock.now()
         track.runs.popleft()
-        took = batch.took(now, compute_s, track.free_since, track.left_at)
+        left_at = track.uses[batch.queue.model].left_at
+        took = batch.took(now, compute_s, track.free_since, left_at)
         track.free_since = now
         if track.runs:  # another one was prepared, and begins now
             track.free_at = now + sum(expected_s for expected_s, _ in track.runs)
@@ -114,6 +150,8 @@ class Timeline:
     ) -> tuple[Assignment | None, float | None]:
         """Choose the quickest of the idle replicas, if it would do better than the busy ones.
 
+        The time at which a replica is left idle on purpose is noted: it is no overhead.
+
         Args:
             queue: the model's.
             shape: whose batch it is.
@@ -129,11 +167,11 @@ class Timeline:
         known, worth = True, 0
         busy = self._busy(queue, now)
         for replica in free:
-            cost, track = queue.costs[replica.name], self._tracks[replica.name]
+            cost, use = queue.costs[replica.name], self._tracks[replica.name].uses[queue.model]
             one_s = cost.expected_s(1)
             if busy and one_s > 0 and self._is_too_slow(one_s, queue, shape, busy, now):
-                track.left_at = now
-                try_at = track.free_since + TRY_AFTER * one_s
+                use.left_at = now
+                try_at = use.ran_at + TRY_AFTER * one_s
                 if now >= try_at:
                     return Assignment(replica, 1, 1.0), None
                 again_at = min(again_at, try_at, *(self._overdue_at(each, queue) for each in busy))
@@ -179,29 +217,35 @@ class Timeline:
 
     # When will it be done?
 
-    def eta_s(self, queue: ModelQueue, fresh: int, deadline: float, shapes: int = 1) -> float:
-        """Seconds until `fresh` more items would be answered, with the margin that batches need.
+    def can_meet(
+        self, queue: ModelQueue, fresh: int, deadline: float, left_s: float, shapes: int = 1
+    ) -> bool:
+        """Whether `fresh` more items are predicted to be answered within `left_s`.
 
-        What is due no later goes first. With an idle replica and an empty queue it is 0: otherwise
-        one wrong estimate would reject everything and never be corrected.
+        What is due no later goes first. With an idle replica and an empty queue the answer is yes:
+        otherwise one wrong estimate would reject everything and never be corrected.
 
         Args:
             queue: the model's.
             fresh: items.
             deadline: of them all.
+            left_s: seconds; less than until the deadline, see `Admission`.
             shapes: how many signatures they have; two of them share no batch.
         """
-        if self._is_idle(queue):
-            return 0.0
         now = self._clock.now()
+        if self._is_idle(queue) or self._is_ample(queue, fresh, left_s, shapes, now):
+            return True
         ahead = queue.tickets.ahead(deadline)
         if shapes == 1 and len(ahead) <= 1:
-            counts = [sum(ahead) + fresh]
+            counts, fills_up = [sum(ahead) + fresh], True
         else:
-            counts = [*ahead, *[-(-fresh // shapes)] * shapes]
-        own = self._alone(queue, counts, deadline - now, now, fills_up=len(counts) == 1)
-        own_s = own.seconds + queue.limits.batch_wait_s
-        return self._shared_s(queue, own_s, deadline - now, now) + own.margin_s
+            counts, fills_up = [*ahead, *[-(-fresh // shapes)] * shapes], False
+        parts = self._parts(queue, counts, deadline - now, now, fills_up=fills_up)
+        left_s -= queue.limits.batch_wait_s
+        if not meets(parts, left_s):
+            return False
+        others_s = self._others_s(queue, deadline - now, now)
+        return not others_s or meets(parts, own_share_s(left_s, others_s))
 
     def clear_s(self, queue: ModelQueue, allowed_s: float) -> float:
         """Seconds until what waits for the model now is expected to be done.
@@ -211,14 +255,20 @@ class Timeline:
             allowed_s: the time that requests are allowed: it decides how large batches are.
         """
         now = self._clock.now()
-        own = self._alone(queue, queue.tickets.waiting_by_shape(), allowed_s, now)
-        return self._shared_s(queue, own.seconds, allowed_s, now)
+        own_s = self._alone_s(queue, allowed_s, now)
+        return own_s + sum(min(own_s, each) for each in self._others_s(queue, allowed_s, now))
 
     def wait_s(self, queue: ModelQueue) -> float:
         """Seconds that a request which came now, and has time enough, would wait for its batch."""
         return 0.0 if self._is_idle(queue) else self.clear_s(queue, math.inf)
 
-    def _alone(
+    def _alone_s(self, queue: ModelQueue, allowed_s: float, now: float) -> float:
+        """Seconds until what waits for the model is done, if there were no other model."""
+        if queue.tickets.waiting == 0:
+            return min((each.left_s(now) for each in self._working(queue, now)), default=0.0)
+        return completion_s(self._parts(queue, queue.tickets.waiting_by_shape(), allowed_s, now))
+
+    def _parts(
         self,
         queue: ModelQueue,
         counts: Sequence[int],
@@ -226,38 +276,52 @@ class Timeline:
         now: float,
         *,
         fills_up: bool = False,
-    ) -> Span:
-        """How long the model's items take if there were no other model.
+    ) -> list[Part]:
+        """What each replica would do if it did all of the model's work.
 
         Args:
             queue: the model's.
-            counts: items of each signature.
+            counts: items of each signature; at least one in all.
             allowed_s: decides how large batches are.
             now: the moment.
             fills_up: later items may join the last batch, which counts as full.
         """
         parts = []
-        working = self._working(queue, now)
-        for track in working:
+        for track in self._working(queue, now):
             cost = queue.costs[track.replica.name]
             size = cost.batch_size(allowed_s)
             count, seconds = batches(cost, counts, size)
-            if count == 0:  # nothing waits
-                return Span(min(each.left_s(now) for each in working))
             batch_s = cost.expected_s(size) if fills_up else seconds / count
             parts.append(Part(track.left_s(now), track.off_s(), count, batch_s, cost.deviation))
-        return completion(parts)
+        return parts
 
-    def _shared_s(self, queue: ModelQueue, own_s: float, allowed_s: float, now: float) -> float:
-        """Seconds that become of `own_s` where other models have an equal share of the devices."""
+    def _is_ample(
+        self, queue: ModelQueue, fresh: int, left_s: float, shapes: int, now: float
+    ) -> bool:
+        """Whether one replica alone would be in time by far: quick to find, and mostly so.
+
+        In full batches, one more for each signature, and as if all models had equal shares.
+        """
+        tickets = queue.tickets
+        for track in self._tracks.values():
+            if track.replica.serves(queue.model):
+                cost = queue.costs[track.replica.name]
+                count = (tickets.waiting + fresh) // cost.most + tickets.shape_count + shapes
+                own_s = track.left_s(now) + MARGIN * track.off_s()
+                own_s += count * cost.full_s * (1 + MARGIN * cost.deviation)
+                if len(self.queues) * (own_s + queue.limits.batch_wait_s) <= left_s:
+                    return track.overdue_at(cost) >= now
+        return False
+
+    def _others_s(self, queue: ModelQueue, allowed_s: float, now: float) -> list[float]:
+        """What waits for each other model that shares a device, in seconds of all that serve it."""
         if len(self.queues) == 1:
-            return own_s
-        whole_s = own_s
-        for other in self.queues.values():
-            if other is not queue and other.tickets.waiting and self._share(queue, other):
-                counts = other.tickets.waiting_by_shape()
-                whole_s += min(own_s, self._alone(other, counts, allowed_s, now).seconds)
-        return whole_s
+            return []
+        return [
+            self._alone_s(other, allowed_s, now)
+            for other in self.queues.values()
+            if other is not queue and other.tickets.waiting and self._share(queue, other)
+        ]
 
     def _share(self, queue: ModelQueue, other: ModelQueue) -> bool:
         """Whether two models are served by one replica."""

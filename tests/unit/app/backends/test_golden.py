@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.backends.fake import FakeBackend
-from app.backends.golden import Golden
+from app.backends.golden import TRIES, Golden
 from app.errors import ArtifactInvalid, ModelError, ReplicaError
 from app.types import Array, Arrays
 from models.tensors import Tolerance
@@ -33,9 +33,9 @@ class TestReplay:
     def test_every_example_alone_then_those_of_one_shape_side_by_side(self) -> None:
         backend = FakeBackend()
         golden([1], [2], [3, 9], [4, 9]).replay(backend, [2, 3])
-        alone, batched = backend.batches[:4], backend.batches[4:]
-        assert alone == [[1], [2], [3], [4]]
-        assert batched == [[1, 2], [3, 4], [1, 2, 1], [3, 4, 3]]
+        alone, batched = backend.batches[: 4 * TRIES], backend.batches[4 * TRIES :]
+        assert alone == [[1], [2], [3], [4]] * TRIES
+        assert batched == [[1, 2], [3, 4]] * TRIES + [[1, 2, 1], [3, 4, 3]] * TRIES
 
     def test_it_says_how_long_batches_took(self) -> None:
         def takes_its_time(inputs: Arrays) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -294,3 +295,36 @@ async def test_hanging_device_is_not_counted_on_by_admission() -> None:
     accepted = [each for each in asked if each.retry_after_s is None]
     assert sum(each.expired for each in accepted) <= 1
     assert len(accepted) >= 5
+
+
+async def test_wrong_estimate_is_corrected_although_another_model_runs_there() -> None:
+    s = simulation({"a": per_item, "b": per_item}, [("a",), ("a", "b")], 1)
+    slow = {replica.name: {1: 0.008 * (30 if at else 1)} for at, replica in enumerate(s.replicas)}
+    s.engine.measured(ModelId("a", 1), "fake#1", slow["fake#1"])
+    draw, at = random.Random(2), s.clock.now()
+    for _ in range(4000):
+        at += draw.expovariate(1.5 / ITEM_S)
+        s.ask_at(at, "a", 0.1)
+    for second in range(50):
+        s.ask_at(s.clock.now() + 0.5 * second, "b")
+    await s.run(at - s.clock.now() + 1)
+    assert sum(batch.model == "a" for batch in s.replicas[1].ran) > 500
+
+
+async def test_long_batches_on_one_replica_reject_nothing_of_a_short_model() -> None:
+    times = itertools.cycle((0.6, 1.4))
+    s = simulation(
+        {"long": lambda _: 5.0 * next(times), "short": per_item},
+        [("short",), ("long", "short")],
+        expected={"long": lambda _: 5.0, "short": per_item},
+    )
+    draw, start = random.Random(4), s.clock.now()
+    for number in range(12):
+        s.ask_at(start + 5.2 * number, "long")
+    at = start
+    for _ in range(2500):
+        at += draw.expovariate(0.4 / ITEM_S)
+        s.ask_at(at, "short", 0.1)
+    await s.run(at - start + 1)
+    short = [each for each in s.asked if each.model == "short"]
+    assert sum(each.retry_after_s is not None for each in short) < 0.005 * len(short)

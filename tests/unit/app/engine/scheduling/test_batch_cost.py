@@ -39,13 +39,13 @@ def test_a_smaller_batch_is_not_expected_to_take_longer() -> None:
     assert [cost.expected_s(items) for items in (1, 2, 8)] == [0.002, 0.002, 0.005]
 
 
-def test_sizes_that_were_not_measured_are_learned() -> None:
+def test_the_first_batch_stands_for_a_warm_up() -> None:
     cost, draw = BatchCost(64, {}), random.Random(1)
-    for _ in range(500):
+    for _ in range(200):
         items = draw.randint(1, 64)
-        cost.took(items, 0.002 + 0.001 * items)
-    for items in (1, 2, 7, 16, 33, 64):
-        assert cost.expected_s(items) == pytest.approx(0.002 + 0.001 * items, rel=0.5)
+        cost.took(items, 0.001 * items)
+    for items in (32, 64):
+        assert cost.expected_s(items) == pytest.approx(0.001 * items, rel=0.7)
     assert cost.full_s == cost.expected_s(64)
 
 

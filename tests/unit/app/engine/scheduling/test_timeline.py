@@ -32,7 +32,7 @@ class Table:
         self.queue = ModelQueue(
             MODEL, TicketQueue(100, 10**9), BatchLimits(1, 0.0), CONTRACT, metrics, costs
         )
-        self.timeline.queues[MODEL] = self.queue
+        self.timeline.add(self.queue)
         for each in self.replicas:
             each.models[MODEL] = Serving(())
 
@@ -52,8 +52,16 @@ class Table:
     def clear_s(self) -> float:
         return self.timeline.clear_s(self.queue, 10.0)
 
-    def eta_s(self, fresh: int = 1) -> float:
-        return self.timeline.eta_s(self.queue, fresh, self.clock.now() + 10.0)
+    def least_s(self) -> float:
+        """The shortest time within which one more item would be answered."""
+        low_s, high_s, deadline = 0.0, 10.0, self.clock.now() + 10.0
+        while high_s - low_s > 1e-6:
+            middle_s = (low_s + high_s) / 2
+            if self.timeline.can_meet(self.queue, 1, deadline, middle_s):
+                high_s = middle_s
+            else:
+                low_s = middle_s
+        return high_s
 
 
 def test_an_overdue_replica_is_not_counted_on() -> None:
@@ -106,9 +114,10 @@ def test_overhead_counts_from_when_a_batch_could_have_begun() -> None:
 def test_an_idle_replica_and_an_empty_queue_wait_for_nothing() -> None:
     t = Table(replicas=2)
     t.begin(0, expected_s=1000.0)
-    assert t.eta_s() == t.timeline.wait_s(t.queue) == 0
+    assert t.timeline.can_meet(t.queue, 1, t.clock.now() + 10.0, 0.0)
+    assert t.timeline.wait_s(t.queue) == 0
     t.begin(1)
-    assert t.eta_s() == pytest.approx(2 * BATCH_S)
+    assert t.least_s() == pytest.approx(2 * BATCH_S, abs=1e-5)
     assert t.timeline.wait_s(t.queue) == pytest.approx(BATCH_S)  # when the first is free
 
 
@@ -117,7 +126,7 @@ def test_two_batches_that_run_scatter_more_than_one() -> None:
     for index in range(200):
         t.queue.costs["fake#0"].took(1, BATCH_S * (1 + 0.1 * (-1) ** index))
     t.begin()
-    one = t.eta_s() - 2 * BATCH_S
+    one = t.least_s() - 2 * BATCH_S
     t.begin()
-    two = t.eta_s() - 3 * BATCH_S
+    two = t.least_s() - 3 * BATCH_S
     assert 1.1 * one < two < 1.4 * one
