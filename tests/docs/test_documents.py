@@ -16,6 +16,7 @@ from app.serving.models_file import Entry, ModelsFile
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = ("app", "export", "loadtests", "models")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -100,6 +101,36 @@ def test_every_contract_that_the_architecture_names_exists() -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    missing = []
+    for document in DOCUMENTS:
+        for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
+            target = document.parent / file if file else document
+            if target.suffix == ".md" and anchor not in anchors(target):
+                missing.append(f"{document.relative_to(ROOT)}: {file}#{anchor}")
+    assert missing == []
+
+
+def anchors(document: Path) -> set[str]:
+    """The fragments of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    listed = {index.parent / target for target in re.findall(r"\]\(([^)#]+)", index.read_text())}
+    assert set((ROOT / "docs").rglob("*.md")) - listed == {index}
+
+
+def test_every_class_in_the_glossary_exists() -> None:
+    words = re.findall(r"^\| .*?`([A-Z]\w+)`.* \| ", (ROOT / "docs/glossary.md").read_text(), re.M)
+    files = [path for name in PROGRAMS for path in (ROOT / name).rglob("*.py")]
+    code = "".join(path.read_text() for path in files)
+    assert len(words) > 40
+    assert [word for word in words if not re.search(rf"^class {word}\b", code, re.M)] == []
 
 
 def test_every_variable_of_the_compose_files_is_documented_with_its_default() -> None:
