@@ -88,6 +88,17 @@ def test_every_attack_that_is_defended_has_a_test() -> None:
     assert [line for line in attacks if "`test_" not in line.rpartition(" | ")[2]] == []
 
 
+def test_every_file_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    folders = (*PROGRAMS, "deploy", "tests")
+    files = [
+        f"/{path.relative_to(ROOT)}" for name in folders for path in (ROOT / name).rglob("*.py")
+    ]
+    named = set(re.findall(r"[\w/]*\w\.py\b", text))
+    assert len(named) > 60
+    assert [each for each in named if not any(file.endswith(f"/{each}") for file in files)] == []
+
+
 def test_every_contract_that_the_architecture_names_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     contracts = re.findall(r'^name = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
