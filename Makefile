@@ -122,11 +122,11 @@ format: $(READY) ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 .PHONY: load
-load: $(READY) ## 30 s of Locust against a running server; reports and a plot under reports/
+load: $(READY) ## 30 s of Locust against a running server; its report under reports/
 	@mkdir -p reports
 	$(BIN)/locust --headless --locustfile loadtests/locustfile.py --host $(HOST) \
 	  --users 32 --spawn-rate 32 --run-time 30s --stop-timeout 10 --only-summary \
-	  --html reports/load.html --csv reports/load --plot reports/load.png $(LOAD_ARGS)
+	  --html reports/load.html --csv reports/load $(LOAD_ARGS)
 
 .PHONY: capacity
 capacity: $(READY) ## the highest rate that a running server holds within an SLO; table, plot and page under reports/

@@ -1,4 +1,4 @@
-"""Users and tasks; `loadtests.traffic` makes what they send, see docs/load-testing.md.
+"""Locust's users; `loadtests.traffic` makes what they send, see docs/load-testing.md.
 
     locust --headless --locustfile loadtests/locustfile.py --host http://127.0.0.1:8000 Batches
 
@@ -7,7 +7,7 @@ Without names of classes, all of them load that the model can take.
 
 from __future__ import annotations
 
-from locust import events, task
+from locust import events
 
 from loadtests.swarm.listeners import listen
 from loadtests.swarm.users import ModelUser
@@ -20,21 +20,11 @@ class UniqueSingles(ModelUser):
 
     workload_name = "unique"
 
-    @task
-    def predict(self) -> None:
-        """One new item."""
-        self.send_next()
-
 
 class RepeatedSingles(ModelUser):
     """Popular inputs come again and again (Zipf): cache and single-flight at work."""
 
     workload_name = "repeated"
-
-    @task
-    def predict(self) -> None:
-        """One popular item."""
-        self.send_next()
 
 
 class Batches(ModelUser):
@@ -42,21 +32,11 @@ class Batches(ModelUser):
 
     workload_name = "batch"
 
-    @task
-    def batch_predict(self) -> None:
-        """Sixteen items at once."""
-        self.send_next()
-
 
 class BinarySingles(ModelUser):
     """New items as raw bytes, answered as raw bytes: the price of JSON left out."""
 
     workload_name = "binary"
-
-    @task
-    def predict(self) -> None:
-        """One new item."""
-        self.send_next()
 
 
 class NpySingles(ModelUser):
@@ -64,29 +44,14 @@ class NpySingles(ModelUser):
 
     workload_name = "npy"
 
-    @task
-    def predict(self) -> None:
-        """One new item."""
-        self.send_next()
-
 
 class Images(ModelUser):
     """PNG files, popular ones and new ones: decoding and preprocessing at work."""
 
     workload_name = "image"
 
-    @task
-    def predict(self) -> None:
-        """One picture."""
-        self.send_next()
-
 
 class MixedWithBadInput(ModelUser):
     """All that the model can take, and two in a hundred requests that must be refused."""
 
     workload_name = "mixed"
-
-    @task
-    def any_call(self) -> None:
-        """Whatever comes."""
-        self.send_next()

@@ -1,27 +1,23 @@
-"""What happens around a run of Locust: arguments, preparation, shapes, gates and the plot.
+"""What happens around a run of Locust: arguments, preparation, shapes and gates.
 
 The master asks the idle server before any user starts, and hands the answers to its workers. A
-worker that can do nothing with them, or drops out, fails the run.
+worker that cannot use them, or drops out, fails the run.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import gevent
+from locust import LoadTestShape
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtests.swarm import gates, history, history_plot, shapes, staged
+from loadtests.swarm import gates, shapes
 from loadtests.swarm.prepared import Prepared, from_message, obstacle, prepare
 from loadtests.traffic.target import TargetError
 
-WINDOW_S = 1.0
-# Workers tell the master what they counted every three seconds.
-MASTER_WINDOW_S = 6.0
 PREPARED = "torchlane_prepared"  # master to workers: `Prepared.message`
 UNPREPARED = "torchlane_unprepared"  # worker to master: why it cannot load
 log = logging.getLogger(__name__)
@@ -29,35 +25,41 @@ log = logging.getLogger(__name__)
 
 def listen(events: Any) -> None:
     """Take part in a run; for Locust's `events`, once per locustfile."""
-    around = Around()
-    events.init_command_line_parser.add_listener(add_arguments)
-    events.init.add_listener(around.init)
-    events.test_start.add_listener(around.test_start)
-    events.worker_connect.add_listener(around.worker_connect)
-    events.test_stopping.add_listener(around.test_stopping)
-    events.quitting.add_listener(around.quitting)
+    around = _Around()
+    events.init_command_line_parser.add_listener(_add_arguments)
+    for name in ("init", "test_start", "worker_connect", "test_stopping", "quitting"):
+        getattr(events, name).add_listener(getattr(around, name))
 
 
-def add_arguments(parser: Any, **_: object) -> None:
-    """All options that Locust does not have."""
+def _add_arguments(parser: Any, **_: object) -> None:
     parser.add_argument(
         "--model",
         env_var="TORCHLANE_LOAD_MODEL",
-        help="the model to load; unless told, the server's default one",
-    )
-    parser.add_argument(
-        "--plot", metavar="FILE.png", help="draw latency over rate, from this run, into a file"
+        help="the model to load (default: the server's default model)",
     )
     shapes.add_arguments(parser)
     gates.add_arguments(parser)
 
 
-class Around:
+class _Staged(LoadTestShape):
+    """Goes through stages and ends the run after the last."""
+
+    abstract = True  # else Locust would take it from the locustfile, asked for or not
+
+    def __init__(self, stages: shapes.Stages) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._stages = stages
+
+    def tick(self) -> tuple[int, float] | None:
+        """Users and users per second; None at the end."""
+        users = shapes.users_at(self._stages, self.get_run_time())  # type: ignore[no-untyped-call]
+        return None if users is None else (users, float(users))  # all are started at once
+
+
+class _Around:
     """Listens to one run; workers prepare and load, and leave all else to their master."""
 
     def __init__(self) -> None:
-        self._recorder = history.Recorder()
-        self._recording: Any = None
         self._master: Any = None  # the runner, in the master's process
         self._message: Mapping[str, Any] | None = None  # handed out by it, or received from it
         self._started_with: frozenset[str] = frozenset()  # ids of its workers
@@ -74,7 +76,10 @@ class Around:
         if isinstance(environment.runner, MasterRunner):
             self._master = environment.runner
             environment.runner.register_message(UNPREPARED, self._worker_fails)
-        staged.choose(environment)
+        stages = shapes.stages_of(environment.parsed_options)
+        if stages:
+            environment.shape_class = _Staged(stages)
+            environment.shape_class.runner = environment.runner
         if environment.host:  # without, the web page asks for it later
             try:
                 _keep_able(environment, _prepared(environment))
@@ -83,14 +88,16 @@ class Around:
                 raise SystemExit(1) from error
 
     def test_start(self, environment: Any, **_: object) -> None:
-        """Ask the server, which is idle still, for right answers; begin to record."""
+        """Ask the server, which is still idle, for right answers."""
         runner, prepared = environment.runner, None
         try:
             if isinstance(runner, WorkerRunner):
                 prepared = self._received()
             else:
                 prepared = _prepared(environment)
-                if runner is not self._master:
+                if runner is self._master:
+                    self._hand_out(prepared)
+                else:
                     _keep_able(environment, prepared)
         except TargetError as error:
             if isinstance(runner, WorkerRunner):
@@ -99,10 +106,6 @@ class Around:
                 _fail(environment, str(error))
         for user_class in environment.user_classes:
             user_class.prepared = prepared
-        if runner is self._master and prepared is not None:
-            self._hand_out(prepared)
-        if not isinstance(runner, WorkerRunner) and environment.parsed_options.plot:
-            self._record(runner)
 
     def worker_connect(self, client_id: str, **_: object) -> None:
         """Let a worker that comes during a run load, too."""
@@ -110,7 +113,7 @@ class Around:
             self._master.send_message(PREPARED, self._message, client_id)
 
     def test_stopping(self, environment: Any, **_: object) -> None:
-        """Fail a run of which not all workers saw the end: it was another load than asked for."""
+        """Fail a run that lost a worker: it was another load than asked for."""
         if environment.runner is not self._master:
             return
         started, self._started_with, self._message = self._started_with, frozenset(), None
@@ -120,16 +123,10 @@ class Around:
             environment.process_exit_code = 1
 
     def quitting(self, environment: Any, **_: object) -> None:
-        """Draw the plot, and decide on the exit code."""
+        """Decide on the exit code."""
         if isinstance(environment.runner, WorkerRunner):
             return
-        if self._recording is not None:
-            self._recording.kill()
-            self._recorder.take(time.monotonic(), environment.runner)
-        options = environment.parsed_options
-        if options.plot:
-            self._draw(Path(options.plot))
-        failed = gates.broken(gates.totals_of(environment.runner), gates.limits_of(options))
+        failed = gates.broken(environment.runner, environment.parsed_options)
         for sentence in failed:
             log.error("gate: %s", sentence)
         if failed or environment.process_exit_code:
@@ -142,11 +139,7 @@ class Around:
         self._message = msg.data
 
     def _received(self) -> Prepared:
-        """What the master handed out for this run.
-
-        Raises:
-            TargetError: if it is nothing, or of no use.
-        """
+        """What the master handed out for this run."""
         message, self._message = self._message, None
         if message is None:
             raise TargetError("this worker was told nothing by its master; use one release on both")
@@ -161,28 +154,6 @@ class Around:
     def _worker_fails(self, environment: Any, msg: Any, **_: object) -> None:
         if self._message is not None:  # else it was told nothing, because the master has failed
             _fail(environment, f"worker {msg.node_id} cannot load: {msg.data['why']}")
-
-    def _record(self, runner: Any) -> None:
-        if self._recording is not None:
-            self._recording.kill()
-        window_s = MASTER_WINDOW_S if isinstance(runner, MasterRunner) else WINDOW_S
-        self._recorder = history.Recorder()
-
-        def run() -> None:
-            while True:
-                self._recorder.take(time.monotonic(), runner)
-                gevent.sleep(window_s)
-
-        self._recording = gevent.spawn(run)
-
-    def _draw(self, file: Path) -> None:
-        windows = self._recorder.windows
-        if not windows:
-            log.warning("no plot: the run was too short, or answered too little")
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        history_plot.draw(windows, file)
-        log.info("plot: %s", file)
 
 
 def _fail(environment: Any, why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loadtests.traffic.anchors import Anchors, ask
@@ -19,31 +19,13 @@ class Prepared:
 
     Attributes:
         target: what they load.
-        anchors: what the idle server answered, ready for use.
-        message: the same for another process, see `from_message`: of what msgpack can carry.
+        anchors: what the idle server answered.
+        message: the same for `from_message` in another process; msgpack can carry it.
     """
 
     target: Target
     anchors: Anchors
     message: Mapping[str, Any]
-
-
-@dataclass
-class Answers:
-    """Sends, as `loadtests.traffic.anchors.Send`, and keeps what was answered, in order.
-
-    Attributes:
-        kept: of each answer what was asked (a digest), the status and the body.
-    """
-
-    target: Target
-    kept: list[tuple[bytes, int, bytes]] = field(default_factory=list)
-
-    def __call__(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Send a request to the server."""
-        reply = exchange(self.target.url, "POST", path, headers, body)
-        self.kept.append((_digest(path, body), reply.status, reply.body))
-        return reply
 
 
 def prepare(url: str, model: str | None) -> Prepared:
@@ -53,22 +35,27 @@ def prepare(url: str, model: str | None) -> Prepared:
         TargetError: if it has not loaded the model, or does not answer as its manifest says.
     """
     target = learn(url, model)
-    answers = Answers(target)
-    anchors = ask(target, answers)
+    answers: list[tuple[bytes, int, bytes]] = []
+
+    def send(path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        reply = exchange(url, "POST", path, headers, body)
+        answers.append((_digest(path, body), reply.status, reply.body))
+        return reply
+
+    anchors = ask(target, send)
     told = {name: getattr(target, name) for name in ("url", "model", "version", "precision")}
     return Prepared(
-        target, anchors, {**told, "manifest": dict(target.manifest), "answers": answers.kept}
+        target, anchors, {**told, "manifest": dict(target.manifest), "answers": answers}
     )
 
 
 def from_message(message: Mapping[str, Any]) -> Prepared:
-    """What another process has prepared, without asking the server, which may be busy by now.
+    """What another process has prepared; the server, which may be busy by now, is not asked.
 
     Raises:
         TargetError: if this process would have asked for other items.
     """
-    fields = {name: value for name, value in message.items() if name != "answers"}
-    target = Target(**fields)
+    target = Target(**{name: value for name, value in message.items() if name != "answers"})
     answers = iter(message["answers"])
 
     def answered(path: str, _: Mapping[str, str], body: bytes) -> Reply:
@@ -84,7 +71,7 @@ def from_message(message: Mapping[str, Any]) -> Prepared:
 
 
 def obstacle(prepared: Prepared, name: str) -> str | None:
-    """Why the model cannot take a workload, or None where it can."""
+    """Why the model cannot take a workload; None where it can."""
     try:
         workload(name, prepared.target, 0, prepared.anchors)
     except WorkloadError as error:

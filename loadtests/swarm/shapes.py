@@ -1,105 +1,56 @@
-"""How many users there are at which time: `--shape ramp|spike|soak`; without, Locust's --users."""
+"""How many users load at which time: `--shape ramp|spike|soak`; without it, Locust's --users."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from loadtests.arguments import at_least_one
 
 RAMP_STEPS = 10
 SPIKE_FLOOR = 10  # a spike rises from a tenth of its peak
+Stages: TypeAlias = Sequence[tuple[int, int]]  # users and seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How large a shape is.
-
-    Attributes:
-        peak_users: the most users at once.
-        step_s: how long a number of users is held, but for the soak.
-        soak_s: how long a soak holds its peak.
-    """
-
-    peak_users: int
-    step_s: int
-    soak_s: int
+def stages_of(options: argparse.Namespace) -> Stages:
+    """The stages that the command line asks for; empty without `--shape`."""
+    peak, step_s, soak_s = options.peak_users, options.step_s, options.soak_s
+    steps, floor = min(RAMP_STEPS, peak), max(1, peak // SPIKE_FLOOR)
+    shapes: dict[str | None, Stages] = {
+        None: (),
+        "ramp": [(round(peak * step / steps), step_s) for step in range(1, steps + 1)],
+        "spike": [(floor, step_s), (peak, step_s), (floor, 2 * step_s)],
+        "soak": [(math.ceil(peak / 2), step_s), (peak, soak_s)],
+    }
+    return shapes[options.shape]
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """So many users for so many seconds."""
-
-    users: int
-    seconds: int
-
-
-def ramp(size: Size) -> list[Stage]:
-    """Ever more users, in ten equal steps up to the peak: where does latency leave the ground?"""
-    steps = min(RAMP_STEPS, size.peak_users)
-    return [
-        Stage(round(size.peak_users * step / steps), size.step_s) for step in range(1, steps + 1)
-    ]
-
-
-def spike(size: Size) -> list[Stage]:
-    """A tenth of the peak, all of it at once, a tenth again: does the server come back?"""
-    floor = max(1, size.peak_users // SPIKE_FLOOR)
-    return [
-        Stage(floor, size.step_s),
-        Stage(size.peak_users, size.step_s),
-        Stage(floor, 2 * size.step_s),
-    ]
-
-
-def soak(size: Size) -> list[Stage]:
-    """Half of the peak for a step, then the peak for long: does anything grow or decay?"""
-    return [Stage(math.ceil(size.peak_users / 2), size.step_s), Stage(size.peak_users, size.soak_s)]
-
-
-SHAPES: Mapping[str, Callable[[Size], list[Stage]]] = {"ramp": ramp, "spike": spike, "soak": soak}
-
-
-def users_at(stages: Sequence[Stage], run_time_s: float) -> int | None:
-    """The users of the stage that is on after so many seconds; None: all are over."""
+def users_at(stages: Stages, run_time_s: float) -> int | None:
+    """The users after this many seconds; None once all stages are over."""
     end_s = 0
-    for stage in stages:
-        end_s += stage.seconds
+    for users, seconds in stages:
+        end_s += seconds
         if run_time_s < end_s:
-            return stage.users
+            return users
     return None
 
 
-def asked_for(options: argparse.Namespace) -> list[Stage]:
-    """The stages that the command line asks for; none without `--shape`."""
-    if options.shape is None:
-        return []
-    return SHAPES[options.shape](Size(options.peak_users, options.step_s, options.soak_s))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--shape` and its sizes, for Locust's command line."""
+    """Add `--shape` and its sizes to Locust's command line."""
     group = parser.add_argument_group("Shapes")
     group.add_argument(
-        "--shape", choices=[*SHAPES], help="let the number of users follow a shape, not --users"
+        "--shape",
+        choices=("ramp", "spike", "soak"),
+        help="let the number of users follow a shape, not --users",
     )
     group.add_argument(
-        "--peak-users", type=positive, default=32, help="of --shape: the most at once"
+        "--peak-users", type=at_least_one, default=32, help="of --shape: the most at once"
     )
     group.add_argument(
-        "--step-s", type=positive, default=10, help="of --shape: seconds of a number of users"
+        "--step-s", type=at_least_one, default=10, help="of --shape: seconds of a number of users"
     )
     group.add_argument(
-        "--soak-s", type=positive, default=600, help="of --shape soak: seconds at the peak"
+        "--soak-s", type=at_least_one, default=600, help="of --shape soak: seconds at the peak"
     )
-
-
-def positive(text: str) -> int:
-    """A whole number from 1, of the command line.
-
-    Raises:
-        ArgumentTypeError: if it is none.
-    """
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return int(text)

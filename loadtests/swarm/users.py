@@ -6,7 +6,7 @@ import logging
 import os
 from typing import ClassVar
 
-from locust import FastHttpUser, constant
+from locust import FastHttpUser, constant, task
 from locust.exception import StopUser
 
 from loadtests.swarm.prepared import Prepared
@@ -48,6 +48,7 @@ class ModelUser(FastHttpUser):
             log.warning("a user of %s does not load: %s", type(self).__name__, error)
             raise StopUser from error
 
+    @task
     def send_next(self) -> None:
         """Send the next call of the workload; whatever is wrong with the answer is a failure."""
         try:

@@ -1,0 +1,45 @@
+"""Types of command-line arguments that the instruments share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def above_zero(text: str) -> float:
+    """A finite number above zero."""
+    return _checked(text, lambda value: value > 0, "a number above zero")
+
+
+def at_least_one(text: str) -> int:
+    """A whole number from 1."""
+    return int(_checked(text, lambda value: value >= 1 and value == int(value), "a whole number"))
+
+
+def from_zero(text: str) -> int:
+    """A whole number from 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    return _checked(text, lambda value: 0 <= value <= 1, "from 0 to 1")
+
+
+def tolerance(text: str) -> float:
+    """A share from 0 on, written as `10%` or `0.1`."""
+    percent = 100 if text.endswith("%") else 1
+    return _checked(text.removesuffix("%"), lambda value: value >= 0, "a share") / percent
+
+
+def _checked(text: str, good: Callable[[float], bool], wanted: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and good(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return value
