@@ -163,7 +163,6 @@ LABEL org.opencontainers.image.title="Torchlane export" \
 FROM runtime AS load
 COPY --from=load-environment /opt/venv /opt/venv
 COPY --from=load-package /opt/torchlane /opt/torchlane
-ENV MPLCONFIGDIR=/tmp/matplotlib
 EXPOSE 8089
 CMD ["locust", "--locustfile", "loadtests/locustfile.py"]
 ARG VERSION=0.1.0 REVISION=unknown

@@ -129,11 +129,11 @@ load: $(READY) ## 30 s of Locust against a running server; its report under repo
 	  --html reports/load.html --csv reports/load $(LOAD_ARGS)
 
 .PHONY: capacity
-capacity: $(READY) ## the highest rate that a running server holds within an SLO; table, plot and page under reports/
+capacity: $(READY) ## the highest rate that a running server holds within an SLO; table, page and JSON under reports/
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: $(READY) $(COMPILED) ## this server beside others on the same work, one core each; BENCH_ARGS=--quick: under two minutes
+bench: $(READY) $(COMPILED) ## this server beside others on the same work, by wrk, one core each; BENCH_ARGS=--quick: under two minutes
 	$(BIN)/python -m loadtests.bench $(BENCH_ARGS)
 
 .PHONY: overload

@@ -1,4 +1,4 @@
-"""`python -m loadtests`: how much a running server holds, and whether it still does.
+"""`python -m loadtests`: how much a server holds, and whether it still does.
 
 find-capacity  the highest rate whose 99th percentile stays within an SLO
 run            one constant rate, with gates for CI
@@ -17,10 +17,10 @@ from rich.console import Console
 
 from loadtests import comparison
 from loadtests.capacity import commands, options
+from loadtests.capacity.overload import overload
 from loadtests.openloop.address import AddressError, Unreachable
 from loadtests.openloop.generator import TrialTooLarge
-from loadtests.overload import commands as overload_commands
-from loadtests.overload import options as overload_options
+from loadtests.reports import OutputError
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.target import TargetError
 
@@ -29,7 +29,7 @@ LOG_WIDTH = 110
 EXPECTED = (
     AddressError,
     options.OptionsError,
-    commands.OutputError,
+    OutputError,
     TargetError,
     WorkloadError,
     Unreachable,
@@ -44,15 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     # a log of CI has no width of its own; rich would cut tables at 80 characters
     width = None if sys.stdout.isatty() else LOG_WIDTH
-    console = Console(highlight=False, soft_wrap=True, width=width)
+    console = Console(highlight=False, soft_wrap=True, width=width, record=True)
     command = shlex.join(["python", "-m", "loadtests", *arguments])
+    acts = {"find-capacity": commands.find_capacity, "run": commands.run, "overload": overload}
     try:
         if given.command == "compare":
             return comparison.compare(given, console)
-        if given.command == "overload":
-            return overload_commands.overload(given, console, command)
-        act = commands.run if given.command == "run" else commands.find_capacity
-        return act(given, console, command)
+        return acts[given.command](given, console, command)
     except EXPECTED as error:
         sys.stderr.write(f"loadtests: {error}\n")
         return commands.FAILED
@@ -76,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_common(single, "reports/run")
     options.add_run(single)
     comparison.add_arguments(below.add_parser("compare", help="two results, before and after"))
-    overload_options.add_arguments(below.add_parser("overload", help="goodput under overload"))
+    options.add_overload(below.add_parser("overload", help="goodput under overload"))
     return top
 
 

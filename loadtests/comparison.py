@@ -19,6 +19,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from loadtests.arguments import tolerance
+
 Better = Literal["higher", "lower"] | None  # None: shown, and not judged
 CAPACITY = "capacity, requests/s"
 SAME = ("workload", "arrivals", "slo_ms", "fail_ratio", "model")  # or there is nothing to compare
@@ -86,21 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on-worse", action="store_true", help="exit code 1 if any figure got worse"
     )
-
-
-def tolerance(text: str) -> float:
-    """A share, from `10%` or `0.1`.
-
-    Raises:
-        argparse.ArgumentTypeError: if it is none from 0 on.
-    """
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no share such as 10% or 0.1")
-    return value
 
 
 def compare(given: argparse.Namespace, console: Console) -> int:

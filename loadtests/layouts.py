@@ -7,7 +7,6 @@ among them; they take turns. Digits as JSON, and a model whose cost is linear in
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import statistics
 import sys
@@ -20,22 +19,19 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.bench import wrk
-from loadtests.bench.adopting import ModelError
-from loadtests.bench.artifacts import newest_artifact
 from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import DIALECTS
-from loadtests.bench.generator import LoadError, LoadPlan
+from loadtests.bench.own_models import ModelError, linear_artifact, manifest_of, newest_artifact
 from loadtests.bench.servers import Fleet, ServerError, ServerSpec, fetch
 from loadtests.bench.workloads import OURS, Workload
-from loadtests.overload import linear_model
-from models.manifest import MANIFEST_FILE, Manifest
+from loadtests.bench.wrk import LoadError, LoadPlan
 from models.processor import cpu_name
 from models.resources import usable_cores
 
-FAILURES = (LoadError, ModelError, ServerError, ValueError)
+FAILURES = (LoadError, ModelError, ServerError)
 AUTO = "auto"
 CONNECTIONS = 64
-WARM_UP_S = 1.0
+WARM_UP_S = 1
 DIGITS_BATCH, LINEAR_BATCH = 64, 16  # of the linear model a tenth of a second
 HANG_S = "600"  # a server that slept for four times as long would end when it wakes
 JSON_SINGLES = Workload("json", "single JSON", "json", CONNECTIONS, ())
@@ -71,7 +67,7 @@ def settings(cores: int) -> Iterator[Setting]:
 
 def compare(artifact: Path, most: int, given: argparse.Namespace, console: Console) -> None:
     """Measure one model, in batches of at most so many, under all settings, and print it."""
-    manifest = Manifest.model_validate_json((artifact / MANIFEST_FILE).read_bytes())
+    manifest = manifest_of(artifact)
     bodies = bodies_of(JSON_SINGLES, manifest, DIALECTS[OURS], seed=1)
     specs = {each: _spec(each, artifact, most) for each in (*settings(usable_cores()), Setting())}
     rates: dict[Setting, list[float]] = {each: [] for each in specs}
@@ -88,7 +84,7 @@ def compare(artifact: Path, most: int, given: argparse.Namespace, console: Conso
             for setting, spec in specs.items():
                 with fleet.awake(spec) as server:
                     for load in (LoadPlan(CONNECTIONS, WARM_UP_S), plan):
-                        run = asyncio.run(wrk.load(server.port, requests, sent, load))
+                        run = wrk.load(server.port, requests, sent, load)
                         sent += run.sent + CONNECTIONS
                 rates[setting].append(run.requests_per_s)
     table = Table("setting", "requests/s", "rounds", title=f"{manifest.model}: {chosen} chosen")
@@ -127,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare the settings; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.layouts", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3, help="of each setting in each round")
+    parser.add_argument("--seconds", type=int, default=3, help="of each setting in each round")
     parser.add_argument("--item-ms", type=float, default=6, help="of the linear model (default: 6)")
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
     given = parser.parse_args(arguments)
@@ -136,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         compare(newest_artifact(given.artifacts), DIGITS_BATCH, given, console)
         with tempfile.TemporaryDirectory() as folder:
-            linear = linear_model.artifact(Path(folder), given.item_ms)
+            linear = linear_artifact(Path(folder), given.item_ms)
             compare(linear, LINEAR_BATCH, given, console)
     except FAILURES as error:
         sys.stderr.write(f"layouts: {error}\n")

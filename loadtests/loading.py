@@ -21,16 +21,13 @@ import numpy as np
 import uvloop
 from rich.console import Console
 
-from loadtests.bench.adopting import ModelError
-from loadtests.bench.artifacts import newest_artifact
 from loadtests.bench.bodies import Bodies, bodies_of
 from loadtests.bench.dialects import DIALECTS
+from loadtests.bench.own_models import ModelError, linear_artifact, manifest_of, newest_artifact
 from loadtests.bench.servers import Fleet, Server, ServerError, ServerSpec, fetch
 from loadtests.bench.workloads import OURS, Workload
-from loadtests.openloop.address import Address
 from loadtests.openloop.generator import Fired, Limits, fire
-from loadtests.overload import linear_model
-from models.manifest import MANIFEST_FILE, Manifest
+from models.manifest import Manifest
 from models.processor import cpu_name
 from models.resources import usable_cores
 from models.tensors import Array
@@ -68,7 +65,7 @@ def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Consol
         NotLoaded: if it is not ready within `given.seconds`.
         ServerError: if the server does not start or answer.
     """
-    bodies = bodies_of(SINGLES, _manifest(digits), DIALECTS[OURS], seed=1)
+    bodies = bodies_of(SINGLES, manifest_of(digits), DIALECTS[OURS], seed=1)
     with tempfile.TemporaryDirectory() as folder, Fleet() as fleet:
         models = Path(folder) / "models"
         shutil.copytree(digits, models / digits.parent.name / digits.name)
@@ -87,7 +84,7 @@ def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Consol
             fired, loading = uvloop.run(
                 _load(server, bodies, Path(folder) / name, models / name, given)
             )
-    loading = Loading(loading.began_s, loading.ready_s, _item_ms(_manifest(slow)))
+    loading = Loading(loading.began_s, loading.ready_s, _item_ms(manifest_of(slow)))
     return _report(fired, loading, console)
 
 
@@ -99,8 +96,7 @@ async def _load(
     due_s: Array = np.cumsum(random.exponential(1 / given.rate, int(given.rate * seconds)))
     requests = [bodies.request(number) for number in range(len(due_s))]
     start_s = time.perf_counter() + 0.5
-    address = Address("127.0.0.1", server.port, "127.0.0.1")
-    firing = asyncio.create_task(fire(address, due_s, requests, Limits(), start_s))
+    firing = asyncio.create_task(fire(server.address, due_s, requests, Limits(), start_s))
     await asyncio.sleep(start_s + LEAD_S + BEFORE_S - time.perf_counter())
     began_s = time.perf_counter() - start_s
     await asyncio.to_thread(source.rename, target)
@@ -148,10 +144,6 @@ def _report(fired: Fired, loading: Loading, console: Console) -> bool:
     return p99_ms["while it loads"] <= allowed_ms and bad == 0
 
 
-def _manifest(artifact: Path) -> Manifest:
-    return Manifest.model_validate_json((artifact / MANIFEST_FILE).read_bytes())
-
-
 def _item_ms(manifest: Manifest) -> float:
     """The quickest forward of a single item that export has timed; 0 without a plan."""
     devices = manifest.plan.devices if manifest.plan else ()
@@ -182,9 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(f"{cpu_name()}, {usable_cores()} cores")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            slow = given.slow or linear_model.artifact(Path(folder), given.item_ms, MAX_BATCH)
+            slow = given.slow or linear_artifact(Path(folder), given.item_ms, MAX_BATCH)
             allowed = measure(newest_artifact(given.artifacts), slow, given, console)
-    except (ModelError, NotLoaded, ServerError, ValueError) as error:
+    except (ModelError, NotLoaded, ServerError) as error:
         sys.stderr.write(f"loading: {error}\n")
         return 1
     return 0 if allowed else 1

@@ -6,14 +6,16 @@ Every figure is a ratio of neighbours in one round; its median over the rounds i
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 from loadtests.bench.references import title_of
+from loadtests.bench.results import Results, ratios, values
+from loadtests.bench.stalls import doubt_of
 from loadtests.bench.workloads import BARE, LIMIT, LITSERVE, MOSEC, OURS, PLAIN
+from loadtests.reports import Judged, Verdict
 
-Verdict = Literal["aim met", "met", "missed", "not judged", "not measured"]
 LEAST_ROUNDS = 3
 HALF_LOAD = "open-loop at 0.5"
 # Triton's response cache answered 8,000/s on a machine whose bare answer was 32,000/s.
@@ -25,133 +27,117 @@ class Demand:
     """One line of the acceptance.
 
     Attributes:
-        what: the figure, for people; "over X" is requests per second over those of X.
+        workload: of the table.
+        other: whose requests per second ours are compared with.
         least: at least so much (at most, where `lower` is better).
         aim: what we want beyond that.
+        what: the figure, where it is not "over" the other.
         group: demands of one group are alternatives: one of them met is enough.
     """
 
     workload: str
-    what: str
+    other: str
     least: float
     aim: float | None = None
+    what: str = ""
     lower: bool = False
     group: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A demand and what was measured.
-
-    Attributes:
-        rounds: a number each; none if it was not measured.
-        doubt: why these numbers prove nothing, though there are some.
-    """
-
-    demand: Demand
-    rounds: tuple[float, ...]
-    doubt: str | None = None
-
-    @property
-    def median(self) -> float | None:
-        """Over the rounds."""
-        return statistics.median(self.rounds) if self.rounds else None
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether it is met."""
-        value, demand = self.median, self.demand
-        if value is None:
-            return "not measured"
-        if self.doubt is not None:
-            return "not judged"
-        if demand.aim is not None and _reaches(value, demand.aim, lower=demand.lower):
-            return "aim met"
-        return "met" if _reaches(value, demand.least, lower=demand.lower) else "missed"
+    def reached(self, value: float, wanted: float) -> bool:
+        """Whether a figure is as good as wanted."""
+        return value <= wanted if self.lower else value >= wanted
 
 
-Ratio = Callable[[str, str], Sequence[float]]  # workload, other's key -> ours over theirs, by round
-Line = tuple[Demand, Callable[[Mapping[str, Ratio]], Sequence[float]]]
+TRITON, P50, TAIL, FORWARD = (
+    "over Triton's cache (bare / 4)",
+    "p50 over plain FastAPI",
+    "p99 over p50 at half load",
+    "over reading and forward alone",
+)
+DEMANDS = (
+    Demand("json-32", MOSEC, 1.6, 2.0),
+    Demand("json-32", PLAIN, 8.0),
+    Demand("json-32", LITSERVE, 15.0),
+    Demand("json-128", MOSEC, 1.3, 1.6),
+    Demand("binary-32", MOSEC, 1.5, 2.0),
+    Demand("binary-32", BARE, 0.33),
+    Demand("binary-128", MOSEC, 1.0, 1.2),
+    Demand("json-64-shared", MOSEC, 1.2, 1.6),
+    Demand("json-64-shared", f"{MOSEC}*2", 1.2, 1.6),
+    Demand("batch-json", MOSEC, 2.0, 2.5),
+    Demand("batch-json", LIMIT, 0.5),
+    Demand("zipf", BARE, 0.5, 0.7),
+    Demand("zipf", BARE, 2.0, what=TRITON),
+    Demand("one-connection", PLAIN, 0.7, 0.5, what=P50, lower=True),
+    Demand("one-connection", OURS, 3.0, what=TAIL, lower=True),
+    Demand("image-binary", MOSEC, 2.0, group="copies"),
+    Demand("image-binary", LIMIT, 0.7, what=FORWARD, group="copies"),
+)
 
 
-def _speed(workload: str, other: str, least: float, aim: float | None = None, **more: str) -> Line:
-    what = f"over {title_of(other)}"
-    demand = Demand(workload, what, least, aim, group=more.get("group"))
-    return demand, lambda ratios: ratios["requests_per_s"](workload, other)
-
-
-def _lines() -> tuple[Line, ...]:
-    return (
-        _speed("json-32", MOSEC, 1.6, 2.0),
-        _speed("json-32", PLAIN, 8.0),
-        _speed("json-32", LITSERVE, 15.0),
-        _speed("json-128", MOSEC, 1.3, 1.6),
-        _speed("binary-32", MOSEC, 1.5, 2.0),
-        _speed("binary-32", BARE, 0.33),
-        _speed("binary-128", MOSEC, 1.0, 1.2),
-        _speed("json-64-shared", MOSEC, 1.2, 1.6),
-        _speed("json-64-shared", f"{MOSEC}*2", 1.2, 1.6),
-        _speed("batch-json", MOSEC, 2.0, 2.5),
-        _speed("batch-json", LIMIT, 0.5),
-        _speed("zipf", BARE, 0.5, 0.7),
-        (
-            Demand("zipf", "over Triton's cache (bare / 4)", 2.0),
-            lambda ratios: [
-                ratio / TRITON_CACHE_OF_BARE for ratio in ratios["requests_per_s"]("zipf", BARE)
-            ],
-        ),
-        (
-            Demand("one-connection", "p50 over plain FastAPI", 0.7, 0.5, lower=True),
-            lambda ratios: ratios["p50_ms"]("one-connection", PLAIN),
-        ),
-        (
-            Demand("one-connection", "p99 over p50 at half load", 3.0, lower=True),
-            lambda ratios: ratios["p99_over_p50"](HALF_LOAD, OURS),
-        ),
-        _speed("image-binary", MOSEC, 2.0, group="copies"),
-        (
-            Demand("image-binary", "over reading and forward alone", 0.7, group="copies"),
-            _reading_and_forward,
-        ),
-    )
-
-
-def _reading_and_forward(ratios: Mapping[str, Ratio]) -> Sequence[float]:
-    """Ours over what a server could do that does nothing but read bodies and run forwards.
-
-    It would take as long as the bare answer, which reads the body, and the forward together.
-    """
-    speed = ratios["requests_per_s"]
-    over_bare, over_forward = speed("image-binary", BARE), speed("image-binary", LIMIT)
-    if len(over_bare) != len(over_forward):  # one was left out on the way: no round has both
-        return []
-    return [bare + forward for bare, forward in zip(over_bare, over_forward, strict=True)]
-
-
-def judge(
-    ratios: Mapping[str, Ratio], doubts: Callable[[Demand], str | None] = lambda _: None
-) -> list[Judged]:
+def judge(results: Results, conditions: Mapping[str, Any]) -> list[Judged]:
     """Every demand, in the order of the table.
 
     Args:
-        doubts: why the numbers of a demand prove nothing; None: they do.
-        ratios: `requests_per_s` and `p50_ms`, ours over another's by workload and key, and
-            `p99_over_p50` of one server; each gives one number per round, none if not measured.
+        results: of the workloads.
+        conditions: under which they were measured.
     """
-    found = [(demand, tuple(figure(ratios))) for demand, figure in _lines()]
-    return [Judged(demand, rounds, _too_few(rounds) or doubts(demand)) for demand, rounds in found]
+    return [
+        _judged(demand, results, pinned=conditions["server_core"] is not None) for demand in DEMANDS
+    ]
 
 
-def _too_few(rounds: Sequence[float]) -> str | None:
-    return f"{len(rounds)} of {LEAST_ROUNDS} rounds" if len(rounds) < LEAST_ROUNDS else None
+def _judged(demand: Demand, results: Results, *, pinned: bool) -> Judged:
+    figures = _figures(demand, results)
+    median = statistics.median(figures) if figures else None
+    doubt, verdict = "", "not measured"
+    if median is not None:
+        doubt = _doubt(demand, results, figures, pinned=pinned)
+        verdict = "not judged" if doubt else _verdict(demand, median)
+    sign = "<=" if demand.lower else ">="
+    return Judged(
+        demand.workload,
+        demand.what or f"over {title_of(demand.other)}",
+        f"{sign} {demand.least:g}" + (f", aim {demand.aim:g}" if demand.aim else ""),
+        f"{median:.2f} ({min(figures):.2f}..{max(figures):.2f})" if median is not None else "",
+        verdict,  # type: ignore[arg-type]
+        doubt,
+        demand.group,
+    )
 
 
-def is_met(judged: Judged, among: Sequence[Judged]) -> bool:
-    """Whether it is met, by itself or by an alternative of its group."""
-    group = judged.demand.group
-    alternatives = [other for other in among if group and other.demand.group == group]
-    return any(each.verdict in ("met", "aim met") for each in (judged, *alternatives))
+def _verdict(demand: Demand, median: float) -> Verdict:
+    if demand.aim is not None and demand.reached(median, demand.aim):
+        return "aim met"
+    return "met" if demand.reached(median, demand.least) else "missed"
 
 
-def _reaches(value: float, wanted: float, *, lower: bool) -> bool:
-    return value <= wanted if lower else value >= wanted
+def _doubt(demand: Demand, results: Results, figures: Sequence[float], *, pinned: bool) -> str:
+    """Why the numbers prove nothing; empty if they do."""
+    if len(figures) < LEAST_ROUNDS:
+        return f"{len(figures)} of {LEAST_ROUNDS} rounds"
+    if not pinned:
+        return "cores not pinned"
+    if demand.what == TAIL and statistics.median(figures) > demand.least:
+        return doubt_of(statistics.median(values(results[HALF_LOAD], OURS, "stalled")))
+    return ""
+
+
+def _figures(demand: Demand, results: Results) -> list[float]:
+    """A number per round; none if it was not measured."""
+    rounds = results.get(demand.workload, [])
+    speed = ratios(rounds, demand.other, "requests_per_s")
+    if demand.what == TRITON:
+        return [ratio / TRITON_CACHE_OF_BARE for ratio in speed]
+    if demand.what == P50:
+        return ratios(rounds, demand.other, "p50_ms")
+    if demand.what == TAIL:
+        half = results.get(HALF_LOAD, [])
+        pairs = zip(values(half, OURS, "p99_ms"), values(half, OURS, "p50_ms"), strict=True)
+        return [p99 / p50 for p99, p50 in pairs]
+    if demand.what == FORWARD:
+        # A server that only reads bodies, as the bare answer does, and runs forwards would take as
+        # long as both together. Where one was left out on the way no round has both.
+        bare = ratios(rounds, BARE, "requests_per_s")
+        return [a + b for a, b in zip(bare, speed, strict=True)] if len(bare) == len(speed) else []
+    return speed

@@ -1,96 +1,144 @@
-"""Right answers, asked of a process that runs the plain script, and what is judged by them."""
+"""Right answers, by the plain script in a process of its own, and requests that are judged by them.
+
+Every server's answers are compared with these, also ours: with the model as export wrote it, not
+with its plan.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
+import itertools
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.dialects import AnswerError, Dialect
-from loadtests.bench.reference import read_framed, write_framed
+from loadtests.wire import HEAD_END, Response
 from models.tensors import Array
 
 TOLERANCE = 1e-4
 LEAST_SPREAD = 1e-3  # between the answers to different inputs: equal ones would prove nothing
+LEAST_ITEMS = 8  # of which that can be told
+CHUNK = 64  # items of one forward
+OK = 200
+Right = Callable[[Array], Array]  # float32 [n, *shape] -> scores [n, k]
+_scores: list[Right] = []  # of the process that knows them
 
 
 class CheckError(Exception):
     """A number of this benchmark would not mean what it says; the message says why."""
 
 
-class Answers:
-    """What the plain script answers, by a process that is ready."""
+@contextlib.contextmanager
+def answers_of(folder: Path) -> Iterator[Right]:
+    """The right answers of an artifact; the process that knows them ends with the block."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, _load, (folder,)) as pool:
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        if process.stdin is None or process.stdout is None:
-            raise ValueError("the process needs pipes")
-        self._in: IO[bytes] = process.stdin
-        self._out: IO[bytes] = process.stdout
-        self._receive()
+        def right(items: Array) -> Array:
+            try:
+                return pool.submit(_answer, items).result()
+            except BrokenProcessPool as error:
+                raise CheckError("the process that knows right answers ended") from error
 
-    def scores(self, items: Array) -> Array:
-        """float32 [n, *shape] -> float32 [n, k].
+        right(np.zeros((0, 1), np.float32))  # it is ready before anything is measured
+        yield right
+
+
+def _load(folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the run
+    from loadtests.bench.peers.model import Model  # noqa: PLC0415  # torch: in that process only
+
+    _scores.append(Model(folder, "script").scores)
+
+
+def _answer(items: Array) -> Array:
+    parts = [_scores[0](items[at : at + CHUNK]) for at in range(0, len(items), CHUNK)]
+    return np.concatenate(parts) if parts else items
+
+
+class JudgedBodies:
+    """Requests to one server that are judged; see `loadtests.openloop.shooting.Requests`.
+
+    Args:
+        bodies: the requests.
+        dialect: the server's.
+        right: the right answers.
+        numbers: of the requests, in order.
+        tolerance: how far a score may be from its right one.
+        deadline_ms: that the requests say; None: none.
+    """
+
+    def __init__(
+        self,
+        bodies: Bodies,
+        dialect: Dialect,
+        right: Right,
+        *,
+        numbers: Iterable[int] | None = None,
+        tolerance: float = TOLERANCE,
+        deadline_ms: int | None = None,
+    ) -> None:
+        self._bodies, self._dialect, self._right = bodies, dialect, right
+        self._numbers = iter(itertools.count() if numbers is None else numbers)
+        self._tolerance, self._deadline_ms = tolerance, deadline_ms
+        self._drawn: list[int] = []
+
+    def draw(self) -> bytes:
+        """Draw the next whole request."""
+        self._drawn.append(next(self._numbers))
+        request = self._bodies.request(self._drawn[-1])
+        return request if self._deadline_ms is None else with_deadline(request, self._deadline_ms)
+
+    def problems(self, responses: Sequence[Response | None]) -> list[str | None]:
+        """Compare each answer 200 with the right one.
 
         Raises:
-            CheckError: if the process is gone.
+            CheckError: if the model answers the same to all inputs.
         """
-        write_framed(self._in, items)  # type: ignore[arg-type]
-        return self._receive()
-
-    def _receive(self) -> Array:
-        array = read_framed(self._out)  # type: ignore[arg-type]
-        if array is None:
-            raise CheckError("the process that knows right answers ended; see what it wrote above")
-        return array
-
-
-@contextlib.contextmanager
-def answers_of(folder: Path) -> Iterator[Answers]:
-    """A process with the model of this artifact; ended when the block is left."""
-    command = [sys.executable, "-m", "loadtests.bench.reference", str(folder)]
-    with subprocess.Popen(  # nosec B603 # a module of ours
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        try:
-            yield Answers(process)
-        finally:
-            process.terminate()
+        drawn, self._drawn = self._drawn, []
+        found: list[str | None] = [
+            None if each is None else f"{each.status}: {each.body[:300].decode(errors='replace')}"
+            for each in responses
+        ]
+        answered = [(at, each) for at, each in enumerate(responses) if each and each.status == OK]
+        if not answered:
+            return found
+        items = [self._bodies.inputs(drawn[at]) for at, _ in answered]
+        scores = self._right(np.concatenate(items))
+        if len(scores) >= LEAST_ITEMS and float(np.ptp(scores, axis=0).max()) < LEAST_SPREAD:
+            raise CheckError(
+                f"{len(scores)} different inputs have one answer: a check proves nothing"
+            )
+        ends = np.cumsum([len(each) for each in items])[:-1]
+        for (at, response), wanted in zip(answered, np.split(scores, ends), strict=True):
+            found[at] = problem(self._dialect, response.body, wanted, self._tolerance)
+        return found
 
 
-def known(bodies: Bodies, numbers: range, answers: Answers) -> list[Array]:
-    """The right scores [items, k] of each of these requests.
-
-    Raises:
-        CheckError: if the model answers the same to all of them.
-    """
-    items = np.concatenate([bodies.inputs(number) for number in numbers])
-    scores = answers.scores(items)
-    if len(scores) > 1 and float(np.ptp(scores, axis=0).max()) < LEAST_SPREAD:
-        raise CheckError(f"{len(items)} different inputs have one answer: a check proves nothing")
-    per_request = len(items) // len(numbers)
-    return [scores[at : at + per_request] for at in range(0, len(scores), per_request)]
+def with_deadline(request: bytes, deadline_ms: int) -> bytes:
+    """An HTTP/1.1 request that says how long its answer is of use; others than ours ignore it."""
+    header = b"\r\nX-Torchlane-Timeout-Ms: %d" % deadline_ms
+    return request.replace(HEAD_END, header + HEAD_END, 1)
 
 
 def problem(
-    dialect: Dialect, status: int, content: bytes, right: Array, tolerance: float = TOLERANCE
+    dialect: Dialect, content: bytes, right: Array, tolerance: float = TOLERANCE
 ) -> str | None:
-    """What is wrong with an answer; None if it is right.
+    """What is wrong with the body of an answer 200; None if it is right.
 
     Args:
         dialect: the server's.
-        status: of HTTP.
         content: the body.
         right: scores [items, k].
         tolerance: how far a score may be from its right one.
     """
-    if status != 200:
-        return f"{status}: {content[:300].decode(errors='replace')}"
     try:
         scores = dialect.scores(content, many=len(right) > 1)
     except AnswerError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +62,7 @@ class Bodies:
         return len(self.request(0))
 
     def request(self, number: int) -> bytes:
-        """The whole HTTP request; see `pieces`."""
-        return b"".join(self.pieces(number))
-
-    def pieces(self, number: int) -> list[bytes]:
-        """The whole HTTP request in pieces, none of which was copied for it.
+        """The whole HTTP request.
 
         Raises:
             BodiesError: if there are no more different ones.
@@ -74,7 +71,7 @@ class Bodies:
         parts = [pieces[0]]
         for piece, own in zip(pieces[1:], self._owns(number), strict=True):
             parts += [own_json(own) if self.form == "json" else own_binary(own), piece]
-        return parts
+        return b"".join(parts)
 
     def inputs(self, number: int) -> Array:
         """The items that the request holds, float32 [items, *shape]."""
@@ -84,6 +81,10 @@ class Bodies:
             value = float(text) if text else np.frombuffer(own_binary(own), "<f4")[0]
             item.flat[0] = value
         return items
+
+    def one_after_the_other(self) -> Bodies:
+        """The same requests, each in its turn."""
+        return dataclasses.replace(self, order=tuple(range(len(self.templates))))
 
     def write(self, file: Path) -> None:
         """For `wrk/requests.lua`, which describes the form."""

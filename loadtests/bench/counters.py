@@ -83,34 +83,23 @@ def parsed(text: str, model: str) -> Counters:
     return Counters(total(COMPUTED), total(LOOKUPS, "hit"), total(LOOKUPS, "joined"))
 
 
-def check_all_computed(added: Counters, least: int, most: int) -> None:
-    """Every input went through the model: no cache, no single-flight answered for it.
+def check(added: Counters, least: int, most: int, *, cached: bool) -> None:
+    """Every input was answered by the cache, or every one by the model and none by another request.
 
     Args:
         added: by the run.
         least: items that were answered.
         most: items that were sent: some are cut off when the time is up.
+        cached: which of the two.
 
     Raises:
         CheckError: if not.
     """
-    if not least <= added.computed <= most or added.hits or added.joined:
+    wanted, others = (added.hits, added.computed) if cached else (added.computed, added.hits)
+    if not least <= wanted <= most or others or added.joined:
+        where = "in the cache; is it on, and large enough" if cached else "new; do inputs repeat"
         raise CheckError(
             f"{least} items were answered and at most {most} sent, but {added.computed:g} were "
             f"computed, {added.hits:g} answered by the cache and {added.joined:g} by another "
-            "request; does something else use this server, or do inputs repeat?"
-        )
-
-
-def check_all_cached(added: Counters, least: int, most: int) -> None:
-    """Every input was answered by the cache.
-
-    Raises:
-        CheckError: if not.
-    """
-    if not least <= added.hits <= most or added.computed or added.joined:
-        raise CheckError(
-            f"{least} items were answered and at most {most} sent, all of them seen before, but "
-            f"{added.hits:g} were answered by the cache and {added.computed:g} computed; is the "
-            "cache on, and large enough?"
+            f"request; all should have been {where}, or does something else use this server?"
         )

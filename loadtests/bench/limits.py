@@ -1,80 +1,62 @@
-"""`python -m loadtests.bench.limits KIND FOLDER`: what parsing and the forward alone allow.
-
-No HTTP, no batcher, one thread, the very forward of our plan. Prints one JSON object.
-"""
+"""What parsing and the forward alone allow: no HTTP, no batcher, one thread, our plan's forward."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import importlib.util
-import json
-import sys
+import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
+import simdjson
 
-from loadtests.bench.workloads import BATCH_ITEMS
+from loadtests.bench.servers import pinned
+from loadtests.bench.workloads import BATCH_ITEMS, LimitKind
 from models.tensors import Array
 
-Parse = Callable[[bytes], Array]
+
+def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0) -> float:
+    """Requests per second, measured in a process of its own on one core.
+
+    Args:
+        kind: `batch` in JSON, or one `image` in raw bytes.
+        folder: an artifact.
+        core: None: wherever the system likes.
+        seconds: for how long.
+    """
+    context = multiprocessing.get_context("spawn")
+    with pinned(core), ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(_measured, kind, folder, seconds).result()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.bench.limits")
-    parser.add_argument("kind", choices=("batch", "image"))
-    parser.add_argument("folder", type=Path, help="an artifact")
-    parser.add_argument("--seconds", type=float, default=1.0)
-    given = parser.parse_args(arguments)
-    from loadtests.bench.peers.model import Model  # noqa: PLC0415  # torch: in this process only
+def _measured(kind: LimitKind, folder: Path, seconds: float) -> float:
+    from loadtests.bench.peers.model import Model  # noqa: PLC0415  # torch: in that process only
 
-    model = Model(given.folder, "plan")
+    model = Model(folder, "plan")
     rng = np.random.default_rng(0)
-    size = BATCH_ITEMS if given.kind == "batch" else 1
-    items = np.round(rng.normal(0, 1, (size, *model.shape)), 5).astype(np.float32)
-    if given.kind == "image":
-        content = items.astype("<f4").tobytes()
-        found = {"forward": _per_s(lambda: model.scores(model.array(content)), given.seconds)}
-    else:
-        body = orjson.dumps({"inputs": np.round(items.astype(np.float64), 5).tolist()})
-        found = {
-            name: _per_s(_parsed_then_run(parse, body, items.shape, model.scores), given.seconds)
-            for name, parse in parsers().items()
-        }
-    sys.stdout.write(json.dumps(found) + "\n")
-    return 0
-
-
-def _parsed_then_run(
-    parse: Parse, body: bytes, shape: tuple[int, ...], forward: Callable[[Array], object]
-) -> Callable[[], object]:
-    return lambda: forward(parse(body).reshape(shape))
-
-
-def parsers() -> dict[str, Parse]:
-    """Ways to parse a batch body that are at hand: bytes -> float32 of any shape."""
-    found: dict[str, Parse] = {"orjson": _by_orjson}
-    if importlib.util.find_spec("simdjson") is not None:
-        found["simdjson"] = _by_simdjson()
-    return found
+    items = np.round(rng.normal(0, 1, (BATCH_ITEMS, *model.shape)), 5)
+    if kind == "image":
+        content = items[0].astype("<f4").tobytes()
+        return _per_s(lambda: model.scores(model.array(content)), seconds)
+    body = orjson.dumps({"inputs": items.tolist()})
+    parses = (_by_orjson, _by_simdjson)
+    return max(
+        _per_s(lambda parse=parse: model.scores(parse(body).reshape(items.shape)), seconds)  # type: ignore[misc]
+        for parse in parses
+    )
 
 
 def _by_orjson(body: bytes) -> Array:
     return np.array(orjson.loads(body)["inputs"], np.float32)
 
 
-def _by_simdjson() -> Parse:
-    parser = importlib.import_module("simdjson").Parser()
-
-    def parse(body: bytes) -> Array:
-        numbers = parser.parse(body)["inputs"].as_buffer(of_type="d")
-        return np.frombuffer(numbers, np.float64).astype(np.float32)
-
-    return parse
+def _by_simdjson(body: bytes) -> Array:
+    parsed: Any = simdjson.Parser().parse(body)
+    numbers = parsed["inputs"].as_buffer(of_type="d")
+    return np.frombuffer(numbers, np.float64).astype(np.float32)
 
 
 def _per_s(run: Callable[[], object], seconds: float) -> float:
@@ -86,7 +68,3 @@ def _per_s(run: Callable[[], object], seconds: float) -> float:
         run()
         runs += 1
     return runs / taken
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import math
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import uvloop
 
-from loadtests.bench import counters, generator, wrk
-from loadtests.bench.answers import Answers, CheckError, known, problem
+from loadtests.bench import counters, wrk
+from loadtests.bench.answers import CheckError, JudgedBodies, Right
 from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
-from loadtests.bench.dialects import DIALECTS, Dialect
-from loadtests.bench.generator import LoadPlan, Run
+from loadtests.bench.dialects import DIALECTS
 from loadtests.bench.references import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
 from loadtests.bench.stalls import share_stalled
 from loadtests.bench.workloads import OUR_OWN, Workload
-from loadtests.openloop.address import Address, Unreachable
+from loadtests.bench.wrk import LoadPlan, Run
+from loadtests.openloop.address import Unreachable
 from loadtests.openloop.arrivals import schedule
-from loadtests.openloop.generator import Fired, Limits, TrialTooLarge, fire
+from loadtests.openloop.generator import Limits, TrialTooLarge
+from loadtests.openloop.shooting import Cost, Outcomes, Shooter
+from loadtests.openloop.trial import summarize
 from models.manifest import Manifest
 from models.tensors import Array
 
@@ -31,7 +33,6 @@ LEAD_S = 0.5  # of an open loop: connections are made meanwhile, and no latency 
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
 MAX_OPEN_BYTES = 256 * 1024 * 1024  # of the requests of an open loop: they are made beforehand
-JUDGED = 256  # answers of an open loop that are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Bench:
     fleet: Fleet
     serving: Serving
     manifest: Manifest
-    answers: Answers
+    right: Right
     seconds: int
 
     def closed(self, subject: Subject) -> Measured:
@@ -89,36 +90,35 @@ class Bench:
         Raises:
             CheckError, LoadError, ServerError: if a number would not mean what it says.
         """
-        workload, contestant = subject.workload, subject.contestant
-        dialect = DIALECTS[contestant.server]
-        bodies = bodies_of(workload, self.manifest, dialect, subject.seed)
+        workload = subject.workload
+        bodies = self._bodies(subject)
         due_s = schedule("uniform", workload.checks_per_s, self.seconds, subject.seed)
-        numbers = range(bodies.known_from, bodies.known_from + BEFORE + len(due_s))
-        right = known(bodies, numbers, self.answers)
+        plan = LoadPlan(workload.connections, self.seconds)
         core = None if workload.shared else self.serving.cores.generator
-        spec = spec_of(contestant, workload, self.serving)
+        spec = spec_of(subject.contestant, workload, self.serving)
         with (
             self.fleet.awake(spec) as server,
             pinned(core),
             tempfile.TemporaryDirectory() as folder,
         ):
-            load = _Load(
-                server, bodies, dialect, None if workload.large else Path(folder) / "requests"
-            )
-            load.check(np.zeros(BEFORE), numbers[:BEFORE], right[:BEFORE])
-            if workload.repeated:
-                load.send_all_once()
-            warmed = load.run(LoadPlan(workload.connections, WARM_UP_S), 0)
+            known = itertools.count(bodies.known_from)
+            self._check(server, subject, bodies, known, np.zeros(BEFORE))
+            if workload.repeated:  # so that the cache holds the answers
+                each_once = iter(range(len(bodies.templates)))
+                alike = bodies.one_after_the_other()
+                self._check(server, subject, alike, each_once, np.zeros(len(bodies.templates)))
+            file = Path(folder) / "requests"
+            bodies.write(file)
+            warmed = wrk.load(server.port, file, 0, LoadPlan(workload.connections, WARM_UP_S))
             tally = _Tally.begin(server, subject, self.manifest.model)
-            run, fired = load.run_checked(
-                LoadPlan(workload.connections, self.seconds),
-                warmed.sent,
-                due_s,
-                [bodies.request(number) for number in numbers[BEFORE:]],
-            )
-            load.judge(fired, right[BEFORE:])
+            with wrk.loading(server.port, file, warmed.sent, plan) as load:
+                self._check(server, subject, bodies, known, due_s)
+                run = load.result()
+            _check_run(server, run, plan)
+            if warmed.sent + run.sent > bodies.known_from:
+                raise BodiesError(f"all {bodies.known_from} different requests were used up")
             cpu_us = tally.end(run.answered, run.sent, len(due_s))
-        return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, len(right))
+        return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, BEFORE + len(due_s))
 
     def open(self, subject: Subject, rate_per_s: float) -> Measured:
         """Load by an open loop: requests go out when they are due, Poisson arrivals.
@@ -128,150 +128,82 @@ class Bench:
         Raises:
             CheckError, ServerError: if a number would not mean what it says.
         """
-        workload, contestant = subject.workload, subject.contestant
-        dialect = DIALECTS[contestant.server]
-        bodies = bodies_of(workload, self.manifest, dialect, subject.seed)
-        room_s = MAX_OPEN_BYTES / (rate_per_s * bodies.request_bytes)
-        seconds = min(LEAD_S + self.seconds, room_s)
-        due_s = schedule("poisson", rate_per_s, seconds, subject.seed)
-        requests = [bodies.request(number) for number in range(len(due_s))]
-        judged = range(0, len(due_s), max(1, len(due_s) // JUDGED))
-        right = known(bodies, judged, self.answers)
-        spec = spec_of(contestant, workload, self.serving)
+        bodies = self._bodies(subject)
+        room_s = MAX_OPEN_BYTES / (rate_per_s * bodies.request_bytes) - LEAD_S
+        seconds = max(LEAD_S, min(float(self.seconds), room_s))
+        due_s = schedule("poisson", rate_per_s, LEAD_S + seconds, subject.seed)
         stalled = share_stalled(self.serving.cores)
+        spec = spec_of(subject.contestant, subject.workload, self.serving)
         with self.fleet.awake(spec) as server, pinned(self.serving.cores.generator):
-            load = _Load(server, bodies, dialect, None)
-            warm = range(bodies.known_from, bodies.known_from + BEFORE)
-            load.check(np.zeros(BEFORE), warm, known(bodies, warm, self.answers))
+            known = itertools.count(bodies.known_from)
+            self._check(server, subject, bodies, known, np.zeros(BEFORE))
             tally = _Tally.begin(server, subject, self.manifest.model)
-            fired = load.fire(due_s, requests)
+            outcomes, cost = self._check(server, subject, bodies, itertools.count(), due_s)
             cpu_us = tally.end(len(due_s), len(due_s), 0)
-            load.judge_some(fired, judged, right)
-        counted = due_s >= min(LEAD_S, seconds / 2)
         stalled = (stalled + share_stalled(self.serving.cores)) / 2
-        latencies_ms = (fired.done_s - fired.due_s)[counted] * 1000
-        lag_ms = (fired.noticed_s - fired.due_s)[counted] * 1000
+        trial = summarize("load", rate_per_s, (LEAD_S, seconds), PATIENCE_S * 1000, outcomes, cost)
         return Measured(
-            requests_per_s=len(due_s) / seconds,
-            p50_ms=float(np.percentile(latencies_ms, 50)),
-            p99_ms=float(np.percentile(latencies_ms, 99)),
+            requests_per_s=trial.offered_per_s,
+            p50_ms=trial.p50_ms,
+            p99_ms=trial.p99_ms,
             cpu_us=cpu_us,
-            checked=len(judged),
-            lag_p99_ms=float(np.percentile(lag_ms, 99)),
+            checked=len(due_s),
+            lag_p99_ms=trial.lag_p99_ms,
             stalled=stalled,
         )
 
+    def _bodies(self, subject: Subject) -> Bodies:
+        dialect = DIALECTS[subject.contestant.server]
+        return bodies_of(subject.workload, self.manifest, dialect, subject.seed)
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """Requests to one server that is awake.
-
-    Attributes:
-        file: where wrk's requests are written; None where our own generator makes the load.
-    """
-
-    server: Server
-    bodies: Bodies
-    dialect: Dialect
-    file: Path | None
-
-    def check(self, due_s: Array, numbers: range, right: list[Array]) -> None:
-        """Send requests whose answers are known, and compare."""
-        self.judge(self.fire(due_s, [self.bodies.request(number) for number in numbers]), right)
-
-    def send_all_once(self) -> None:
-        """Each of the requests that will be repeated, so that the cache holds its answer."""
-        whole = [template[0] for template in self.bodies.templates]
-        fired = self.fire(np.zeros(len(whole)), whole)
-        self._all_200(fired)
-
-    def run(self, plan: LoadPlan, first: int) -> Run:
-        """Load without checks beside, as a warm-up."""
-        return uvloop.run(self._closed(plan, first))
-
-    def run_checked(
-        self, plan: LoadPlan, first: int, due_s: Array, requests: list[bytes]
-    ) -> tuple[Run, Fired]:
-        """Load, and send known requests meanwhile.
+    def _check(
+        self,
+        server: Server,
+        subject: Subject,
+        bodies: Bodies,
+        numbers: Iterator[int],
+        due_s: Array,
+    ) -> tuple[Outcomes, Cost]:
+        """Send requests when they are due, and compare the answers.
 
         Raises:
-            CheckError: if an answer is not 200.
+            CheckError: if one is not right.
         """
-
-        async def both() -> tuple[Run, Fired]:
-            return await asyncio.gather(self._closed(plan, first), self._open(due_s, requests))
-
-        run, fired = uvloop.run(both())
-        if run.not_200:
-            first_one = f"; the first: {run.first_not_200}" if run.first_not_200 else ""
-            raise CheckError(
-                f"{self.server.name}: {run.not_200} of {run.answered} answers were not 200"
-                f"{first_one}; its log ends with:\n{self.server.log_tail()}"
-            )
-        if run.sent > run.answered + plan.connections + 1:  # at the end each may be owed one
-            raise CheckError(
-                f"{self.server.name}: {run.sent} requests were sent over {plan.connections} "
-                f"connections, and {run.answered} answered"
-            )
-        if not run.answered or math.isnan(run.p50_ms):
-            raise CheckError(f"{self.server.name} gave no answer in {run.seconds:g} s")
-        if first + run.sent > self.bodies.known_from:
-            raise BodiesError(f"all {self.bodies.known_from} different requests were used up")
-        return run, fired
-
-    def fire(self, due_s: Array, requests: list[bytes]) -> Fired:
-        """Send requests when they are due, and wait for the answers."""
-        return uvloop.run(self._open(due_s, requests))
-
-    def judge(self, fired: Fired, right: list[Array]) -> None:
-        """Compare the answers.
-
-        Raises:
-            CheckError: at the first wrong one.
-        """
-        self.judge_some(fired, range(len(right)), right)
-
-    def judge_some(self, fired: Fired, indices: range, right: list[Array]) -> None:
-        """Compare the answers to these requests; all must be 200.
-
-        Raises:
-            CheckError: at the first wrong one.
-        """
-        self._all_200(fired)
-        for index, scores in zip(indices, right, strict=True):
-            response = fired.responses[index]
-            if response is None:
-                continue  # told by _all_200
-            wrong = problem(self.dialect, response.status, response.body, scores)
-            if wrong is not None:
-                raise CheckError(f"{self.server.name} answers wrongly: {wrong}")
-
-    def _all_200(self, fired: Fired) -> None:
-        for index, response in enumerate(fired.responses):
-            if response is None or response.status != 200:
-                what = (
-                    fired.faults.get(index, "no answer")
-                    if response is None
-                    else f"{response.status}: {response.body[:300].decode(errors='replace')}"
-                )
-                raise CheckError(
-                    f"{self.server.name} did not answer a good request: {what}; its log ends "
-                    f"with:\n{self.server.log_tail()}"
-                )
-
-    async def _closed(self, plan: LoadPlan, first: int) -> Run:
-        if wrk.find() is None or self.file is None:
-            return await generator.load(self.server.port, self.bodies.pieces, first, plan)
-        if not self.file.exists():
-            self.bodies.write(self.file)
-        return await wrk.load(self.server.port, self.file, first, plan)
-
-    async def _open(self, due_s: Array, requests: list[bytes]) -> Fired:
-        address = Address("127.0.0.1", self.server.port, "127.0.0.1")
+        dialect = DIALECTS[subject.contestant.server]
+        requests = JudgedBodies(bodies, dialect, self.right, numbers=numbers)
+        shooter = Shooter(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
         try:
-            return await fire(address, due_s, requests, Limits(patience_s=PATIENCE_S))
+            shooter.prepare_at(due_s)
+            outcomes, cost = shooter.fire()
         except (Unreachable, TrialTooLarge) as error:
-            raise CheckError(f"{self.server.name} could not be asked: {error}") from error
+            raise CheckError(f"{server.name} could not be asked: {error}") from error
+        reason = next(filter(None, outcomes.reason), None)
+        if reason is not None:
+            raise CheckError(
+                f"{server.name} did not answer a good request rightly: {reason}; its log ends "
+                f"with:\n{server.log_tail()}"
+            )
+        return outcomes, cost
+
+
+def _check_run(server: Server, run: Run, plan: LoadPlan) -> None:
+    """Believe a closed loop.
+
+    Raises:
+        CheckError: if an answer was not 200, or stayed out.
+    """
+    if run.not_200:
+        raise CheckError(
+            f"{server.name}: {run.not_200} of {run.answered} answers were not 200; its log ends "
+            f"with:\n{server.log_tail()}"
+        )
+    if run.sent > run.answered + plan.connections + 1:  # at the end each may be owed one
+        raise CheckError(
+            f"{server.name}: {run.sent} requests were sent over {plan.connections} connections, "
+            f"and {run.answered} answered"
+        )
+    if not run.answered or math.isnan(run.p50_ms):
+        raise CheckError(f"{server.name} gave no answer in {run.seconds:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +232,8 @@ class _Tally:
         cpu_us = (self.server.cpu_s() - self.cpu_s) * 1e6 / max(1, answered + checks)
         if self.before is not None:
             added = counters.settled_counters(self.server, self.model).since(self.before)
-            repeated, items = self.subject.workload.repeated, self.subject.workload.items
-            check = counters.check_all_cached if repeated else counters.check_all_computed
-            check(added, (answered + checks) * items, (sent + checks) * items)
+            items = self.subject.workload.items
+            least, most = (answered + checks) * items, (sent + checks) * items
+            cached = self.subject.workload.repeated > 0
+            counters.check(added, least, most, cached=cached)
         return cpu_us

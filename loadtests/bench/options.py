@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
+from loadtests.arguments import at_least_one
 from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT
-from loadtests.bench.references import ForwardKind
 from loadtests.bench.workloads import NAMES, OURS, QUICK, QUICK_SERVERS, SERVERS
 
 SHARED_ENVIRONMENT = ("TORCHLANE_WORKERS=2",)
@@ -26,21 +25,17 @@ class Options:
     Attributes:
         seconds: measured, of each run.
         servers: that stand beside ours.
-        forwards: ways in which they run the model.
         shared_environment: of ours where server and load share all cores.
-        raw_forwards: also time forwards without a server.
         package: the folder from which ours runs; None: the checkout, which is not compiled.
     """
 
     workloads: tuple[str, ...]
     servers: tuple[str, ...]
-    forwards: tuple[ForwardKind, ...]
     rounds: int
     seconds: int
     artifacts: Path
     out: Path
     shared_environment: tuple[tuple[str, str], ...]
-    raw_forwards: bool
     package: Path | None
 
 
@@ -64,18 +59,14 @@ def parse(arguments: Sequence[str]) -> Options | Setup:
     given = _parser().parse_args(arguments)
     quick: bool = given.quick
     servers = given.servers or (QUICK_SERVERS if quick else SERVERS)
-    both: tuple[str, ...] = ("script", "plan")
-    forwards = (given.forward,) if given.forward != "both" else both[: 1 if quick else 2]
     return Options(
         workloads=given.workloads or (QUICK if quick else NAMES),
         servers=tuple(server for server in servers if server != OURS),
-        forwards=cast(tuple[ForwardKind, ...], forwards),
         rounds=given.rounds or (1 if quick else 3),
         seconds=given.seconds or (2 if quick else 4),
         artifacts=given.artifacts,
         out=given.out,
         shared_environment=tuple(_pair(each) for each in given.shared_environment),
-        raw_forwards=not quick and not given.workloads,
         package=None if given.pure else COMPILED,
     )
 
@@ -88,14 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--servers", type=_names((OURS, *SERVERS)), metavar="A,B", help=f"of {', '.join(SERVERS)}"
     )
-    parser.add_argument(
-        "--forward",
-        choices=("script", "plan", "both"),
-        default="both",
-        help="how the others run the model: as their users would, by our plan's forward, or both",
-    )
-    parser.add_argument("--rounds", type=_at_least_one, help="default: 3")
-    parser.add_argument("--seconds", type=_at_least_one, help="whole ones, each run; default: 4")
+    parser.add_argument("--rounds", type=at_least_one, help="default: 3")
+    parser.add_argument("--seconds", type=at_least_one, help="whole ones, each run; default: 4")
     parser.add_argument(
         "--quick", action="store_true", help="one round, two seconds, fewer workloads and servers"
     )
@@ -103,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
     )
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="of bench.json and .png")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="of bench.json and .html")
     parser.add_argument(
         "--shared-environment",
         nargs="*",
@@ -114,29 +99,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _names:  # a type of argparse, used like a function
-    """Names of a list, separated by commas; argparse shows its complaints."""
+def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Names of a list, separated by commas."""
 
-    def __init__(self, known: Sequence[str]) -> None:
-        self._known = known
-
-    def __call__(self, text: str) -> tuple[str, ...]:
-        names = tuple(name.strip() for name in text.split(",") if name.strip())
-        unknown = [name for name in names if name not in self._known]
-        if unknown or not names:
+    def names(text: str) -> tuple[str, ...]:
+        found = tuple(name.strip() for name in text.split(",") if name.strip())
+        unknown = [name for name in found if name not in known]
+        if unknown or not found:
             raise argparse.ArgumentTypeError(
-                f"{', '.join(unknown) or 'nothing'}: choose of {', '.join(self._known)}"
+                f"{', '.join(unknown) or 'nothing'}: choose of {', '.join(known)}"
             )
-        return names
+        return found
+
+    return names
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 3600:
-        raise argparse.ArgumentTypeError("must be 1 to 3600")
-    return number

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from loadtests.bench.environments import PEERS, ROOT, WITH_ENVIRONMENT, python_of, why_not
 from loadtests.bench.servers import Cores, ServerSpec
@@ -22,7 +21,6 @@ from loadtests.bench.workloads import (
     Workload,
 )
 
-ForwardKind = Literal["script", "plan"]
 SHARED_WORKERS = 2
 CACHE_BYTES = "256MiB"  # the default
 TITLES = {
@@ -50,23 +48,15 @@ NO_BINARY = {
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A server with one way to run the model.
-
-    Attributes:
-        forward: `script` as its users would run it, `plan` by the very forward of ours; ours and
-            the floor have one way only.
-        workers: processes that run the model.
-    """
+    """A server, and how many of its processes run the model."""
 
     server: str
-    forward: ForwardKind | None = None
     workers: int = 1
 
     @property
     def key(self) -> str:
-        """In the report: `mosec`, `mosec+plan` where it runs our forward, `mosec*2` with two."""
-        forward = "+plan" if self.forward == "plan" else ""
-        return self.server + forward + (f"*{self.workers}" if self.workers > 1 else "")
+        """In the report: `mosec`, or `mosec*2` with two workers."""
+        return self.server + (f"*{self.workers}" if self.workers > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +77,20 @@ class Serving:
 
 def title_of(key: str) -> str:
     """A server of the report, for people."""
-    server, _, forward = key.partition("*")[0].partition("+")
-    workers = key.partition("*")[2]
-    return (
-        TITLES[server]
-        + (", our forward" if forward else "")
-        + (f", {workers} workers" if workers else "")
-    )
+    server, _, workers = key.partition("*")
+    return TITLES[server] + (f", {workers} workers" if workers else "")
 
 
 def contestants(
-    workload: Workload, servers: tuple[str, ...], forwards: tuple[ForwardKind, ...]
+    workload: Workload, servers: tuple[str, ...]
 ) -> tuple[list[Contestant], dict[str, str]]:
-    """Who stands beside ours, and why others do not, by server.
+    """The servers that are measured with ours, and why others are not, by server.
 
     Args:
         workload: what is measured.
         servers: that were asked for.
-        forwards: ways to run the model that were asked for.
     """
-    beside: list[Contestant] = []
+    others: list[Contestant] = []
     left_out: dict[str, str] = {}
     for server in workload.beside:
         if server not in servers:
@@ -116,20 +100,11 @@ def contestants(
             reason = NO_BINARY.get(server)
         if reason is not None:
             left_out[server] = reason
-        elif server in (BARE, CACHED):
-            beside.append(Contestant(server))
-        elif workload.shared:  # with one worker and with two: nobody can know which is better
-            beside += [Contestant(server, "script", workers) for workers in (1, SHARED_WORKERS)]
-        else:
-            beside += [
-                Contestant(server, forward) for forward in forwards if _differs(forward, workload)
-            ]
-    return beside, left_out
-
-
-def _differs(forward: ForwardKind, workload: Workload) -> bool:
-    """Whether it makes a difference: a model without weights has one form only."""
-    return forward == "script" or workload.model == "digits"
+            continue
+        # cores shared: with one worker and with two, as nobody can know which is better
+        several = workload.shared and server not in OUR_OWN
+        others += [Contestant(server, workers) for workers in (1, SHARED_WORKERS)[: 1 + several]]
+    return others, left_out
 
 
 def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> ServerSpec:
@@ -146,19 +121,16 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
         environment = (
             ("PYTHONPATH", str(ROOT)),
             ("BENCH_ARTIFACT", str(serving.folder)),
-            ("BENCH_FORWARD", contestant.forward or "script"),
             ("BENCH_BODY", "any" if server == BARE else workload.body),
             ("BENCH_PORT", "{port}"),
             ("BENCH_WORKERS", str(contestant.workers)),
         )
         if server == MLSERVER:
+            parallel = contestant.workers if contestant.workers > 1 else 0
             environment += (
                 ("MLSERVER_HTTP_PORT", "{port}"),
                 ("MLSERVER_GRPC_PORT", "{other_port}"),
-                (
-                    "MLSERVER_PARALLEL_WORKERS",
-                    str(contestant.workers if contestant.workers > 1 else 0),
-                ),
+                ("MLSERVER_PARALLEL_WORKERS", str(parallel)),
             )
     return ServerSpec(
         title_of(contestant.key), command, environment, READY_PATHS.get(server, "/"), core

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from loadtests.openloop.address import Address
+
 READY_WITHIN_S = 120.0
 POLL_S = 0.1
 STOP_WITHIN_S = 15.0
@@ -56,6 +58,11 @@ class Server:
     port: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return Address("127.0.0.1", self.port, "127.0.0.1")
 
     def log_tail(self) -> str:
         """The end of what it has written."""

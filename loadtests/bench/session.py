@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from loadtests.bench import mean_model
 from loadtests.bench.answers import CheckError, answers_of
-from loadtests.bench.generator import LoadError
+from loadtests.bench.limits import limit
 from loadtests.bench.measuring import Bench, Measured, Subject
 from loadtests.bench.options import Options
+from loadtests.bench.own_models import manifest_of, mean_artifact
 from loadtests.bench.references import (
     TITLES,
     Contestant,
@@ -26,7 +23,7 @@ from loadtests.bench.references import (
     title_of,
 )
 from loadtests.bench.results import Entry, Round, interleaved, values
-from loadtests.bench.servers import Cores, Fleet, ServerError, ServerSpec, pinned
+from loadtests.bench.servers import Cores, Fleet, ServerError, ServerSpec
 from loadtests.bench.workloads import (
     LIMIT,
     OPEN_LOOP,
@@ -36,7 +33,7 @@ from loadtests.bench.workloads import (
     Workload,
     chosen,
 )
-from models.manifest import MANIFEST_FILE, Manifest
+from loadtests.bench.wrk import LoadError
 
 NAN = float("nan")
 Say = Callable[[str], object]
@@ -84,17 +81,16 @@ class Session:
 
     @contextlib.contextmanager
     def _bench(self, model: ModelName) -> Iterator[Bench]:
-        folder = self.digits if model == "digits" else mean_model.artifact()
-        manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        folder = self.digits if model == "digits" else mean_artifact()
         serving = Serving(
             folder.absolute(), self.cores, self.options.shared_environment, self.options.package
         )
-        with Fleet() as fleet, answers_of(folder) as answers:
-            yield Bench(fleet, serving, manifest, answers, self.options.seconds)
+        with Fleet() as fleet, answers_of(folder) as right:
+            yield Bench(fleet, serving, manifest_of(folder), right, self.options.seconds)
 
     def _workload(self, bench: Bench, workload: Workload, later: Sequence[Workload]) -> None:
         options = self.options
-        beside, left_out = contestants(workload, options.servers, options.forwards)
+        beside, left_out = contestants(workload, options.servers)
         for server, reason in left_out.items():
             self.say(f"{workload.name}: {TITLES[server]} is left out: {reason}")
         self.left_out[workload.name] = left_out
@@ -137,14 +133,14 @@ class Session:
         self.left_out.setdefault(workload, {})[key] = str(error)
 
     def _specs(self, bench: Bench, workload: Workload) -> dict[str, ServerSpec]:
-        beside, _ = contestants(workload, self.options.servers, self.options.forwards)
+        beside, _ = contestants(workload, self.options.servers)
         who = [Contestant(OURS), *beside]
         return {each.key: spec_of(each, workload, bench.serving) for each in who}
 
     def _open_loop(self, bench: Bench) -> None:
         """At shares of what each server reached in the closed loop, of its own figure."""
         closed = OPEN_LOOP.closed
-        beside, _ = contestants(closed, self.options.servers, ("script",))
+        beside, _ = contestants(closed, self.options.servers)
         who = [Contestant(OURS), *(each for each in beside if each.server in OPEN_LOOP.beside)]
         self._start(bench, closed, [])
         gone = self.left_out.setdefault(OPEN_LOOP.name, {}) | self.left_out.get(closed.name, {})
@@ -208,14 +204,9 @@ class Session:
 
     def _limit(self, bench: Bench, workload: Workload) -> Measured:
         """What parsing and the forward alone would allow."""
-        with pinned(self.cores.server):
-            command = [sys.executable, "-m", "loadtests.bench.limits", str(workload.limit)]
-            done = subprocess.run(  # nosec B603 # a module of ours
-                [*command, str(bench.serving.folder)], capture_output=True, text=True, check=False
-            )
-        if done.returncode != 0:
-            raise ServerError(f"`{' '.join(command)}` failed: {done.stderr[-1000:]}")
-        per_s: float = max(json.loads(done.stdout).values())
+        if workload.limit is None:
+            raise ValueError(f"bug: {workload.name} has no limit")
+        per_s = limit(workload.limit, bench.serving.folder, self.cores.server)
         return Measured(per_s, NAN, NAN, 1e6 / per_s, 0)
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 BodyKind = Literal["json", "binary"]
 ModelName = Literal["digits", "mean"]
+LimitKind = Literal["batch", "image"]
 BATCH_ITEMS = 64
 ZIPF_BODIES = 100
 OURS, BARE = "torchlane", "bare_asgi"
@@ -35,8 +36,6 @@ class Workload:
         repeated: so many different bodies, drawn by Zipf's law and all cached; 0: none repeats.
         shared: server and generator share all cores, and nothing is pinned.
         checks_per_s: known requests sent beside the load.
-        large: wrk would copy each body several times and be the slower side, so our own generator,
-            which copies none, makes the load.
         limit: what `loadtests.bench.limits` measures for it, if anything.
     """
 
@@ -50,8 +49,7 @@ class Workload:
     repeated: int = 0
     shared: bool = False
     checks_per_s: float = 20.0
-    large: bool = False
-    limit: str | None = None
+    limit: LimitKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,6 @@ WORKLOADS: tuple[Workload, ...] = (
         32,
         (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED),
         model="mean",
-        large=True,
         checks_per_s=4.0,
         limit="image",
     ),

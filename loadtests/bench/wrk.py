@@ -2,53 +2,135 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
-
-from loadtests.bench.generator import LoadError, LoadPlan, Run
 
 SCRIPT = Path(__file__).resolve().parent / "wrk" / "requests.lua"
 TIMEOUT_S = 30
 GRACE_S = 60.0  # beyond its time: it waits for nothing, so this much means that it hangs
 
 
-def find() -> str | None:
-    """Where wrk is, if it is installed."""
-    return shutil.which("wrk")
+class LoadError(Exception):
+    """The load could not be carried through; the message says what happened."""
 
 
-async def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
-    """Load the server on 127.0.0.1 and count.
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """How to load a server.
+
+    Attributes:
+        seconds: measured, in whole ones.
+    """
+
+    connections: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of it.
+
+    Attributes:
+        seconds: that were measured.
+        answered: answers that came within them.
+        sent: requests, those without an answer too; at most one more for each connection.
+        not_200: answers with another status.
+        p50_ms: from the write of a request to the last byte of its answer.
+        p99_ms: the same.
+    """
+
+    seconds: float
+    answered: int
+    sent: int
+    not_200: int
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answers per second of the measured time."""
+        return self.answered / self.seconds
+
+
+def find() -> str:
+    """Where wrk is.
+
+    Raises:
+        LoadError: if it is not installed.
+    """
+    path = shutil.which("wrk")
+    if path is None:
+        raise LoadError(
+            "wrk, which makes the load, is not installed: `apt-get install wrk`, `brew install "
+            "wrk`, or https://github.com/wg/wrk"
+        )
+    return path
+
+
+def version() -> str:
+    """What wrk calls itself."""
+    told = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
+        [find(), "-v"], capture_output=True, text=True, check=False
+    )
+    return (told.stdout or told.stderr).splitlines()[0].partition("[")[0].strip()
+
+
+def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
+    """Load the server on 127.0.0.1 and count; see `loading`."""
+    with loading(port, requests, first, plan) as running:
+        return running.result()
+
+
+@contextlib.contextmanager
+def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[Running]:
+    """Load the server on 127.0.0.1 meanwhile.
 
     Args:
         port: where it listens.
         requests: a file that `Bodies.write` wrote.
         first: the number of the first request.
-        plan: how hard and how long, in whole seconds.
+        plan: how hard and how long.
 
     Raises:
-        LoadError: if connections break or answers stay out, or wrk says nothing that can be read.
+        LoadError: if wrk is not installed.
     """
-    command = ["wrk", "--threads", "1", "--connections", str(plan.connections)]
-    command += ["--duration", f"{round(plan.seconds)}s", "--timeout", f"{TIMEOUT_S}s"]
+    command = [find(), "--threads", "1", "--connections", str(plan.connections)]
+    command += ["--duration", f"{plan.seconds}s", "--timeout", f"{TIMEOUT_S}s"]
     command += ["--script", str(SCRIPT), f"http://127.0.0.1:{port}", "--", str(requests)]
-    process = await asyncio.create_subprocess_exec(
-        *command, str(first), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        async with asyncio.timeout(plan.seconds + GRACE_S):
-            output, _ = await process.communicate()
-    except TimeoutError as error:
-        raise LoadError(f"wrk did not end within {GRACE_S:g} s after its time") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return parsed(output.decode(errors="replace"))
+    with subprocess.Popen(  # nosec B603 # wrk, as shutil.which found it
+        [*command, str(first)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            yield Running(process, plan.seconds)
+        finally:
+            process.kill()  # unless it has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A load that goes on."""
+
+    process: subprocess.Popen[bytes]
+    seconds: int
+
+    def result(self) -> Run:
+        """Wait for its end.
+
+        Raises:
+            LoadError: if connections break or answers stay out, or wrk says nothing readable.
+        """
+        try:
+            output, _ = self.process.communicate(timeout=self.seconds + GRACE_S)
+        except subprocess.TimeoutExpired as error:
+            raise LoadError(f"wrk did not end within {GRACE_S:g} s after its time") from error
+        return parsed(output.decode(errors="replace"))
 
 
 def parsed(output: str) -> Run:
@@ -62,16 +144,10 @@ def parsed(output: str) -> Run:
         told: dict[str, Any] = orjson.loads(lines[-1])
     except (IndexError, orjson.JSONDecodeError) as error:
         raise LoadError(f"wrk said: {output.strip()[-500:] or 'nothing'}") from error
-    if told["broken"] or told["timeouts"]:
+    broken, timeouts = told.pop("broken"), told.pop("timeouts")
+    if broken or timeouts:
         raise LoadError(
-            f"{told['broken']:.0f} connections broke and {told['timeouts']:.0f} answers stayed out "
-            f"for {TIMEOUT_S} s"
+            f"{broken:.0f} connections broke and {timeouts:.0f} answers stayed out for {TIMEOUT_S} "
+            "s"
         )
-    return Run(
-        seconds=told["seconds"],
-        answered=told["answered"],
-        sent=told["sent"],
-        not_200=told["not_200"],
-        p50_ms=told["p50_ms"],
-        p99_ms=told["p99_ms"],
-    )
+    return Run(**told)

@@ -9,38 +9,31 @@ import functools
 import logging
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
-from loadtests.capacity import plot, results
-from loadtests.capacity.conditions import Conditions, conditions_of
-from loadtests.capacity.finding import Found, find, measuring
+from loadtests.capacity import report
+from loadtests.capacity.finding import Found, Gun, OneProcess, find, measuring
+from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.options import LOWEST_RATE_PER_S, OptionsError
-from loadtests.capacity.page import render
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Lengths, Search, Step
-from loadtests.capacity.shooting import Gun, OneProcess, Shooter
-from loadtests.capacity.trial import Gates, Trial
 from loadtests.openloop.address import Address, address_of, reach
 from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import Limits
+from loadtests.openloop.shooting import Shooter
+from loadtests.openloop.trial import Gates, Trial
+from loadtests.reports import Json, check_writable, conditions, warnings, write
 from loadtests.traffic.anchors import ask
-from loadtests.traffic.target import Target, learn
+from loadtests.traffic.target import learn
 from loadtests.traffic.workloads import workload
 from models.resources import usable_cores
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-BUSY_SHARE = 0.25  # of the cores, in use before the search begins
 OTHER_FILES = 64  # open beside the connections: libraries, event loop, output
-
-
-class OutputError(Exception):
-    """The results cannot be written; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +96,23 @@ def shooter_of(load: Load, number: int) -> Shooter:
     with _log_told() if number == 0 else contextlib.nullcontext():  # all would say the same
         anchors = ask(target)
     stream = workload(load.workload, target, load.seed + number, anchors)
-    return Shooter(load.address, stream, load.arrivals, load.limits)
+    calls = JudgedCalls(load.address, stream)
+    return Shooter(load.address, calls, load.arrivals, load.limits)
 
 
 def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
     """Search, print, write; returns the exit code."""
     load, gates = Load.of(given).reached(), Gates(given.slo_ms, given.fail_ratio)
-    conditions = _conditions(given, load, gates, command, ("budget_s", "start_rate", "max_rate"))
+    found_here = _conditions(given, load, gates, command, ("budget_s", "start_rate", "max_rate"))
     check_writable(given.out)
     lengths = Lengths.within(given.budget_s)
     search = Search(lengths, given.start_rate, LOWEST_RATE_PER_S, given.max_rate)
     console.print(
-        f"{conditions.model} {conditions.version} at {load.url}: the highest rate with a p99 of at "
-        f"most {gates.slo_ms:g} ms; workload {load.workload}, about {given.budget_s:g} s"
+        f"{found_here['model']} {found_here['version']} at {load.url}: the highest rate with a p99 "
+        f"of at most {gates.slo_ms:g} ms; workload {load.workload}, about {given.budget_s:g} s"
     )
-    for each in warnings(conditions.load_average, usable_cores()):
+    console.print(f"{found_here['machine']}, {found_here['date']}: {command}", markup=False)
+    for each in warnings(found_here["load_average"], usable_cores()):
         console.print(each)
     with _gun(load, given.processes) as gun:
         measure = measuring(gun, lengths.settle_s, gates.slo_ms, load.seed)
@@ -127,9 +122,15 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
             gates,
             given.budget_s,
             time.monotonic,
-            lambda trial: console.print(progress(trial, gates)),
+            lambda trial: console.print(report.progress(trial, gates)),
         )
-    _report(found, conditions, given.out, console)
+    console.print(report.table_of(found.trials, gates))
+    console.print(report.headline(found, gates), style="bold", markup=False)
+    for note in report.notes(found, gates):
+        console.print(note, markup=False)
+    if found.trials:
+        made = report.capacity_json(found, gates, found_here)
+        write(given.out, "capacity", made, console)
     return exit_code(found, given.min_capacity, console)
 
 
@@ -137,19 +138,17 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
     """One trial at a fixed rate; returns the exit code."""
     gates = Gates(given.fail_p99_ms or given.slo_ms, given.fail_ratio)
     load = Load.of(given).reached()
-    conditions = _conditions(given, load, gates, command, ("rate", "seconds", "settle_s"))
+    found_here = _conditions(given, load, gates, command, ("rate", "seconds", "settle_s"))
     check_writable(given.out)
     with _gun(load, given.processes) as gun:
-        measure = measuring(gun, given.settle_s, given.slo_ms, load.seed)
+        measure = measuring(gun, given.settle_s, gates.slo_ms, load.seed)
         trial = measure(Step("run", given.rate, given.seconds))
-    console.print(results.table_of([trial], gates))
+    console.print(report.table_of([trial], gates))
     for reason, count in trial.failures.items():
         console.print(f"{count} failed: {reason}", markup=False)
-    for doubt in trial.doubts(gates):
+    for doubt in trial.doubts():
         console.print(f"Not to be trusted: {doubt}.", markup=False)
-    with _writing(given.out):
-        (given.out / "run.json").write_bytes(results.run_json(trial, conditions))
-    console.print(f"written to {given.out / 'run.json'}")
+    write(given.out, "run", report.run_json(trial, gates, found_here), console)
     missed = missed_gates(trial, given.fail_p99_ms, given.fail_ratio)
     for each in missed:
         console.print(f"FAILED: {each}", markup=False)
@@ -168,25 +167,6 @@ def missed_gates(trial: Trial, p99_ms: float | None, fail_ratio: float) -> list[
     if trial.fail_ratio > fail_ratio:
         missed.append(f"{trial.fail_ratio:.3%} failed, above --fail-ratio {fail_ratio:.3%}")
     return missed
-
-
-def warnings(load_average: float, cores: int) -> list[str]:
-    """What may spoil the measurement, told before it begins."""
-    if load_average <= BUSY_SHARE * cores:
-        return []
-    note = (
-        f"Note: the load average is {load_average:.1f} on {cores} cores: something else uses this "
-        "machine, and the capacity will come out lower, and another one each time."
-    )
-    return [note]
-
-
-def progress(trial: Trial, gates: Gates) -> str:
-    """A line per trial while the search goes on."""
-    return (
-        f"{trial.kind:>8} {trial.rate_per_s:>9,.1f}/s: p50 {trial.p50_ms:.1f}, p99 "
-        f"{trial.typical_p99_ms:.1f} ms, {trial.failed} failed: {results.verdict(trial, gates)}"
-    )
 
 
 def exit_code(found: Found, min_capacity: float | None, console: Console) -> int:
@@ -212,46 +192,24 @@ def exit_code(found: Found, min_capacity: float | None, console: Console) -> int
     return OK
 
 
-def check_writable(folder: Path) -> None:
-    """Make the folder of the results, before anything is measured for it.
-
-    Raises:
-        OutputError: if nothing can be written there.
-    """
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-
-
-def _report(found: Found, conditions: Conditions, folder: Path, console: Console) -> None:
-    gates = Gates(conditions.slo_ms, conditions.fail_ratio)
-    console.print(results.table_of(found.trials, gates))
-    console.print(results.headline(found, gates), style="bold", markup=False)
-    for note in results.notes(found, gates):
-        console.print(note, markup=False)
-    if not found.trials:
-        return
-    with _writing(folder):  # the figures first: they are what cannot be made again
-        (folder / "capacity.json").write_bytes(results.capacity_json(found, conditions))
-        (folder / "capacity.csv").write_text(results.trials_csv(found.trials, gates))
-        png = plot.png_of(found, conditions, results.headline(found, gates))
-        (folder / "capacity.png").write_bytes(png)
-        (folder / "capacity.html").write_text(render(found, conditions, png))
-    console.print(f"written to {folder}/capacity.html, .png, .json and .csv")
-
-
 def _conditions(
-    given: argparse.Namespace,
-    load: Load,
-    gates: Gates,
-    command: str,
-    own: tuple[str, ...],
-) -> Conditions:
-    target: Target = learn(load.url, load.model)
+    given: argparse.Namespace, load: Load, gates: Gates, command: str, own: tuple[str, ...]
+) -> Json:
+    target = learn(load.url, load.model)
     names = (*own, "timeout_s", "connections", "processes", "seed")
-    settings = {name: float(getattr(given, name)) for name in names}
-    sent = (load.workload, load.arrivals)
-    return conditions_of(command, target, load.address, sent, gates, settings)
+    return {
+        **conditions(command),
+        "url": target.url,
+        "address": load.address.peer,
+        "model": target.model,
+        "version": target.version,
+        "precision": target.precision,
+        "workload": load.workload,
+        "arrivals": load.arrivals,
+        "slo_ms": gates.slo_ms,
+        "fail_ratio": gates.fail_ratio,
+        "settings": {name: float(getattr(given, name)) for name in names},
+    }
 
 
 def _check_files(connections: int) -> None:
@@ -262,14 +220,6 @@ def _check_files(connections: int) -> None:
             f"{connections} connections of a process need {needed} open files, and {allowed} are "
             f"allowed; raise it (ulimit -n {needed}), or lower --connections"
         )
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"--out {folder} cannot be written: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from loadtests.capacity.search import Answer, Search, Step
-from loadtests.capacity.shooting import Gun, Shot
-from loadtests.capacity.trial import Gates, Trial, summarize
 from loadtests.openloop.address import Unreachable
 from loadtests.openloop.generator import TrialTooLarge
+from loadtests.openloop.shooting import Cost, Outcomes, Shooter, Shot
+from loadtests.openloop.trial import Gates, Trial, summarize
 
 NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
 End = Literal["found", "wrong answers", "interrupted", "unreachable", "too large"]
@@ -46,6 +46,25 @@ class Found:
         return min(reversed(passed), key=lambda trial: abs(trial.rate_per_s - capacity))
 
 
+class Gun(Protocol):
+    """What fires a trial: one shooter, or several processes of them."""
+
+    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
+        """Fire one trial of the whole rate."""
+
+
+class OneProcess:
+    """Fires from this process."""
+
+    def __init__(self, shooter: Shooter) -> None:
+        self._shooter = shooter
+
+    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
+        """See `Gun`."""
+        self._shooter.prepare(shot)
+        return self._shooter.fire()
+
+
 def measuring(gun: Gun, settle_s: float, slo_ms: float, seed: int) -> Measure:
     """Make trials of steps; each one draws other arrivals."""
     made = 0
@@ -55,7 +74,8 @@ def measuring(gun: Gun, settle_s: float, slo_ms: float, seed: int) -> Measure:
         made += 1
         shot = Shot(step.rate_per_s, settle_s, step.seconds, seed * 100_003 + made)
         outcomes, cost = gun.shoot(shot)
-        return summarize(step.kind, step.rate_per_s, step.seconds, outcomes, cost, slo_ms)
+        measured_s = (settle_s, step.seconds)
+        return summarize(step.kind, step.rate_per_s, measured_s, slo_ms, outcomes, cost)
 
     return measure
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 
+from loadtests.arguments import above_zero, at_least_one, from_zero, share
+from loadtests.capacity.cases import NAMES, SERVERS
 from loadtests.traffic.workloads import WORKLOADS
 
+LOADS = (0.7, 1.0, 2.0, 4.0)
+# At 10 the best of servers would have to refuse 0.3 % of a load of 0.7, and at 6 one whose core
+# is a tenth slower when it wakes than when it never sleeps: see docs/load-testing.md.
+ITEM_MS = 5.0
 LOWEST_RATE_PER_S = 1.0  # a server that cannot keep up so little has no capacity
 
 
@@ -90,38 +94,60 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def above_zero(text: str) -> float:
-    """A finite number above zero."""
-    return _checked(text, lambda value: value > 0, "above zero")
-
-
 def a_rate(text: str) -> float:
     """A rate that a search can end at."""
-    return _checked(text, lambda value: value >= LOWEST_RATE_PER_S, "1 or more")
-
-
-def from_zero(text: str) -> int:
-    """A whole number from 0."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return int(text)
-
-
-def share(text: str) -> float:
-    """From 0 up to, not including, 1."""
-    return _checked(text, lambda value: 0 <= value < 1, "from 0 to below 1")
-
-
-def at_least_one(text: str) -> int:
-    """A whole number from 1."""
-    return int(_checked(text, lambda value: value >= 1 and value == int(value), "a whole number"))
-
-
-def _checked(text: str, good: Callable[[float], bool], wanted: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and good(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    value = above_zero(text)
+    if value < LOWEST_RATE_PER_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is below {LOWEST_RATE_PER_S:g}")
     return value
+
+
+def add_overload(parser: argparse.ArgumentParser) -> None:
+    """What only the overload table has."""
+    parser.add_argument("--quick", action="store_true", help="2 s a load, ours alone")
+    parser.add_argument(
+        "--models", nargs="+", choices=NAMES, default=NAMES, help="default: both", metavar="MODEL"
+    )
+    parser.add_argument(
+        "--servers",
+        nargs="+",
+        choices=SERVERS,
+        metavar="SERVER",
+        help=f"of {', '.join(SERVERS)} (default: all)",
+    )
+    parser.add_argument(
+        "--loads",
+        nargs="+",
+        type=above_zero,
+        default=LOADS,
+        metavar="TIMES",
+        help="times the capacity (default: 0.7 1 2 4)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=above_zero,
+        help="counted, of each load; of linear 3 times that, 8 times below capacity (default: 5)",
+    )
+    parser.add_argument(
+        "--budget-s", type=above_zero, help="of each search for a capacity (default: 20)"
+    )
+    parser.add_argument(
+        "--deadline-ms", type=at_least_one, default=100, help="of every request (default: 100)"
+    )
+    parser.add_argument(
+        "--item-ms", type=above_zero, default=ITEM_MS, help="of the linear model (default: 5)"
+    )
+    parser.add_argument(
+        "--digits-cores",
+        type=above_zero,
+        default=1.0,
+        help="share of a core for every server of digits, by a quota of the kernel (default: 1, "
+        "all of it; with 0.3 the generator can offer four times what this server holds)",
+    )
+    parser.add_argument(
+        "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
+    )
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports"), help="of overload.json and .html"
+    )

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from types import TracebackType
 
-from loadtests.capacity.shooting import Shooter, Shot, merged
-from loadtests.capacity.trial import Cost, Outcomes
+from loadtests.openloop.shooting import Cost, Outcomes, Shooter, Shot, merged
 
 HEAD_START_S = 0.2  # from the word to fire until the first arrival: all have heard it by then
 _shooters: list[Shooter] = []  # of a generator process: the one it was started with
@@ -66,7 +65,7 @@ class ManyProcesses:
             pool.shutdown(cancel_futures=True)
 
     def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        """See `loadtests.capacity.shooting.Gun`; cut short, by Ctrl-C or an error, it is over."""
+        """See `loadtests.capacity.finding.Gun`; cut short, by Ctrl-C or an error, it is over."""
         try:
             return self._shoot(shot)
         except BaseException:

@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from loadtests.capacity.trial import Kind
+from loadtests.openloop.trial import Purpose
 from models.tensors import Array
 
 STEP = 0.005  # of the grid of capacities, in natural logarithm: half a percent
@@ -59,7 +59,7 @@ class Lengths:
 class Step:
     """The next trial."""
 
-    kind: Kind
+    kind: Purpose
     rate_per_s: float
     seconds: float
 
@@ -193,7 +193,7 @@ class Search:
     def _confirmation(self, rate: float) -> Step:
         return self._step("confirm", rate, TIMES_TWO * self._lengths.trial_s, 1000)
 
-    def _step(self, kind: Kind, rate: float, seconds: float, requests: int) -> Step:
+    def _step(self, kind: Purpose, rate: float, seconds: float, requests: int) -> Step:
         """A trial that is long enough for so many requests, if that is not too long."""
         rate = min(rate, self._highest_per_s)  # the grid goes a little beyond it
         seconds = min(max(seconds, requests / rate), max(self._lengths.longest_s, seconds))

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 COMMAND = (sys.executable, "-m", "loadtests.bench", "--rounds", "1", "--seconds", "1")
 
@@ -22,7 +21,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
 ) -> None:
     asked = ["--servers", "bare_asgi,plain_fastapi,torchlane_cached"]
     asked += ["--workloads", "json-32,zipf"]
-    asked += ["--forward", "script", "--pure"]
+    asked += ["--pure"]
     command = [*COMMAND, *asked, "--artifacts", str(repository), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -37,12 +36,11 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
         assert all(each["requests_per_s"]["median"] > 0 for each in servers.values())
     checked = [run["checked"] for run in report["workloads"]["json-32"]["rounds"][0]]
     assert min(checked) > 8  # before the load, and during it
-    judged = {(line["workload"], line["what"]): line["verdict"] for line in report["acceptance"]}
+    judged = {(line["of"], line["what"]): line["verdict"] for line in report["acceptance"]}
     assert judged["json-32", "over plain FastAPI"] != "not measured"
     assert judged["zipf", "over bare ASGI"] != "not measured"
     assert judged["json-32", "over mosec"] == "not measured"
-    with Image.open(tmp_path / "bench.png") as picture:
-        picture.verify()
+    assert "acceptance" in (tmp_path / "bench.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from models.manifest import MANIFEST_FILE, Manifest
 from models.plan import Form, Step, form_at
 from models.tensors import Array
 
-ARTIFACT, FORWARD, BODY, PORT = "BENCH_ARTIFACT", "BENCH_FORWARD", "BENCH_BODY", "BENCH_PORT"
+ARTIFACT, BODY, PORT = "BENCH_ARTIFACT", "BENCH_BODY", "BENCH_PORT"
 WORKERS = int(os.environ.get("BENCH_WORKERS", "1"))  # processes that run the model
 MAX_BATCH = 64
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
@@ -38,7 +38,7 @@ class Model:
         labels: of the scores; none where the model has none.
     """
 
-    def __init__(self, folder: Path, forward: str) -> None:
+    def __init__(self, folder: Path, forward: Literal["script", "plan"]) -> None:
         warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def asked_for(body: dict[str, Any]) -> Asked:
 
 def model_here() -> Model:
     """The model that the environment names."""
-    return Model(Path(os.environ[ARTIFACT]), os.environ[FORWARD])
+    return Model(Path(os.environ[ARTIFACT]), "script")
 
 
 def _script(folder: Path, manifest: Manifest) -> Forward:

@@ -78,10 +78,9 @@ function done(summary, latency)
   local errors = summary.errors
   io.write(string.format(
     '\n{"sent": %d, "answered": %d, "seconds": %.6f, "p50_ms": %.4f, "p99_ms": %.4f, ' ..
-    '"not_200": %d, "broken": %d, "timeouts": %d, "mbytes_read": %.3f}\n',
+    '"not_200": %d, "broken": %d, "timeouts": %d}\n',
     main:get("sent"), summary.requests, summary.duration / 1e6,
     latency:percentile(50) / 1e3, latency:percentile(99) / 1e3,
-    errors.status, errors.connect + errors.read + errors.write, errors.timeout,
-    summary.bytes / 1e6
+    errors.status, errors.connect + errors.read + errors.write, errors.timeout
   ))
 end

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from loadtests.__main__ import main
-from loadtests.capacity import results
+from loadtests.capacity import report
 from loadtests.capacity.finding import Found
 from loadtests.capacity.search import Answer
 from loadtests.comparison import Change, ComparisonError, changes_of, check_alike, read
-from tests.unit.loadtests.capacity.trials import conditions, trial
+from tests.unit.loadtests.openloop.trials import GATES, conditions, trial
 
 NONE: Mapping[str, object] = MappingProxyType({})
 LOCUST = (
@@ -29,9 +29,7 @@ def capacity_file(folder: Path, capacity: float | None, other: Mapping[str, obje
     """A capacity.json; `other` are conditions that differ."""
     trials = (trial(capacity or 1, 40 if capacity else 90, "confirm"),)
     answer = Answer(capacity, 1, 2, confirmed=True)
-    content = orjson.loads(
-        results.capacity_json(Found(answer, trials, "found", False, 1), conditions())
-    )
+    content = report.capacity_json(Found(answer, trials, "found", False, 1), GATES, conditions())
     content["conditions"] |= dict(other)
     file = folder / f"{len(list(folder.iterdir()))}.json"
     file.write_bytes(orjson.dumps(content))
@@ -41,7 +39,7 @@ def capacity_file(folder: Path, capacity: float | None, other: Mapping[str, obje
 def run_file(folder: Path, p99_ms: float, rate: float = 100) -> Path:
     file = folder / f"{len(list(folder.iterdir()))}.json"
     made = dataclasses.replace(trial(rate, p99_ms, "run"), achieved_per_s=rate)
-    file.write_bytes(results.run_json(made, conditions()))
+    file.write_bytes(orjson.dumps(report.run_json(made, GATES, conditions())))
     return file
 
 

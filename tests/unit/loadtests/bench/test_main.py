@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from loadtests.bench.__main__ import main
-from loadtests.bench.artifacts import newest_artifact
 from loadtests.bench.environments import COMPILED
 from loadtests.bench.options import Options, Setup, parse
+from loadtests.bench.own_models import newest_artifact
 from loadtests.bench.workloads import NAMES, QUICK, QUICK_SERVERS, SERVERS
 from models.manifest import MANIFEST_FILE
 from tests.artifacts import write_artifact
@@ -25,10 +25,8 @@ def test_defaults_are_those_that_are_documented() -> None:
     asked = options()
     assert (asked.rounds, asked.seconds) == (3, 4)
     assert (asked.workloads, asked.servers) == (NAMES, SERVERS)
-    assert asked.forwards == ("script", "plan")
     assert (asked.artifacts, asked.out) == (Path("artifacts"), Path("reports"))
     assert asked.shared_environment == (("TORCHLANE_WORKERS", "2"),)
-    assert asked.raw_forwards
     assert (asked.package, options("--pure").package) == (COMPILED, None)
 
 
@@ -36,19 +34,16 @@ def test_quick_is_one_short_round_of_less() -> None:
     asked = options("--quick")
     assert (asked.rounds, asked.seconds) == (1, 2)
     assert (asked.workloads, asked.servers) == (QUICK, QUICK_SERVERS)
-    assert asked.forwards == ("script",)
-    assert not asked.raw_forwards
     assert options("--quick", "--rounds", "2", "--servers", "mosec").servers == ("mosec",)
 
 
 def test_what_is_asked_for_is_measured() -> None:
     asked = options(
         *("--workloads", "zipf, json-32", "--servers", "torchlane,bare_asgi"),
-        *("--forward", "plan", "--shared-environment", "A=1", "B=2"),
+        *("--shared-environment", "A=1", "B=2"),
     )
     assert asked.workloads == ("zipf", "json-32")
     assert asked.servers == ("bare_asgi",)  # ours is always there
-    assert asked.forwards == ("plan",)
     assert asked.shared_environment == (("A", "1"), ("B", "2"))
 
 
@@ -71,14 +66,14 @@ def test_wrong_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str
 def test_without_a_model_it_says_how_to_get_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--artifacts", str(tmp_path)]) == 1
+    assert main(["--artifacts", str(tmp_path), "--out", str(tmp_path)]) == 1
     assert "run `make export`" in capsys.readouterr().err
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_artifact(tmp_path, "digits")
     (folder / MANIFEST_FILE).write_text("{}")
-    assert main(["--artifacts", str(tmp_path)]) == 1
+    assert main(["--artifacts", str(tmp_path), "--out", str(tmp_path)]) == 1
     assert str(folder / MANIFEST_FILE) in capsys.readouterr().err
 
 

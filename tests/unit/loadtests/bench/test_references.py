@@ -27,7 +27,6 @@ from loadtests.bench.workloads import (
 
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 SERVING = Serving(Path("/repository/digits/3"), Cores(1, 0), (("TORCHLANE_WORKERS", "2"),))
-BOTH: tuple[references.ForwardKind, ...] = ("script", "plan")
 
 
 @pytest.fixture(autouse=True)
@@ -36,35 +35,28 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "why_not", absent.get)
 
 
-def test_each_runs_the_model_in_both_ways_and_the_floor_in_none() -> None:
-    beside, left_out = contestants(JSON_32, SERVERS, BOTH)
+def test_each_that_can_run_is_measured() -> None:
+    beside, left_out = contestants(JSON_32, SERVERS)
     assert [each.key for each in beside] == [
-        *("mosec", "mosec+plan", "plain_fastapi", "plain_fastapi+plan"),
-        *("mlserver", "mlserver+plan", "bare_asgi", "torchlane_cached"),
+        *("mosec", "plain_fastapi", "mlserver", "bare_asgi", "torchlane_cached"),
     ]
     assert left_out == {LITSERVE: "not there"}
 
 
 def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_two() -> None:
-    beside, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN), BOTH)
+    beside, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN, CACHED))
     assert [each.key for each in beside] == [
-        *("mosec", "mosec*2", "plain_fastapi", "plain_fastapi*2")
+        *("mosec", "mosec*2", "plain_fastapi", "plain_fastapi*2", "torchlane_cached")
     ]
 
 
 def test_who_reads_no_binary_is_left_out_with_the_reason() -> None:
-    beside, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE), ("script",))
+    beside, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE))
     assert [each.key for each in beside] == ["mosec", "bare_asgi"]
     assert "reads JSON only" in left_out[MLSERVER]
 
 
-def test_a_model_without_weights_has_one_form() -> None:
-    beside, _ = contestants(BY_NAME["image-binary"], (MOSEC,), BOTH)
-    assert [each.key for each in beside] == ["mosec"]
-
-
-def test_titles_tell_forward_and_workers() -> None:
-    assert title_of("mosec+plan") == "mosec, our forward"
+def test_titles_tell_workers() -> None:
     assert title_of("mosec*2") == "mosec, 2 workers"
     assert title_of(OURS) == "Torchlane"
 
@@ -99,11 +91,11 @@ def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:
     assert (told["PYTHONPATH"], told["PYTHONSAFEPATH"]) == ("/compiled", "1")
 
 
-def test_a_peer_is_told_model_forward_body_and_workers() -> None:
-    spec = spec_of(Contestant(MOSEC, "plan", 2), BY_NAME["binary-32"], SERVING)
+def test_a_peer_is_told_model_body_and_workers() -> None:
+    spec = spec_of(Contestant(MOSEC, 2), BY_NAME["binary-32"], SERVING)
     told = dict(spec.environment)
     assert told["BENCH_ARTIFACT"] == "/repository/digits/3"
-    assert (told["BENCH_FORWARD"], told["BENCH_BODY"]) == ("plan", "binary")
+    assert told["BENCH_BODY"] == "binary"
     assert (told["BENCH_PORT"], told["BENCH_WORKERS"]) == ("{port}", "2")
 
 

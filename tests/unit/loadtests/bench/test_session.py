@@ -67,7 +67,7 @@ class Scripted(Session):
 
 
 def session(bench: FakeBench, *arguments: str) -> tuple[Scripted, list[str]]:
-    given = ["--servers", "plain_fastapi,bare_asgi", "--forward", "script", *arguments]
+    given = ["--servers", "plain_fastapi,bare_asgi", *arguments]
     asked = parse(given)
     assert isinstance(asked, Options)
     said: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,18 @@ import pytest
 from loadtests.bench import wrk
 from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import DIALECTS
-from loadtests.bench.generator import LoadError, LoadPlan, Run
+from loadtests.bench.own_models import manifest_of
 from loadtests.bench.workloads import OURS, WORKLOADS, Workload
-from models.manifest import MANIFEST_FILE, Manifest
+from loadtests.bench.wrk import LoadError, LoadPlan, Run
 from tests.artifacts import write_artifact
 from tests.unit.loadtests.bench.answering import OK, answering
 
 TOLD = (
     '{"sent": 120, "answered": 100, "seconds": 2.000000, "p50_ms": 1.5, "p99_ms": 9.25, '
-    '"not_200": 3, "broken": %d, "timeouts": %d, "mbytes_read": 0.1}'
+    '"not_200": 3, "broken": %d, "timeouts": %d}'
 )
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
-needs_wrk = pytest.mark.skipif(wrk.find() is None, reason="wrk is not installed")
+needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
 def test_figures_are_read_from_the_last_line() -> None:
@@ -50,8 +51,7 @@ def test_a_run_that_does_not_count_is_an_error(output: str, says: str) -> None:
 async def test_it_sends_the_very_requests_that_are_numbered(tmp_path: Path, name: str) -> None:
     workload: Workload = BY_NAME[name]
     folder = write_artifact(tmp_path, "double")
-    manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
-    bodies = bodies_of(workload, manifest, DIALECTS[OURS], seed=5)
+    bodies = bodies_of(workload, manifest_of(folder), DIALECTS[OURS], seed=5)
     bodies.write(tmp_path / "requests")
     received: list[bytes] = []
 
@@ -61,7 +61,8 @@ async def test_it_sends_the_very_requests_that_are_numbered(tmp_path: Path, name
         return OK
 
     async with answering(answer) as port:
-        run = await wrk.load(port, tmp_path / "requests", 70_000, LoadPlan(1, 1))
+        file = tmp_path / "requests"
+        run = await asyncio.to_thread(wrk.load, port, file, 70_000, LoadPlan(1, 1))
     assert 10 < run.answered <= len(received) <= run.sent <= run.answered + 2
     numbers = range(70_000, 70_000 + run.sent)  # wrk may try the script once and throw that away
     wanted = [bodies.request(number).partition(b"\r\n\r\n")[2] for number in numbers]
@@ -74,4 +75,10 @@ async def test_nobody_listens(tmp_path: Path) -> None:
     async with answering(lambda _: asyncio.sleep(0, OK)) as port:
         pass
     with pytest.raises(LoadError, match="unable to connect"):
-        await wrk.load(port, tmp_path / "requests", 0, LoadPlan(1, 1))
+        wrk.load(port, tmp_path / "requests", 0, LoadPlan(1, 1))
+
+
+def test_where_it_is_missing_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LoadError, match=r"wrk, .* is not installed: `apt-get install wrk`"):
+        wrk.find()

@@ -12,18 +12,12 @@ import pytest
 from rich.console import Console
 
 from loadtests.__main__ import main, parser
-from loadtests.capacity.commands import (
-    Load,
-    OutputError,
-    check_writable,
-    exit_code,
-    missed_gates,
-    warnings,
-)
+from loadtests.capacity.commands import Load, exit_code, missed_gates
 from loadtests.capacity.finding import End, Found
 from loadtests.capacity.search import Answer
-from loadtests.capacity.trial import summarize
-from tests.unit.loadtests.capacity.trials import IDLE, outcomes, trial
+from loadtests.openloop.shooting import Kind
+from loadtests.reports import OutputError, check_writable, warnings
+from tests.unit.loadtests.openloop.trials import outcomes, summary, trial
 
 
 def test_the_defaults_of_a_search() -> None:
@@ -39,7 +33,7 @@ def test_the_defaults_of_a_search() -> None:
     [
         ["find-capacity", "--slo-ms", "0"],
         ["find-capacity", "--slo-ms", "nan"],
-        ["find-capacity", "--fail-ratio", "1"],
+        ["find-capacity", "--fail-ratio", "1.5"],
         ["find-capacity", "--budget-s", "soon"],
         ["find-capacity", "--processes", "1.5"],
         ["find-capacity", "--arrivals", "closed"],
@@ -154,9 +148,8 @@ def test_a_least_capacity_demands_a_confirmation() -> None:
 
 def test_a_single_run_does_not_let_a_dead_server_through() -> None:
     given = parser().parse_args(["run", "--rate", "5", "--fail-p99-ms", "50"])
-    refused = dict.fromkeys(range(990), "503 overloaded")
-    made = outcomes([0.005] * 1000, failures=refused, refused=frozenset(refused))
-    dead = summarize("run", 1000, 1.0, made, IDLE, 50)
+    refused = dict.fromkeys(range(990), (Kind.REFUSED, "503 overloaded"))
+    dead = summary(outcomes([0.005] * 1000, refused))
     missed = missed_gates(dead, given.fail_p99_ms, given.fail_ratio)
     assert missed == ["99.000% failed, above --fail-ratio 0.100%"]
 
@@ -164,7 +157,7 @@ def test_a_single_run_does_not_let_a_dead_server_through() -> None:
 def test_gates_of_a_single_run() -> None:
     good = trial(100, 20, "run")
     assert missed_gates(good, None, 0.0) == []
-    assert missed_gates(good, 20.0, 0.0) == []
+    assert missed_gates(good, 20.001, 0.0) == []
     assert missed_gates(good, 19.0, 0.0) == ["p99 is 20.0 ms, above --fail-p99-ms 19"]
     failing = dataclasses.replace(good, failures={"503 overloaded": 20})
     assert missed_gates(failing, None, 0.02) == []

@@ -10,12 +10,12 @@ import pytest
 
 from loadtests.capacity.finding import End, Found, find
 from loadtests.capacity.search import Lengths, Search, Step
-from loadtests.capacity.trial import Cost, Gates, Trial
 from loadtests.openloop.address import Unreachable
 from loadtests.openloop.generator import TrialTooLarge
-from tests.unit.loadtests.capacity.trials import trial
+from loadtests.openloop.shooting import Cost
+from loadtests.openloop.trial import Trial
+from tests.unit.loadtests.openloop.trials import GATES, trial
 
-GATES = Gates(slo_ms=50, fail_ratio=0.001)
 FULL = Cost(cpu=0.99, connections=4, starved=0)
 
 

@@ -7,26 +7,27 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from loadtests.capacity.processes import ManyProcesses
-from loadtests.capacity.shooting import Shooter, Shot
 from loadtests.openloop.address import Address
 from loadtests.openloop.generator import Limits
-from loadtests.traffic.calls import Call
+from loadtests.openloop.shooting import Shooter, Shot
 from loadtests.traffic.drawing import WorkloadError
+from loadtests.wire import Response
 
 
 class Singles:
     """The same request again and again; any answer is right."""
 
-    def draw(self) -> Call:
-        return Call("/", {}, b"x", 1, self)
+    def draw(self) -> bytes:
+        return b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 
-    def problem(self, status: int, headers: object, body: bytes) -> str | None:
-        return None
+    def problems(self, responses: Sequence[Response | None]) -> list[str | None]:
+        return [None for _ in responses]
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from loadtests.capacity.search import Answer, Lengths, Search, Step
-from loadtests.capacity.trial import Gates, Trial, summarize
 from loadtests.openloop.arrivals import schedule
-from tests.unit.loadtests.capacity.trials import IDLE, outcomes
+from loadtests.openloop.trial import Trial, summarize
+from tests.unit.loadtests.openloop.trials import GATES, IDLE, outcomes
 
-GATES = Gates(slo_ms=50, fail_ratio=0.001)
 OVERHEAD_S = 0.8  # drawing requests and the rest, per trial
 
 
@@ -42,13 +41,9 @@ class OneQueue:
             service[rng.integers(len(due))] += 0.1
         load = np.cumsum(service)
         late = load - due - np.minimum.accumulate(load - service - due)
-        measured = due >= settle_s
-        served = ((due + late)[measured] < whole_s).sum()
-        made = outcomes(late[measured].tolist(), step.seconds)
-        made = type(made)(
-            made.latency_s, due[measured] - settle_s, made.lag_s, {}, frozenset(), {}, int(served)
-        )
-        return summarize(step.kind, step.rate_per_s, step.seconds, made, IDLE, GATES.slo_ms)
+        counted = due >= settle_s
+        made = outcomes(late[counted].tolist(), due_s=(due[counted] - settle_s).tolist())
+        return summarize(step.kind, step.rate_per_s, (0, step.seconds), GATES.slo_ms, made, IDLE)
 
     def capacity(self) -> float:
         """The rate at which a long trial without noise just keeps the SLO."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.overload.verdicts import Judged, judge
-from tests.unit.loadtests.overload.made import hints, load, measured
+from loadtests.capacity.verdicts import judge
+from loadtests.reports import Judged
+from tests.unit.loadtests.capacity.made import hints, load, measured
 
 LINEAR = (
     load(0.7, in_time=70),
-    load(1.0, in_time=100, hints=hints((50, 50))),
+    load(1.0, in_time=100, hints=hints(1, 1)),
     load(2.0, in_time=98, refused=900),
     load(4.0, in_time=95, refused=950),
 )
@@ -18,7 +19,7 @@ DIGITS = (load(1.0, in_time=1000), load(2.0, in_time=600), load(4.0, in_time=5))
 
 def line(what: str, case: str, *loads: object) -> Judged:
     found = judge([measured(case, *loads)])  # type: ignore[arg-type]
-    [made] = [each for each in found if each.case == case and what in each.what]
+    [made] = [each for each in found if each.of == case and what in each.what]
     return made
 
 
@@ -38,11 +39,15 @@ def test_what_others_did_is_not_judged() -> None:
     [
         ("goodput", load(4.0, in_time=90), load(4.0, in_time=89)),
         ("p99 of accepted", load(4.0, p99_ms=100.0), load(4.0, p99_ms=100.1)),
-        ("p99 of refusals", load(4.0, p99_refused_ms=9.9), load(4.0, p99_refused_ms=10.0)),
+        (
+            "p99 of refusals",
+            load(4.0, refused=9, refused_p99_ms=9.9),
+            load(4.0, refused=9, refused_p99_ms=10.0),
+        ),
         (
             "retry_after",
-            load(4.0, hints=hints(*[(50, 50)] * 18, (50, 500))),
-            load(4.0, hints=hints(*[(50, 50)] * 17, (50, 500))),
+            load(4.0, hints=hints(19, 18)),
+            load(4.0, hints=hints(18, 17)),
         ),
         ("wrong", load(4.0), load(4.0, wrong=1)),
     ],
@@ -55,7 +60,7 @@ def test_bounds_at_four_times_the_capacity(what: str, good: object, bad: object)
 def test_one_in_a_thousand_may_be_refused_below_capacity() -> None:
     assert line("0.7x", "linear", load(0.7, refused=1)).verdict == "met"
     missed = line("0.7x", "linear", load(0.7, refused=2))
-    assert (missed.verdict, missed.measured) == ("missed", "0.20% (2 of 1000)")
+    assert (missed.verdict, missed.measured) == ("missed", "0.20% (2 of 1000, p99 5.0 ms)")
     assert line("0.7x", "linear", load(1.0)).verdict == "not measured"
 
 
@@ -73,11 +78,11 @@ def test_where_the_machine_stood_still_a_miss_is_not_judged_and_what_is_met_is_m
 
 
 def test_a_load_that_was_not_offered_proves_nothing() -> None:
-    found = line("goodput", "digits", DIGITS[0], load(2.0, in_time=900, generator_cpu=0.99))
+    found = line("goodput", "digits", DIGITS[0], load(2.0, in_time=900, cpu=0.99))
     assert found.verdict == "not judged"
     assert "99% of its core" in found.doubt
 
 
 def test_wrong_answers_are_wrong_whatever_the_machine_does() -> None:
-    assert line("wrong", "digits", load(2.0, wrong=1, stalled=0.9, starved=9)).verdict == "missed"
-    assert line("wrong", "digits", load(2.0, judged=0)).verdict == "not measured"
+    assert line("wrong", "digits", load(2.0, wrong=1, stalled=0.9, cpu=0.99)).verdict == "missed"
+    assert line("wrong", "digits", load(2.0, requests=0)).verdict == "not measured"

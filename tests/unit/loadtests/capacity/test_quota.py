@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.overload.quota import quota
+from loadtests.capacity.quota import quota
 
 SPIN = """
 import time

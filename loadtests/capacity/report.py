@@ -1,22 +1,17 @@
-"""What a search or a run ends in: sentences, a table, JSON and CSV."""
+"""What a search or a run ends in: sentences, a table and JSON."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Sequence
-from typing import Any
 
-import orjson
 from rich import box
 from rich.table import Table
 
-from loadtests.capacity.conditions import Conditions
 from loadtests.capacity.finding import Found
-from loadtests.capacity.trial import Gates, Trial
+from loadtests.openloop.trial import Gates, Trial
+from loadtests.reports import Json
 
-Json = dict[str, Any]
 COLUMNS = (
     ("trial", ""),
     ("offered/s", ""),
@@ -88,7 +83,7 @@ def notes(found: Found, gates: Gates) -> list[str]:
             f"{trial.goodput_per_s:,.4g}/s; {trial.failed} of {trial.requests} failed; "
             f"generator at {trial.cost.cpu:.0%} of a core."
         )
-        said += [f"Not to be trusted: {doubt}." for doubt in trial.doubts(gates)]
+        said += [f"Not to be trusted: {doubt}." for doubt in trial.doubts()]
     said.append(f"{len(found.trials)} trials in {found.seconds:.0f} s.")
     return said
 
@@ -133,69 +128,49 @@ def verdict(trial: Trial, gates: Gates) -> str:
     return "generator's limit" if trial.generator_bound(gates) else "missed"
 
 
-def capacity_json(found: Found, conditions: Conditions) -> bytes:
+def progress(trial: Trial, gates: Gates) -> str:
+    """A line per trial while a search goes on."""
+    return (
+        f"{trial.kind:>8} {trial.rate_per_s:>9,.1f}/s: p50 {trial.p50_ms:.1f}, p99 "
+        f"{trial.typical_p99_ms:.1f} ms, {trial.failed} failed: {verdict(trial, gates)}"
+    )
+
+
+def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
     """Everything, for machines; `loadtests compare` reads it."""
-    gates = Gates(conditions.slo_ms, conditions.fail_ratio)
     trial = found.at_capacity(gates)
-    return _dumps(
-        {
-            "kind": "capacity",
-            "capacity_per_s": found.answer.capacity_per_s,
-            "at_least": found.at_least,
-            "confirmed": found.answer.confirmed,
-            "low_per_s": found.answer.low_per_s,
-            "high_per_s": found.answer.high_per_s,
-            "end": found.end,
-            "reason": found.reason,
-            "doubts": [] if trial is None else trial.doubts(gates),
-            "seconds": found.seconds,
-            "headline": headline(found, gates),
-            "notes": notes(found, gates),
-            "at_capacity": None if trial is None else trial_json(trial, gates),
-            "conditions": dataclasses.asdict(conditions),
-            "trials": [trial_json(each, gates) for each in found.trials],
-        }
-    )
+    return {
+        "kind": "capacity",
+        **dataclasses.asdict(found.answer),
+        "at_least": found.at_least,
+        "end": found.end,
+        "reason": found.reason,
+        "doubts": [] if trial is None else trial.doubts(),
+        "seconds": found.seconds,
+        "headline": headline(found, gates),
+        "notes": notes(found, gates),
+        "at_capacity": None if trial is None else trial_json(trial, gates),
+        "conditions": conditions,
+        "trials": [trial_json(each, gates) for each in found.trials],
+    }
 
 
-def run_json(trial: Trial, conditions: Conditions) -> bytes:
+def run_json(trial: Trial, gates: Gates, conditions: Json) -> Json:
     """One trial at a fixed rate, for machines; `loadtests compare` reads it."""
-    gates = Gates(conditions.slo_ms, conditions.fail_ratio)
-    return _dumps(
-        {
-            "kind": "run",
-            "conditions": dataclasses.asdict(conditions),
-            "doubts": trial.doubts(gates),
-            "trial": trial_json(trial, gates),
-        }
-    )
+    return {
+        "kind": "run",
+        "conditions": conditions,
+        "doubts": trial.doubts(),
+        "trial": trial_json(trial, gates),
+    }
 
 
 def trial_json(trial: Trial, gates: Gates) -> Json:
     """The figures of a trial, and whether it kept to the gates."""
     return {
         **dataclasses.asdict(trial),
+        "goodput_per_s": trial.goodput_per_s,
         "failed": trial.failed,
         "fail_ratio": trial.fail_ratio,
         "verdict": verdict(trial, gates),
     }
-
-
-def trials_csv(trials: Sequence[Trial], gates: Gates) -> str:
-    """Every trial, a line each; what JSON nests is left out or flattened."""
-    rows = []
-    for trial in trials:
-        row = trial_json(trial, gates)
-        cost = row.pop("cost")
-        del row["failures"]
-        rows.append({**row, **{f"generator_{name}": value for name, value in cost.items()}})
-    out = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return out.getvalue()
-
-
-def _dumps(content: Json) -> bytes:
-    return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"

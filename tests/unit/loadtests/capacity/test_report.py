@@ -1,26 +1,19 @@
-"""Sentences, tables and files of a search."""
+"""Sentences, tables and figures of a search."""
 
 from __future__ import annotations
 
-import base64
-import csv
 import dataclasses
 import io
 
-import orjson
 import pytest
-from PIL import Image
 from rich.console import Console
 
-from loadtests.capacity import results
+from loadtests.capacity import report
 from loadtests.capacity.finding import Found
-from loadtests.capacity.page import render
-from loadtests.capacity.plot import grouped, png_of
 from loadtests.capacity.search import Answer
-from loadtests.capacity.trial import Cost, Gates
-from tests.unit.loadtests.capacity.trials import conditions, trial
+from loadtests.openloop.shooting import Cost
+from tests.unit.loadtests.openloop.trials import GATES, conditions, trial
 
-GATES = Gates(slo_ms=50, fail_ratio=0.001)
 TRIALS = (
     trial(100, 4, "warm-up"),
     trial(100, 4, "probe"),
@@ -35,9 +28,9 @@ NOTHING = Found(
 
 
 def test_the_headline_is_one_number() -> None:
-    said = results.headline(FOUND, GATES)
+    said = report.headline(FOUND, GATES)
     assert said == "Capacity: 200 requests/s (typical p99 of at most 50 ms, at most 0.10% failed)"
-    notes = " ".join(results.notes(FOUND, GATES))
+    notes = " ".join(report.notes(FOUND, GATES))
     assert "between 195 and 220 requests/s" in notes
     assert "5 trials in 42 s" in notes
     assert "Not confirmed" not in notes
@@ -47,15 +40,15 @@ def test_the_headline_is_one_number() -> None:
 def test_where_the_generator_is_the_limit_the_headline_says_at_least() -> None:
     full = trial(250, 80, cost=Cost(0.99, 1, 0))
     bound = dataclasses.replace(FOUND, trials=(*TRIALS[:3], full, TRIALS[4]), at_least=True)
-    said = results.headline(bound, GATES)
+    said = report.headline(bound, GATES)
     assert said.startswith("Capacity: at least 200 requests/s")
     assert said.endswith("the generator is the limit")
     all_kept = dataclasses.replace(FOUND, trials=TRIALS[:2], at_least=True)
-    assert results.headline(all_kept, GATES).endswith("no higher rate was tried")
+    assert report.headline(all_kept, GATES).endswith("no higher rate was tried")
 
 
 def test_a_server_that_cannot_is_told_in_a_plain_sentence() -> None:
-    said = results.headline(NOTHING, GATES)
+    said = report.headline(NOTHING, GATES)
     assert said.startswith("The server does not keep to the SLO")
     assert said.endswith("even at 1 requests/s")
 
@@ -63,44 +56,43 @@ def test_a_server_that_cannot_is_told_in_a_plain_sentence() -> None:
 def test_wrong_answers_and_interruptions_are_told() -> None:
     bad = dataclasses.replace(trial(400, 4), wrong=2, first_wrong="label bee instead of ant")
     wrong = dataclasses.replace(FOUND, trials=(*TRIALS, bad), end="wrong answers")
-    assert results.headline(wrong, GATES) == (
+    assert report.headline(wrong, GATES) == (
         "2 wrong answers at 400 requests/s: label bee instead of ant"
     )
     cut = dataclasses.replace(FOUND, end="interrupted")
-    assert "Interrupted" in results.notes(cut, GATES)[0]
+    assert "Interrupted" in report.notes(cut, GATES)[0]
     early = dataclasses.replace(NOTHING, trials=(), end="interrupted")
-    assert results.headline(early, GATES) == "Interrupted before anything was known"
+    assert report.headline(early, GATES) == "Interrupted before anything was known"
 
 
 def test_a_search_that_was_cut_short_says_by_what() -> None:
     answer = dataclasses.replace(FOUND.answer, confirmed=False)
     gone = dataclasses.replace(FOUND, answer=answer, end="unreachable", reason="nobody there")
-    assert results.headline(gone, GATES).startswith("Capacity: 200 requests/s, not confirmed")
-    assert "Cut short: nobody there." in results.notes(gone, GATES)
+    assert report.headline(gone, GATES).startswith("Capacity: 200 requests/s, not confirmed")
+    assert "Cut short: nobody there." in report.notes(gone, GATES)
     early = dataclasses.replace(NOTHING, end="unreachable", reason="nobody there")
-    assert results.headline(early, GATES) == "Cut short before anything was known: nobody there"
+    assert report.headline(early, GATES) == "Cut short before anything was known: nobody there"
     full = dataclasses.replace(gone, trials=TRIALS[:2], end="too large", at_least=True)
-    assert results.headline(full, GATES).endswith("at a higher rate does not fit into memory")
+    assert report.headline(full, GATES).endswith("at a higher rate does not fit into memory")
 
 
 def test_what_is_not_confirmed_or_not_to_be_trusted_is_told() -> None:
     unsure = dataclasses.replace(FOUND, answer=dataclasses.replace(FOUND.answer, confirmed=False))
-    assert any("Not confirmed" in note for note in results.notes(unsure, GATES))
-    said = results.headline(unsure, GATES)
+    assert any("Not confirmed" in note for note in report.notes(unsure, GATES))
+    said = report.headline(unsure, GATES)
     assert said.startswith("Capacity: 200 requests/s, not confirmed (typical p99 of")
     least = dataclasses.replace(unsure, at_least=True)
-    assert any("Not confirmed" in note for note in results.notes(least, GATES))
-    assert "at least 200 requests/s, not confirmed" in results.headline(least, GATES)
-    assert "not confirmed" in render(least, conditions(), b"")
+    assert any("Not confirmed" in note for note in report.notes(least, GATES))
+    assert "at least 200 requests/s, not confirmed" in report.headline(least, GATES)
     starved = trial(200, 20, "confirm", cost=Cost(0.1, 1, 7))
     doubtful = dataclasses.replace(FOUND, trials=(*TRIALS[:4], starved))
-    assert any("7 requests waited" in note for note in results.notes(doubtful, GATES))
+    assert any("7 requests waited" in note for note in report.notes(doubtful, GATES))
 
 
 def test_the_table_has_a_row_per_trial_with_its_outcome() -> None:
     console = Console(file=io.StringIO(), width=110)
     with console.capture() as captured:
-        console.print(results.table_of(TRIALS, GATES))
+        console.print(report.table_of(TRIALS, GATES))
     rows = captured.get().splitlines()
     kinds = [row.split() for row in rows if row.strip().startswith(("warm", "probe", "s", "conf"))]
     assert [row[0] for row in kinds] == ["warm-up", "probe", "probe", "search", "confirm"]
@@ -108,7 +100,7 @@ def test_the_table_has_a_row_per_trial_with_its_outcome() -> None:
 
 
 def test_json_holds_everything() -> None:
-    found = orjson.loads(results.capacity_json(FOUND, conditions()))
+    found = report.capacity_json(FOUND, GATES, conditions())
     assert found["kind"] == "capacity"
     assert (found["capacity_per_s"], found["confirmed"], found["at_least"]) == (200, True, False)
     assert found["at_capacity"]["rate_per_s"] == 200
@@ -121,48 +113,4 @@ def test_json_holds_everything() -> None:
         "kept",
     ]
     assert found["trials"][0]["p99_ms"] == pytest.approx(4)
-    assert orjson.loads(results.capacity_json(NOTHING, conditions()))["at_capacity"] is None
-
-
-def test_csv_has_a_line_per_trial() -> None:
-    rows = list(csv.DictReader(io.StringIO(results.trials_csv(TRIALS, GATES))))
-    assert [float(row["rate_per_s"]) for row in rows] == [100, 100, 400, 250, 200]
-    assert {row["generator_cpu"] for row in rows} == {"0.1"}
-    assert results.trials_csv([], GATES) == ""
-
-
-@pytest.mark.parametrize("found", [FOUND, NOTHING])
-def test_the_plot_is_a_picture(found: Found) -> None:
-    picture = Image.open(io.BytesIO(png_of(found, conditions(), "Capacity")))
-    assert picture.format == "PNG"
-    assert picture.width > 1000
-    assert len(picture.convert("RGB").getcolors(1 << 20) or []) > 50  # it is not blank
-
-
-def test_the_words_of_a_server_are_no_formulas_of_the_plot() -> None:
-    model = dataclasses.replace(conditions(), model="$\\oops{$")
-    png = png_of(FOUND, model, "2 wrong answers: 422 $\\frac{$ " + "and so on " * 12)
-    assert Image.open(io.BytesIO(png)).format == "PNG"
-
-
-def test_neighbouring_rates_make_one_point_of_the_line() -> None:
-    trials = [trial(rate, 5) for rate in (103, 100, 300, 105)]
-    assert [[each.rate_per_s for each in group] for group in grouped(trials)] == [
-        [100, 103],
-        [105],
-        [300],
-    ]
-
-
-def test_the_page_stands_alone_and_shows_texts_as_texts() -> None:
-    png = b"a picture"
-    page = render(FOUND, dataclasses.replace(conditions(), model="<b>m</b>"), png)
-    assert f"data:image/png;base64,{base64.b64encode(png).decode()}" in page
-    assert results.headline(FOUND, GATES) in page
-    assert "&lt;b&gt;m&lt;/b&gt;" in page
-    assert "<b>m" not in page
-    assert page.count("<tr>") == 1 + len(TRIALS)
-    assert "python -m loadtests find-capacity" in page
-    assert "http://localhost:8000" in page
-    assert "<dd>127.0.0.1:8000</dd>" in page
-    assert not any(word in page for word in ("<script", "<link", 'src="http'))
+    assert report.capacity_json(NOTHING, GATES, conditions())["at_capacity"] is None

@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.capacity import shooting
-from loadtests.capacity.finding import measuring
+from loadtests.capacity.finding import Gun, OneProcess, measuring
+from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Step
-from loadtests.capacity.shooting import Gun, OneProcess, Shooter, Shot, merged
-from loadtests.capacity.trial import Cost, Outcomes
+from loadtests.openloop import shooting
 from loadtests.openloop.address import Address, address_of
+from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
+from loadtests.openloop.shooting import Cost, Kind, Outcomes, Shooter, Shot, merged
 from loadtests.traffic.calls import Call
-from tests.unit.loadtests.capacity.trials import outcomes
+from tests.unit.loadtests.openloop.trials import outcomes
+
+LIMITS = Limits(16, 2.0)
 
 
 @dataclass(frozen=True)
@@ -86,64 +89,71 @@ def server() -> Iterator[EchoServer]:
         thread.join()
 
 
-def shooter(server: EchoServer, limits: Limits = Limits(16, 2.0)) -> Shooter:  # noqa: B008  # frozen
-    return Shooter(address_of(server.url), Numbers(), "uniform", limits)
+def shooter(
+    url: str,
+    numbers: Numbers | None = None,
+    limits: Limits = LIMITS,
+    arrivals: ArrivalKind = "uniform",
+) -> Shooter:
+    address = address_of(url)
+    return Shooter(address, JudgedCalls(address, numbers or Numbers()), arrivals, limits)
 
 
-def test_the_settling_time_is_sent_but_not_measured(server: EchoServer) -> None:
-    made, cost = OneProcess(shooter(server)).shoot(Shot(50, 0.4, 0.8, seed=1))
-    assert len(server.heads) == 60
+def test_all_requests_are_sent_on_time_and_judged(server: EchoServer) -> None:
+    made, cost = OneProcess(shooter(server.url)).shoot(Shot(50, 0.4, 0.8, seed=1))
+    assert len(server.heads) == len(made.due_s) == 60
     assert server.heads[0]["path"] == "/echo"
     assert server.heads[0]["Host"] == server.url.removeprefix("http://")
-    assert len(made.due_s) == 40
-    assert made.due_s[0] == pytest.approx(0)
-    assert (made.latency_s > 0).all()
+    assert (made.done_s > made.due_s).all()
     assert (made.lag_s >= 0).all()
-    assert (made.failures, made.wrong) == ({}, {})
-    assert made.served == pytest.approx(40, abs=5)  # late ones of the settling time come in
+    assert not made.kind.any()
+    assert not any(made.reason)
     assert cost.connections >= 1
     assert cost.starved == 0
 
 
-def test_failures_and_wrong_answers_are_told_apart(server: EchoServer) -> None:
+def test_every_answer_has_its_kind(server: EchoServer) -> None:
+    hint = b'{"code": "overloaded", "retry_after_ms": 40}'
     server.answers = {
-        b"2": (200, b"of the settling time"),
-        b"12": (503, b"overloaded"),
-        b"13": (500, b"broken"),
-        b"14": (200, b"another answer"),
-        b"15": (422, b"not understood"),
+        b"2": (200, b"another answer"),
+        b"3": (503, hint),
+        b"4": (429, b"not JSON"),
+        b"5": (503, b'{"code": "shutting_down"}'),
+        b"6": (500, b"broken"),
+        b"7": (504, b"late"),
+        b"8": (408, b"late"),
+        b"9": (422, b"not understood"),
     }
-    made, _ = OneProcess(shooter(server)).shoot(Shot(50, 0.2, 0.2, seed=1))
-    assert made.failures == {2: "503: overloaded", 3: "500: broken"}
-    assert made.refused == {2, 3}
-    assert made.wrong == {
-        -8: "200: of the settling time",
-        4: "200: another answer",
-        5: "422: not understood",
-    }
+    made, _ = OneProcess(shooter(server.url)).shoot(Shot(50, 0.1, 0.1, seed=1))
+    assert made.kind.tolist() == [
+        *(Kind.RIGHT, Kind.RIGHT, Kind.WRONG, Kind.REFUSED, Kind.REFUSED),
+        *(Kind.ERROR, Kind.ERROR, Kind.GIVEN_UP, Kind.GIVEN_UP, Kind.WRONG),
+    ]
+    assert made.reason[2] == "200: another answer"
+    assert made.told_ms[3] == 40
+    assert np.isnan(np.delete(made.told_ms, 3)).all()
 
 
-def test_an_answer_after_its_time_is_a_failure_with_its_latency(server: EchoServer) -> None:
-    hasty = shooter(server, Limits(16, 1e-6))
+def test_an_answer_after_its_time_is_a_failure(server: EchoServer) -> None:
+    hasty = shooter(server.url, limits=Limits(16, 1e-6))
     made, _ = OneProcess(hasty).shoot(Shot(50, 0.1, 0.2, seed=1))
-    assert set(made.failures.values()) == {UNANSWERED}
-    assert len(made.failures) == 10
-    assert not made.refused
+    assert made.kind.tolist() == [Kind.GIVEN_UP] * 15
+    assert set(made.reason) == {UNANSWERED}
 
 
 def test_requests_that_would_fill_the_memory_are_refused(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shooting, "MAX_REQUEST_BYTES", 1 << 20)
-    large = Shooter(address_of(server.url), Numbers(padding=b"x" * 100_000), "uniform", Limits())
+    large = shooter(server.url, Numbers(padding=b"x" * 100_000))
     with pytest.raises(TrialTooLarge, match="need more than 1 MiB"):
         large.prepare(Shot(50, 0.2, 0.2, seed=1))
 
 
 def test_a_rate_that_no_memory_could_hold_is_refused_before_anything_is_drawn() -> None:
     numbers = Numbers()
-    boundless = Shooter(Address("127.0.0.1", 1), numbers, "poisson", Limits())
-    with pytest.raises(TrialTooLarge, match=r"of 10\.0 s at 1e\+12/s need more than 512 MiB"):
+    boundless = shooter("http://127.0.0.1:1", numbers, arrivals="poisson")
+    with pytest.raises(TrialTooLarge, match="need more than 512 MiB"):
         boundless.prepare(Shot(1e12, 1, 9, seed=1))
     assert numbers.drawn == 0
 
@@ -159,14 +169,15 @@ async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
-        named = Shooter(Address("::1", port, "127.0.0.1"), Numbers(), "uniform", Limits())
+        address = Address("::1", port, "127.0.0.1")
+        named = Shooter(address, JudgedCalls(address, Numbers()), "uniform", LIMITS)
         await asyncio.to_thread(OneProcess(named).shoot, Shot(10, 0.1, 0.1, seed=1))
     assert {head.split(b"\r\n")[1] for head in seen} == {b"Host: [::1]:%d" % port}
 
 
 def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
     numbers = Numbers()
-    gun = Recording(OneProcess(Shooter(address_of(server.url), numbers, "poisson", Limits())))
+    gun = Recording(OneProcess(shooter(server.url, numbers, arrivals="poisson")))
     measure = measuring(gun, settle_s=0.1, slo_ms=1000, seed=1)
     first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
     gaps = [np.diff(made.due_s)[:10].tolist() for made in gun.made]
@@ -193,9 +204,9 @@ def test_several_processes_share_the_rate(server: EchoServer) -> None:
     with ManyProcesses(2, _Maker(server.url)) as gun:
         made, cost = gun.shoot(Shot(100, 0.2, 0.5, seed=1))
     assert len(server.heads) == 70
-    assert len(made.due_s) == 50
+    assert len(made.due_s) == 70
     assert (np.diff(made.due_s) >= 0).all()
-    assert (made.failures, made.wrong) == ({}, {})
+    assert not made.kind.any()
     assert cost.connections >= 2
 
 
@@ -206,17 +217,16 @@ class _Maker:
     url: str
 
     def __call__(self, number: int) -> Shooter:
-        return Shooter(address_of(self.url), Numbers(1000 * number), "uniform", Limits(8, 2.0))
+        return shooter(self.url, Numbers(1000 * number))
 
 
 def test_parts_are_merged_in_the_order_of_arrival() -> None:
-    slow = outcomes([0.1, 0.2], failures={1: "late"}, refused=frozenset({1}))
-    quick = outcomes([0.01, 0.02, 0.03, 0.04], wrong={3: "other", -2: "before"})
+    slow = outcomes([0.1, 0.2], {1: (Kind.REFUSED, "503")}, told_ms={1: 7})
+    quick = outcomes([0.01, 0.02, 0.03, 0.04], {3: (Kind.WRONG, "other")})
     made, cost = merged([(slow, Cost(0.2, 3, 1, unopened=2)), (quick, Cost(0.5, 4, 0))])
     assert made.due_s.tolist() == [0, 0, 0.25, 0.5, 0.5, 0.75]
-    assert made.latency_s.tolist() == [0.1, 0.01, 0.02, 0.2, 0.03, 0.04]
-    assert made.failures == {3: "late"}
-    assert made.refused == {3}
-    assert made.wrong == {5: "other", -2: "before"}
-    assert made.served == 5
+    assert (made.done_s - made.due_s).tolist() == pytest.approx([0.1, 0.01, 0.02, 0.2, 0.03, 0.04])
+    assert list(made.reason) == ["", "", "", "503", "", "other"]
+    assert made.kind.tolist() == [0, 0, 0, Kind.REFUSED, 0, Kind.WRONG]
+    assert made.told_ms[3] == 7
     assert cost == Cost(0.5, 7, 1, unopened=2)

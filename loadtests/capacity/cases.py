@@ -1,0 +1,66 @@
+"""The two models under overload: one of linear cost, and one where HTTP costs as much."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from loadtests.bench.answers import TOLERANCE, Right, answers_of
+from loadtests.bench.own_models import linear_artifact, newest_artifact
+from loadtests.bench.servers import Cores, pinned
+from loadtests.bench.workloads import MOSEC, OURS, PLAIN, Workload
+
+CaseName = Literal["linear", "digits"]
+NAMES: tuple[CaseName, ...] = ("linear", "digits")
+SERVERS = (OURS, PLAIN, MOSEC)
+EXACT = 1e-6  # float32 as JSON says it; inputs of one template are 30 times as far apart
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model, and what is sent to it.
+
+    Attributes:
+        folder: of its artifact.
+        workload: the form of all requests.
+        right: the right answers.
+        tolerance: how far an answer may be from them.
+        one_by_one: items cost the same in any batch, so that it can be said what must be refused.
+    """
+
+    name: CaseName
+    title: str
+    folder: Path
+    workload: Workload
+    right: Right
+    tolerance: float
+    one_by_one: bool
+
+
+@contextlib.contextmanager
+def linear(item_ms: float, cores: Cores) -> Iterator[Case]:
+    """The model of linear cost, made now.
+
+    Raises:
+        ModelError: if that fails.
+    """
+    workload = Workload("linear", "a model of linear cost, raw bytes", "binary", 8, (PLAIN, MOSEC))
+    with tempfile.TemporaryDirectory() as folder:
+        with pinned(cores.server):
+            made = linear_artifact(Path(folder), item_ms)
+        title = f"a model of linear cost, some {item_ms:g} ms an item"
+        yield Case("linear", title, made, workload, lambda items: 2 * items, EXACT, True)
+
+
+@contextlib.contextmanager
+def digits(artifacts: Path) -> Iterator[Case]:
+    """The digits model, with a process that knows right answers."""
+    workload = Workload("digits", "digits, single JSON", "json", 64, (PLAIN, MOSEC))
+    folder = newest_artifact(artifacts)
+    with answers_of(folder) as right:
+        title = "digits, JSON of 8.7 KB"
+        yield Case("digits", title, folder, workload, right, TOLERANCE, False)

@@ -1,0 +1,55 @@
+"""Calls of a workload as whole HTTP requests, and what their expectations say of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from loadtests.openloop.address import Address
+from loadtests.traffic.calls import Call, Expectation
+from loadtests.traffic.credentials import with_key
+from loadtests.wire import Response
+
+
+class Draws(Protocol):
+    """A workload, as far as a trial needs it."""
+
+    def draw(self) -> Call:
+        """Draw the next request."""
+
+
+class JudgedCalls:
+    """See `loadtests.openloop.shooting.Requests`.
+
+    Args:
+        address: of the server; what the Host header says.
+        workload: gives the calls.
+    """
+
+    def __init__(self, address: Address, workload: Draws) -> None:
+        self._address, self._workload = address, workload
+        self._heads: dict[tuple[str, ...], bytes] = {}
+        self._expected: list[Expectation] = []  # without the calls: their bodies are rendered
+
+    def draw(self) -> bytes:
+        """Draw a call and render it."""
+        call = self._workload.draw()
+        self._expected.append(call.expected)
+        key = (call.path, *call.headers, *call.headers.values())
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads[key] = self._head(call)
+        return b"%b%d\r\n\r\n%b" % (head, len(call.body), call.body)
+
+    def problems(self, responses: Sequence[Response | None]) -> list[str | None]:
+        """Judge each answer by its content."""
+        expected, self._expected = self._expected, []
+        return [
+            None if got is None else each.problem(got.status, got.headers(), got.body)
+            for each, got in zip(expected, responses, strict=True)
+        ]
+
+    def _head(self, call: Call) -> bytes:
+        lines = [f"POST {call.path} HTTP/1.1", f"Host: {self._address}"]
+        lines += [f"{name}: {value}" for name, value in with_key(call.headers).items()]
+        return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")

@@ -1,0 +1,313 @@
+"""`python -m loadtests overload`: what servers do with more than they hold.
+
+For both models each server is started on one core, the capacity search finds what it holds with a
+deadline, and then multiples of that are offered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from loadtests.bench import machine
+from loadtests.bench.answers import CheckError, JudgedBodies
+from loadtests.bench.bodies import bodies_of
+from loadtests.bench.dialects import DIALECTS
+from loadtests.bench.ending import FAILED, FAILURES, INTERRUPTED, ended, leaving
+from loadtests.bench.environments import COMPILED, check_compiled, why_not
+from loadtests.bench.own_models import manifest_of
+from loadtests.bench.references import TITLES, Contestant, Serving, spec_of
+from loadtests.bench.servers import (
+    Cores,
+    Fleet,
+    Server,
+    ServerError,
+    ServerSpec,
+    choose_cores,
+    pinned,
+)
+from loadtests.bench.stalls import share_stalled
+from loadtests.bench.workloads import MOSEC, OURS
+from loadtests.capacity import cases
+from loadtests.capacity.cases import SERVERS, Case
+from loadtests.capacity.finding import find, measuring
+from loadtests.capacity.options import LOWEST_RATE_PER_S
+from loadtests.capacity.overload_report import as_json, print_report
+from loadtests.capacity.quota import Quota, quota
+from loadtests.capacity.search import Lengths, Search, Step
+from loadtests.capacity.verdicts import Load, Measured, judge
+from loadtests.openloop.address import Unreachable
+from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
+from loadtests.openloop.shooting import Cost, Outcomes, Shooter, Shot
+from loadtests.openloop.trial import Gates, Trial
+from loadtests.reports import check_writable, print_judged, write
+
+WIDTH = 175  # a narrower terminal breaks lines: better than figures without their ends
+SECONDS, QUICK_SECONDS = 5.0, 2.0
+BUDGET_S, QUICK_BUDGET_S = 20.0, 10.0
+HELD = 0.9  # answered in time, of what was offered: the server holds that rate
+START_PER_S, HIGHEST_PER_S = 100.0, 20_000.0
+LEAD_S = 0.5  # of each load: connections are made meanwhile, and queues fill
+# Times as long where a second brings few answers: below capacity, because refusals are rare there;
+# else because one answer in a hundred may be late, and one pause of the machine makes ten late.
+LONGER_BELOW, LONGER = 8, 3
+LIMITS = Limits(connections=4096, patience_s=2.0)
+STALL_S = 0.5
+MAX_BYTES = 256 * 1024 * 1024  # of one load's requests: they are made beforehand
+
+
+def overload(given: argparse.Namespace, console: Console, command: str) -> int:
+    """Measure, print, write; returns the exit code.
+
+    A missed demand is a result like any other: it is said, and the exit code is 0.
+    """
+    console.width = max(console.width, WIDTH)
+    check_writable(given.out)
+    package = None if given.pure else COMPILED
+    try:
+        with leaving():
+            if package is not None:
+                check_compiled(package)
+            cores = choose_cores()
+            found = machine.where(command, cores, package)
+            console.print(machine.told(found))
+            session = Session(given, cores, console.print)
+            reason, code = ended(session.run)
+    except FAILURES as error:
+        sys.stderr.write(f"overload: {error}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("overload: interrupted\n")
+        return INTERRUPTED
+    if session.results:  # what there is, also if the rest is missing
+        lines = judge(session.results)
+        print_report(console, session.results)
+        print_judged(console, lines)
+        found |= {"left_out": session.left_out, "incomplete": reason}
+        write(given.out, "overload", as_json(session.results, lines, found), console)
+    if reason is not None:
+        sys.stderr.write(f"overload: {reason}\n")
+    return code
+
+
+@dataclass(slots=True)
+class Session:
+    """Measures what the options ask for.
+
+    Attributes:
+        say: to whoever waits.
+        results: what is there.
+        left_out: why a server was not measured, by model and server.
+    """
+
+    options: argparse.Namespace
+    cores: Cores
+    say: Callable[[str], object]
+    results: list[Measured] = field(default_factory=list)
+    left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Measure every server under both models, one after the other.
+
+        Raises:
+            BodiesError, CheckError, ModelError, ServerError: if a number would not mean what it
+                says.
+        """
+        options = self.options
+        for name in options.models:
+            made = (
+                cases.linear(options.item_ms, self.cores)
+                if name == "linear"
+                else cases.digits(options.artifacts)
+            )
+            with made as case:
+                for server in options.servers or ((OURS,) if options.quick else SERVERS):
+                    reason = why_not(server) or self._measured(case, server)
+                    if reason is not None:
+                        self.say(f"{case.name}: {TITLES[server]} is left out: {reason}")
+                        self.left_out.setdefault(case.name, {})[server] = reason
+
+    def _measured(self, case: Case, server: str) -> str | None:
+        """Measure one server; why it could not be, if so. Without ours there is no table."""
+        try:
+            with _measuring(self.options, self.cores, case, server, self.say) as measuring_it:
+                self.results.append(measuring_it.measured())
+        except (CheckError, ServerError) as error:
+            if server == OURS:
+                raise
+            return str(error)
+        return None
+
+
+@contextlib.contextmanager
+def _measuring(
+    options: argparse.Namespace,
+    cores: Cores,
+    case: Case,
+    server: str,
+    say: Callable[[str], object],
+) -> Iterator[_Measuring]:
+    serving = Serving(case.folder.absolute(), cores, (), None if options.pure else COMPILED)
+    spec = spec_of(Contestant(server), case.workload, serving)
+    share = options.digits_cores if case.name == "digits" and options.digits_cores < 1 else None
+    with quota(share) if share else contextlib.nullcontext() as group, Fleet() as fleet:
+        made = _Measuring(options, cores, case, server, say, fleet, spec, group, share)
+        made.start()
+        yield made
+
+
+@dataclass(slots=True)
+class _Measuring:
+    """One server under one model: a search, then loads; fires each trial from this process."""
+
+    options: argparse.Namespace
+    cores: Cores
+    case: Case
+    server: str
+    say: Callable[[str], object]
+    fleet: Fleet
+    spec: ServerSpec
+    group: Quota | None
+    share: float | None
+    cpu_us: float = 0.0
+    due_s: list[float] = field(default_factory=list)
+    _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def start(self) -> None:
+        """Start the server, within its quota if it has one."""
+        self.fleet.start(self.spec)
+        if self.group is not None:
+            with self.awake() as server:
+                self.group.take(server.process_ids())
+
+    def start_anew(self, spec: ServerSpec) -> None:
+        """Start it in this way from now on."""
+        self.fleet.stop(self.spec)
+        self.spec = spec
+        self.start()
+
+    def awake(self) -> contextlib.AbstractContextManager[Server]:
+        """See `Fleet.awake`."""
+        return self.fleet.awake(self.spec)
+
+    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
+        """See `loadtests.capacity.finding.Gun`; every trial has inputs that nobody has seen."""
+        manifest, dialect = manifest_of(self.case.folder), DIALECTS[self.server]
+        requests = JudgedBodies(
+            bodies_of(self.case.workload, manifest, dialect, next(self._seeds)),
+            dialect,
+            self.case.right,
+            tolerance=self.case.tolerance,
+            deadline_ms=self.options.deadline_ms,
+        )
+        with self.awake() as server:
+            shooter = Shooter(server.address, requests, "poisson", LIMITS)
+            shooter.prepare(shot)
+            before_s = server.cpu_s()
+            with pinned(self.cores.generator):
+                outcomes, cost = shooter.fire()
+            self.cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, len(outcomes.due_s))
+        if UNANSWERED in outcomes.reason:
+            self.start_anew(self.spec)  # what it still owes would fall to the next trial
+        self.due_s = outcomes.due_s.tolist()
+        return outcomes, cost
+
+    def measured(self) -> Measured:
+        """Find the capacity and offer multiples of it.
+
+        Raises:
+            CheckError, ServerError: if a number would not mean what it says.
+        """
+        capacity_per_s, trials = self._capacity()
+        if self.server == MOSEC:
+            self.start_anew(self._bounded(capacity_per_s))
+        measure = measuring(self, LEAD_S, self.options.deadline_ms, next(self._seeds) + 1000)
+        loads, stalled = [], share_stalled(self.cores, STALL_S)
+        for times in sorted(self.options.loads):
+            rate_per_s = times * capacity_per_s
+            try:
+                trial = measure(Step("load", rate_per_s, self._seconds(times, rate_per_s)))
+            except (Unreachable, TrialTooLarge) as error:
+                raise CheckError(f"{self.spec.name} could not be asked: {error}") from error
+            ideal = None
+            if self.case.one_by_one:
+                deadline_s = self.options.deadline_ms / 1000
+                ideal = ideal_refused(self.due_s, LEAD_S, 1 / capacity_per_s, deadline_s)
+            before, stalled = stalled, share_stalled(self.cores, STALL_S)
+            loads.append(Load(times, trial, self.cpu_us, (before + stalled) / 2, ideal))
+            self.say(
+                f"{self.case.name}, {TITLES[self.server]}, {times:g}x "
+                f"({trial.offered_per_s:,.0f}/s): {trial.goodput_per_s:,.1f}/s in time, "
+                f"{loads[-1].refused_share:.2%} refused"
+            )
+        share = None if self.group is None else self.share
+        return Measured(
+            *(self.case.name, self.case.title, self.server, capacity_per_s, share),
+            *(tuple(loads), tuple(trials)),
+        )
+
+    def _capacity(self) -> tuple[float, tuple[Trial, ...]]:
+        """The most that the server answers in time at a rate of which it holds nine tenths."""
+        options = self.options
+        budget_s = options.budget_s or (QUICK_BUDGET_S if options.quick else BUDGET_S)
+        lengths = Lengths.within(budget_s)
+        gates = Gates(options.deadline_ms, 1 - HELD, in_time=HELD)
+        search = Search(lengths, START_PER_S, LOWEST_RATE_PER_S, HIGHEST_PER_S)
+        measure = measuring(self, lengths.settle_s, gates.slo_ms, next(self._seeds))
+        found = find(search, measure, gates, budget_s, time.monotonic, lambda _: None)
+        if found.end == "interrupted":
+            raise KeyboardInterrupt
+        at = found.at_capacity(gates)
+        wrong = next((each.first_wrong for each in found.trials if each.wrong), "")
+        if at is None or wrong or found.end == "unreachable":
+            why = wrong or found.reason or f"no rate is held within {options.deadline_ms} ms"
+            raise CheckError(f"{self.spec.name} has no capacity: {why}")
+        self.say(
+            f"{self.case.name}, {TITLES[self.server]} holds {at.goodput_per_s:,.0f}/s "
+            f"({len(found.trials)} trials in {found.seconds:.0f} s)"
+        )
+        return at.goodput_per_s, found.trials
+
+    def _seconds(self, times: float, rate_per_s: float) -> float:
+        """How long a load is counted."""
+        options = self.options
+        seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+        longer = LONGER_BELOW if times < 1 else LONGER
+        workload, manifest = self.case.workload, manifest_of(self.case.folder)
+        bodies = bodies_of(workload, manifest, DIALECTS[self.server], 0)
+        room_s = MAX_BYTES / (rate_per_s * bodies.request_bytes) - LEAD_S
+        return float(min(seconds * (longer if self.case.one_by_one else 1), room_s))
+
+    def _bounded(self, holds_per_s: float) -> ServerSpec:
+        """Mosec as who knows its figures would start it for this deadline.
+
+        It drops what has waited for longer. In it are no more requests than it can answer in half
+        of that time, for each of them may find as many before it in a batch that runs.
+        """
+        deadline_ms = self.options.deadline_ms
+        most = max(1, round(holds_per_s * deadline_ms / 1000 / 2))
+        own = (("BENCH_TIMEOUT_MS", str(deadline_ms)), ("BENCH_CAPACITY", str(most)))
+        return dataclasses.replace(self.spec, environment=(*self.spec.environment, *own))
+
+
+def ideal_refused(due_s: list[float], lead_s: float, service_s: float, deadline_s: float) -> float:
+    """The share that must be refused if every item takes equally long, by itself.
+
+    An ideal server takes what it can answer in time, in the order of arrival, and knows everything.
+    """
+    free_s, refused, counted = 0.0, 0, 0
+    for due in due_s:
+        done_s = max(due, free_s) + service_s
+        is_late = done_s - due > deadline_s
+        free_s = free_s if is_late else done_s
+        counted += due >= lead_s
+        refused += is_late and due >= lead_s
+    return refused / counted if counted else 0.0

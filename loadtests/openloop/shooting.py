@@ -1,0 +1,233 @@
+"""One trial: draw the requests, fire them when they are due, judge every answer afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+import orjson
+import uvloop
+
+from loadtests.openloop.address import Address
+from loadtests.openloop.arrivals import ArrivalKind, schedule
+from loadtests.openloop.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
+from loadtests.wire import Response
+from models.tensors import Array
+
+MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial; they are all in memory before it starts
+LEAST_REQUEST_BYTES = 64  # of the shortest one: of more than fit even so, none is drawn
+GIVEN_UP = (408, 504)  # taken, and dropped when the time was over
+REFUSED = (429, 503)  # at once
+SERVER_FAULT = 500
+EMPTY: Array = np.empty(0)
+
+
+class Kind(IntEnum):
+    """What a request came to."""
+
+    RIGHT = 0
+    WRONG = 1  # an answer of another content, or a good request that was called a bad one
+    GIVEN_UP = 2  # 408, 504, or no answer until the generator's patience was over
+    REFUSED = 3  # 429, or 503 unless it says another reason than `overloaded`
+    ERROR = 4  # another status from 500, or a broken connection
+
+
+class Requests(Protocol):
+    """What a trial sends, and what is right as an answer."""
+
+    def draw(self) -> bytes:
+        """Draw the next whole HTTP/1.1 request."""
+
+    def problems(self, responses: Sequence[Response | None]) -> Sequence[str | None]:
+        """Say what is wrong with each answer to the requests drawn since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """What one process sends in one trial.
+
+    Attributes:
+        rate_per_s: mean rate of the arrivals.
+        settle_s: loaded before the measured time.
+        seconds: measured.
+        seed: of the arrivals.
+    """
+
+    rate_per_s: float
+    settle_s: float
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The requests of a trial, one entry each, in order of arrival; arrays of shape (n,).
+
+    Attributes:
+        due_s: intended arrivals, from the start of the settling time.
+        done_s: when the answer was complete, or the request was given up.
+        lag_s: how late the generator took it up; NaN where it never did.
+        kind: `Kind`.
+        told_ms: `retry_after_ms` of a refusal; NaN where there is none.
+        reason: why it is not right; empty where it is.
+    """
+
+    due_s: Array
+    done_s: Array
+    lag_s: Array
+    kind: Array
+    told_ms: Array
+    reason: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the generator needed.
+
+    Attributes:
+        cpu: share of one core; of the busiest process where there are several.
+        connections: opened.
+        starved: requests that found the pool of connections used up.
+        unopened: measured requests that failed because it could open no connection for them.
+    """
+
+    cpu: float
+    connections: int
+    starved: int
+    unopened: int = 0
+
+
+class Shooter:
+    """Sends requests to one server.
+
+    Args:
+        address: of the server.
+        requests: what is sent.
+        arrivals: of which kind.
+        limits: of connections and patience.
+    """
+
+    def __init__(
+        self, address: Address, requests: Requests, arrivals: ArrivalKind, limits: Limits
+    ) -> None:
+        self._address, self._source = address, requests
+        self._arrivals, self._limits = arrivals, limits
+        self._settle_s, self._due_s = 0.0, EMPTY
+        self._requests: list[bytes] = []
+
+    def prepare(self, shot: Shot) -> None:
+        """Draw arrivals and requests, while nothing is measured.
+
+        Raises:
+            TrialTooLarge: if the requests are more than memory should hold.
+        """
+        whole_s, self._settle_s = shot.settle_s + shot.seconds, shot.settle_s
+        self._check_size(shot.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
+        self.prepare_at(schedule(self._arrivals, shot.rate_per_s, whole_s, shot.seed))
+
+    def prepare_at(self, due_s: Array) -> None:
+        """Draw a request for each of these arrivals.
+
+        Raises:
+            TrialTooLarge: if the requests are more than memory should hold.
+        """
+        self._due_s, self._requests = due_s, []  # those of the trial before make room
+        size = 0
+        for _ in due_s:
+            self._requests.append(self._source.draw())
+            size += len(self._requests[-1])
+            self._check_size(size)
+        gc.collect()  # now: there is no collection while requests are fired
+
+    def fire(self, start_s: float | None = None) -> tuple[Outcomes, Cost]:
+        """Send what was prepared, and judge the answers.
+
+        Args:
+            start_s: when, on `time.perf_counter`; None: now.
+
+        Raises:
+            Unreachable: if nobody answers.
+            TrialTooLarge: if the answers are more than memory should hold.
+        """
+        fired = uvloop.run(fire(self._address, self._due_s, self._requests, self._limits, start_s))
+        cost = Cost(
+            cpu=fired.cpu_s / fired.span_s if fired.span_s > 0 else 0.0,
+            connections=fired.connections,
+            starved=fired.starved,
+            unopened=sum(fired.due_s[index] >= self._settle_s for index in fired.unopened),
+        )
+        return self._judge(fired), cost
+
+    def _judge(self, fired: Fired) -> Outcomes:
+        n = len(fired.due_s)
+        late = fired.done_s - fired.due_s > self._limits.patience_s
+        kind, told_ms = np.zeros(n, np.int8), np.full(n, np.nan)
+        reason = [problem or "" for problem in self._source.problems(fired.responses)]
+        for at, response in enumerate(fired.responses):
+            if response is None:
+                reason[at] = fired.faults.get(at, UNANSWERED)
+                kind[at] = Kind.GIVEN_UP if reason[at] == UNANSWERED else Kind.ERROR
+            elif reason[at]:
+                said = _said(response) if response.status in REFUSED else {}
+                kind[at] = _kind(response.status, said)
+                hint = said.get("retry_after_ms")
+                told_ms[at] = hint if isinstance(hint, int | float) else np.nan
+            elif late[at]:
+                kind[at], reason[at] = Kind.GIVEN_UP, UNANSWERED
+        lag_s = fired.noticed_s - fired.due_s
+        return Outcomes(fired.due_s, fired.done_s, lag_s, kind, told_ms, reason)
+
+    def _check_size(self, size_bytes: float) -> None:
+        if size_bytes > MAX_REQUEST_BYTES:
+            raise TrialTooLarge(
+                f"the requests of a trial need more than {MAX_REQUEST_BYTES >> 20} MiB; lower "
+                "--max-rate (or --rate, --seconds), or share the rate with --processes"
+            )
+
+
+def merged(parts: Sequence[tuple[Outcomes, Cost]]) -> tuple[Outcomes, Cost]:
+    """What several processes sent at the same time, as if one had sent it."""
+    each = [outcomes for outcomes, _ in parts]
+    costs = [cost for _, cost in parts]
+    order = np.argsort(np.concatenate([part.due_s for part in each]), kind="stable")
+
+    def joined(name: str) -> Array:
+        whole: Array = np.concatenate([getattr(part, name) for part in each])[order]
+        return whole
+
+    reasons = [reason for part in each for reason in part.reason]
+    return Outcomes(
+        due_s=joined("due_s"),
+        done_s=joined("done_s"),
+        lag_s=joined("lag_s"),
+        kind=joined("kind"),
+        told_ms=joined("told_ms"),
+        reason=[reasons[at] for at in order],
+    ), Cost(
+        cpu=max(cost.cpu for cost in costs),
+        connections=sum(cost.connections for cost in costs),
+        starved=sum(cost.starved for cost in costs),
+        unopened=sum(cost.unopened for cost in costs),
+    )
+
+
+def _kind(status: int, said: dict[str, object]) -> Kind:
+    """Of an answer that is not right."""
+    if status in GIVEN_UP:
+        return Kind.GIVEN_UP
+    if status in REFUSED:
+        return Kind.REFUSED if said.get("code", "overloaded") == "overloaded" else Kind.ERROR
+    return Kind.ERROR if status >= SERVER_FAULT else Kind.WRONG
+
+
+def _said(response: Response) -> dict[str, object]:
+    """The object in a refusal's body; empty where it is none."""
+    try:
+        found = orjson.loads(response.body)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

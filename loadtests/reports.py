@@ -1,0 +1,137 @@
+"""What every report holds: the conditions of a measurement, and the files that are written."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from models.processor import cpu_name
+from models.resources import usable_cores
+
+SETTINGS = "TORCHLANE_"
+DISTRIBUTIONS = ("torch", "numpy", "fastapi", "uvicorn", "uvloop", "httptools", "orjson")
+BUSY_SHARE = 0.25  # of the cores, in use before the measurement begins
+Json = dict[str, Any]
+Verdict = Literal["aim met", "met", "missed", "not judged", "not measured"]
+
+
+class OutputError(Exception):
+    """The results cannot be written; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What this project demands of itself, and what was measured.
+
+    Attributes:
+        of: the workload or model.
+        what: the figure.
+        wanted: its bound.
+        measured: empty if it was not.
+        verdict: whether it is met.
+        doubt: why a miss proves nothing, or nothing was judged.
+        group: demands of one group are alternatives: one of them met is enough.
+    """
+
+    of: str
+    what: str
+    wanted: str
+    measured: str
+    verdict: Verdict
+    doubt: str = ""
+    group: str | None = None
+
+
+def conditions(command: str) -> Json:
+    """Command, date, machine and versions of a measurement that starts now; of settings the names.
+
+    The values of settings may be secrets.
+    """
+    return {
+        "command": command,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "machine": f"{cpu_name()}, {usable_cores()} cores, {platform.system()} "
+        f"{platform.machine()}",
+        "python": platform.python_version(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "versions": {name: _version(name) for name in DISTRIBUTIONS},
+        "settings_from_environment": sorted(n for n in os.environ if n.startswith(SETTINGS)),
+    }
+
+
+def warnings(load_average: float, cores: int) -> list[str]:
+    """What may spoil the measurement, told before it begins."""
+    if load_average <= BUSY_SHARE * cores:
+        return []
+    note = (
+        f"Note: the load average is {load_average:.1f} on {cores} cores: something else uses this "
+        "machine, and figures will come out lower, and different each time."
+    )
+    return [note]
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder of the results, before anything is measured for it.
+
+    Raises:
+        OutputError: if nothing can be written there.
+    """
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+def write(folder: Path, name: str, found: Json, console: Console) -> None:
+    """Write NAME.json, and NAME.html with all that a recording console has printed.
+
+    Raises:
+        OutputError: if they cannot be written.
+    """
+    with _writing(folder):  # the figures first: they are what cannot be made again
+        content = orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+        (folder / f"{name}.json").write_bytes(content + b"\n")
+        console.save_html(str(folder / f"{name}.html"))
+    console.print(f"written to {folder}/{name}.html and .json")
+
+
+def print_judged(console: Console, lines: Sequence[Judged]) -> None:
+    """Every demand with its verdict, and why some were not judged."""
+    table = Table(box=box.SIMPLE, title="acceptance", title_justify="left", pad_edge=False)
+    for column in ("of", "figure", "wanted", "measured", ""):
+        table.add_column(column, no_wrap=True)
+    met = {line.group for line in lines if line.group and line.verdict in ("met", "aim met")}
+    for line in lines:
+        instead = line.verdict == "missed" and line.group in met
+        said = "missed, the other is met" if instead else line.verdict
+        table.add_row(line.of, line.what, line.wanted, line.measured, said)
+    console.print(table)
+    for doubt in sorted({f"{line.of}: {line.doubt}" for line in lines if line.doubt}):
+        console.print(f"not judged: {doubt}", markup=False)
+
+
+def _version(name: str) -> str | None:
+    """None where it is not installed, as in the image of the load tests."""
+    with contextlib.suppress(ModuleNotFoundError):
+        return version(name)
+    return None
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"--out {folder} cannot be written: {error.strerror}") from error

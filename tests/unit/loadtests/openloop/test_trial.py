@@ -1,0 +1,172 @@
+"""Figures of a trial: exact on hand-made outcomes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from loadtests.openloop.shooting import Cost, Kind
+from loadtests.openloop.trial import Gates, Trial, quantiles, summarize
+from tests.unit.loadtests.openloop.trials import GATES, IDLE, outcomes, summary, trial
+
+OVERLOADED = (Kind.REFUSED, "503 overloaded")
+
+
+def test_quantiles_are_nearest_ranks() -> None:
+    values = np.arange(100, 0, -1)
+    assert quantiles(values, (50, 95, 99, 100)) == [50, 95, 99, 100]
+    assert quantiles(values[:0], (50, 99)) == [0, 0]
+
+
+def test_the_figures_of_a_trial() -> None:
+    late = [0.010] * 900 + [0.100] * 100
+    found = summary(outcomes(late, seconds=2.0), seconds=2.0)
+    assert (found.requests, found.offered_per_s) == (1000, 500)
+    assert found.achieved_per_s == 475  # those of the last 100 ms come after the measured time
+    assert found.goodput_per_s == 450
+    assert (found.p50_ms, found.p95_ms, found.p99_ms) == pytest.approx((10, 100, 100))
+    assert found.windows == 5
+
+
+def test_every_request_counts_once() -> None:
+    kinds = {
+        2: (Kind.GIVEN_UP, "504"),
+        3: (Kind.REFUSED, "503"),
+        4: (Kind.ERROR, "broken"),
+        5: (Kind.WRONG, "score 1 instead of 2"),
+    }
+    found = summary(outcomes([0.010, 0.100, 0.120, 0.004, 0.001, 5.0], kinds))
+    counts = (found.in_time, found.late, found.refused, found.errors, found.wrong)
+    assert counts == (1, 2, 1, 1, 1)
+    assert sum(counts) == found.requests == 6
+    assert found.failures == {"504": 1, "503": 1, "broken": 1}
+    assert found.first_wrong == "score 1 instead of 2"
+    assert found.refused_p99_ms == pytest.approx(4)
+    assert found.p50_ms == pytest.approx(100)  # of 10, 100, 120 and 5,000
+
+
+def test_the_settling_time_is_not_counted_but_its_wrong_answers_are() -> None:
+    wrong = {0: (Kind.WRONG, "of the settling time"), 1: OVERLOADED}
+    made = outcomes([0.01] * 4, wrong, due_s=[0.1, 0.2, 0.5, 0.6])
+    found = summarize("run", 4, (0.5, 0.5), 50, made, IDLE)
+    assert (found.requests, found.in_time, found.refused, found.wrong) == (2, 2, 0, 1)
+    assert found.first_wrong == "of the settling time"
+
+
+def test_one_hiccup_moves_the_p99_but_not_the_typical_one() -> None:
+    late = [0.010] * 1000
+    late[400:460] = [0.300] * 60  # within the third of five parts
+    found = summary(outcomes(late))
+    assert found.p99_ms == pytest.approx(300)
+    assert found.typical_p99_ms == pytest.approx(10)
+    assert found.meets(GATES)
+
+
+def test_a_queue_that_grows_is_no_hiccup() -> None:
+    found = summary(outcomes([0.001 * place for place in range(1000)]))
+    assert found.typical_p99_ms == pytest.approx(597, abs=3)  # of the middle part
+    assert not found.meets(GATES)
+
+
+def test_refused_requests_do_not_make_latencies_look_better() -> None:
+    late = [0.100] * 500 + [0.001] * 500
+    found = summary(outcomes(late, dict.fromkeys(range(500, 1000), OVERLOADED)))
+    assert found.p50_ms == pytest.approx(100)
+    assert (found.fail_ratio, found.goodput_per_s) == (0.5, 0)
+    assert found.failures == {"503 overloaded": 500}
+
+
+def test_the_unanswered_count_with_the_time_they_waited() -> None:
+    late, unanswered = [0.001] * 500 + [2.0] * 500, (Kind.GIVEN_UP, "no answer in time")
+    found = summary(outcomes(late, dict.fromkeys(range(500, 1000), unanswered)))
+    assert found.p99_ms == pytest.approx(2000)
+    assert (found.goodput_per_s, found.late) == (500, 500)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, True), (2, False)])
+def test_more_failures_than_allowed_miss_the_gates(count: int, kept: bool) -> None:
+    made = outcomes([0.001] * 1000, dict.fromkeys(range(count), OVERLOADED))
+    assert summary(made).meets(GATES) == kept
+
+
+@pytest.mark.parametrize(("count", "kept"), [(100, True), (101, False)])
+def test_a_rate_is_held_where_nine_tenths_are_in_time(count: int, kept: bool) -> None:
+    held = Gates(50, 0.1, in_time=0.9)
+    late = [0.100] * 50 + [0.001] * 950
+    refused = outcomes(late, dict.fromkeys(range(50, count), OVERLOADED))
+    assert summary(refused).meets(held) == kept
+
+
+def test_a_trial_without_requests_proves_nothing() -> None:
+    assert not summary(outcomes([])).meets(GATES)
+    assert not summary(outcomes([])).meets(Gates(50, 0.1, in_time=0.9))
+
+
+def test_lag_that_makes_all_the_lateness_is_the_generators_fault() -> None:
+    found = summary(outcomes([0.060] * 1000, lag_s=0.055))
+    assert not found.meets(GATES)
+    assert found.generator_bound(GATES)
+    assert "sent late" in found.doubts()[0]
+
+
+def test_a_late_server_is_not_excused_by_a_little_lag() -> None:
+    assert not summary(outcomes([0.160] * 1000, lag_s=0.006)).generator_bound(GATES)
+
+
+def test_a_generator_without_time_left_says_so() -> None:
+    busy = Cost(cpu=0.97, connections=4, starved=3)
+    found = trial(1000, p99_ms=80, cost=busy)
+    assert found.generator_bound(GATES)
+    assert [word for doubt in found.doubts() for word in doubt.split() if "--" in word] == [
+        "--processes",
+        "--connections",
+    ]
+    assert not trial(1000, p99_ms=8, cost=busy).generator_bound(GATES)
+    assert trial(1000, p99_ms=8).doubts() == []
+
+
+def test_connections_that_the_generator_could_not_open_are_not_the_servers_failures() -> None:
+    def failing(count: int) -> Trial:
+        made = outcomes([0.001] * 1000, dict.fromkeys(range(count), (Kind.ERROR, "failed")))
+        return summary(made, cost=Cost(0.1, 4, 0, unopened=20))
+
+    assert failing(20).generator_bound(GATES)
+    assert failing(21).generator_bound(GATES)
+    assert not failing(30).generator_bound(GATES)  # ten of them are the server's
+    assert "ulimit -n" in failing(20).doubts()[0]
+
+
+@pytest.mark.parametrize(
+    ("done_s", "refused", "true_ms"),
+    [
+        # after the first two; after the third accepted one as well; the last came too late to count
+        ([0.050, 0.120, 0.011, 0.300, 0.012, 0.400], [2, 4], [109, 288]),
+        ([0.200, 0.050, 0.010], [2], [190]),  # what overtakes does not shorten the truth
+    ],
+)
+def test_a_hint_is_true_until_all_that_was_accepted_before_is_answered(
+    done_s: list[float], refused: list[int], true_ms: list[float]
+) -> None:
+    made = outcomes(
+        done_s,
+        dict.fromkeys(refused, OVERLOADED),
+        due_s=[0.0] * len(done_s),
+        told_ms=dict(zip(refused, true_ms, strict=True)),
+    )
+    hints = summary(made).hints
+    assert (hints.judged, hints.within) == (len(refused), len(refused))
+    assert hints.median_ratio == pytest.approx(1)
+    doubled = dataclasses.replace(made, told_ms=made.told_ms * 2.02)
+    assert summary(doubled).hints.within == 0
+
+
+def test_hints_are_judged_where_they_or_the_truth_are_above_20_ms() -> None:
+    done_s = [0.100, 0.095, 0.095, 0.070, 0.100]  # truth: 5, 5, 30 and 0 ms
+    told_ms = {1: 19, 2: 45, 3: 29, 4: 30}
+    refused = dict.fromkeys(told_ms, OVERLOADED)
+    found = summary(outcomes(done_s, refused, due_s=[0.0] * 5, told_ms=told_ms)).hints
+    assert (found.judged, found.within) == (3, 1)
+    assert found.median_ratio == pytest.approx(9)
+    assert summary(outcomes([0.01])).hints.median_ratio is None

@@ -1,0 +1,70 @@
+"""Trials and outcomes made by hand, and conditions to report them under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loadtests.openloop.shooting import Cost, Kind, Outcomes
+from loadtests.openloop.trial import Gates, Purpose, Trial, summarize
+
+IDLE = Cost(cpu=0.1, connections=4, starved=0)
+GATES = Gates(slo_ms=50, fail_ratio=0.001)
+OTHERS: Mapping[int, tuple[Kind, str]] = {}
+
+
+def outcomes(
+    latency_s: Sequence[float],
+    others: Mapping[int, tuple[Kind, str]] = OTHERS,
+    *,
+    due_s: Sequence[float] | None = None,
+    seconds: float = 1.0,
+    lag_s: float = 0.0,
+    told_ms: Mapping[int, float] | None = None,
+) -> Outcomes:
+    """Requests that arrived evenly over the measured time; `others` are not right, by index."""
+    n = len(latency_s)
+    due = np.arange(n) * seconds / max(n, 1) if due_s is None else np.array(due_s)
+    hints = np.full(n, np.nan)
+    for at, told in (told_ms or {}).items():
+        hints[at] = told
+    return Outcomes(
+        due_s=due,
+        done_s=due + np.array(latency_s),
+        lag_s=np.full(n, lag_s),
+        kind=np.array([others.get(at, (Kind.RIGHT, ""))[0] for at in range(n)], np.int8),
+        told_ms=hints,
+        reason=[others.get(at, (Kind.RIGHT, ""))[1] for at in range(n)],
+    )
+
+
+def summary(made: Outcomes, seconds: float = 1.0, slo_ms: float = 50, cost: Cost = IDLE) -> Trial:
+    """The trial without a settling time."""
+    return summarize("search", len(made.due_s) / seconds, (0.0, seconds), slo_ms, made, cost)
+
+
+def trial(rate: float, p99_ms: float, kind: Purpose = "search", cost: Cost = IDLE) -> Trial:
+    """A thousand requests, all as late as that, in one second."""
+    made = outcomes([p99_ms / 1000] * 1000)
+    return summarize(kind, rate, (0.0, 1.0), 50, made, cost)
+
+
+def conditions() -> dict[str, Any]:
+    return {
+        "command": "python -m loadtests find-capacity",
+        "date": "2026-01-02T03:04:05+00:00",
+        "machine": "a machine, 2 cores",
+        "load_average": 0.1,
+        "url": "http://localhost:8000",
+        "address": "127.0.0.1:8000",
+        "model": "digits",
+        "version": 1,
+        "precision": "float32",
+        "workload": "unique",
+        "arrivals": "poisson",
+        "slo_ms": 50.0,
+        "fail_ratio": 0.001,
+        "settings": {"budget_s": 120.0},
+    }
