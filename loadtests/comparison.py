@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from rich.table import Table
 from loadtests.arguments import tolerance
 
 Better = Literal["higher", "lower"] | None  # None: shown, and not judged
-CAPACITY = "capacity, requests/s"
-SAME = ("workload", "arrivals", "slo_ms", "fail_ratio", "model")  # or there is nothing to compare
+CAPACITY, ANSWERED = "capacity, requests/s", "answered, requests/s"
+# or there is nothing to compare; a kind of file tells some of them
+SAME = ("workload", "arrivals", "slo_ms", "fail_ratio", "model", "rate", "requests")
 TOLD = ("machine", "version", "precision")  # may be what is compared, but has to be said
 LOCUST_TOTAL = "Aggregated"
 
@@ -79,7 +79,7 @@ class Change:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `compare`."""
+    """Add the arguments of `compare`."""
     parser.add_argument("before", type=Path, help="capacity.json, run.json or Locust's _stats.csv")
     parser.add_argument("after", type=Path, help="another one of the same kind")
     parser.add_argument(
@@ -100,15 +100,19 @@ def compare(given: argparse.Namespace, console: Console) -> int:
     doubts = [f"{each.file} {doubt}" for each in (before, after) for doubt in each.doubts]
     for warning in [*check_alike(before, after), *doubts]:
         console.print(f"Note: {warning}", markup=False)
-    changes = changes_of(before, after)
-    console.print(_table(changes, given.tolerance))
-    worse = [change.name for change in changes if change.verdict(given.tolerance) == "worse"]
-    better = [change.name for change in changes if change.verdict(given.tolerance) == "better"]
-    said = [f"worse: {', '.join(worse)}"] if worse else []
-    said += [f"better: {', '.join(better)}"] if better else []
+    table = Table("", "before", "after", "change", "", box=box.SIMPLE, pad_edge=False)
+    found: dict[str, list[str]] = {"worse": [], "better": []}
+    for change in changes_of(before, after):
+        relative = "new" if math.isinf(change.relative) else f"{change.relative:+.1%}"
+        verdict = change.verdict(given.tolerance)
+        found.setdefault(verdict, []).append(change.name)
+        figures = (f"{change.before:,.5g}", f"{change.after:,.5g}", relative)
+        table.add_row(change.name, *figures, verdict)
+    console.print(table)
+    said = [f"{each}: {', '.join(found[each])}" for each in ("worse", "better") if found[each]]
     summary = "; ".join(said) or "nothing has changed"
     console.print(f"By more than {given.tolerance:.3g} of before: {summary}")
-    return 1 if worse and given.fail_on_worse else 0
+    return 1 if found["worse"] and given.fail_on_worse else 0
 
 
 def read(file: Path) -> Result:
@@ -148,22 +152,16 @@ def check_alike(before: Result, after: Result) -> list[str]:
         raise ComparisonError(
             f"{before.file} is of a {before.kind}, {after.file} of a {after.kind}: unlike things"
         )
-    unlike = [name for name in SAME if before.conditions.get(name) != after.conditions.get(name)]
-    if before.kind == "run" and before.conditions.get("rate") != after.conditions.get("rate"):
-        unlike.append("rate")
-    if before.kind == "locust" and before.conditions != after.conditions:
-        unlike.append("requests")
+    pairs = {
+        name: (before.conditions.get(name), after.conditions.get(name)) for name in (*SAME, *TOLD)
+    }
+    differ = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    unlike = [f"{name} {differ[name][0]} and {differ[name][1]}" for name in SAME if name in differ]
     if unlike:
-        differences = "; ".join(
-            f"{name} {before.conditions.get(name)} and {after.conditions.get(name)}"
-            for name in unlike
+        raise ComparisonError(
+            f"unlike things were measured, with {'; '.join(unlike)}; measure one anew"
         )
-        raise ComparisonError(f"unlike things were measured, with {differences}; measure one anew")
-    return [
-        f"{name} differs: {before.conditions.get(name)} before, {after.conditions.get(name)} after"
-        for name in TOLD
-        if before.conditions.get(name) != after.conditions.get(name)
-    ]
+    return [f"{name} differs: {a} before, {b} after" for name, (a, b) in differ.items()]
 
 
 def changes_of(before: Result, after: Result) -> list[Change]:
@@ -197,25 +195,17 @@ def _capacity(file: Path, found: Mapping[str, Any]) -> Result:
         doubts.append("tells the least that the capacity is, not how much it is")
     if not found["confirmed"]:
         doubts.append("holds a capacity that no long trial confirmed")
-    return Result(
-        file,
-        "capacity",
-        found["conditions"],
-        {CAPACITY: float(found["capacity_per_s"]), **_figures(found["at_capacity"])},
-        tuple(doubts),
-    )
+    measures = {CAPACITY: float(found["capacity_per_s"]), **_figures(found["at_capacity"])}
+    return Result(file, "capacity", found["conditions"], measures, tuple(doubts))
 
 
 def _run(file: Path, found: Mapping[str, Any]) -> Result:
     trial = found["trial"]
     _check_right(file, [trial])
-    return Result(
-        file,
-        "run",
-        {**found["conditions"], "rate": trial["rate_per_s"]},
-        {"answered, requests/s": float(trial["achieved_per_s"]), **_figures(trial)},
-        tuple(f"is not to be trusted: {doubt}" for doubt in found["doubts"]),
-    )
+    conditions = {**found["conditions"], "rate": trial["rate_per_s"]}
+    measures = {ANSWERED: float(trial["achieved_per_s"]), **_figures(trial)}
+    doubts = tuple(f"is not to be trusted: {doubt}" for doubt in found["doubts"])
+    return Result(file, "run", conditions, measures, doubts)
 
 
 def _check_right(file: Path, trials: Sequence[Mapping[str, Any]]) -> None:
@@ -228,47 +218,24 @@ def _check_right(file: Path, trials: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _figures(trial: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        "p50 ms": float(trial["p50_ms"]),
-        "p95 ms": float(trial["p95_ms"]),
-        "p99 ms": float(trial["p99_ms"]),
-        "failed share": float(trial["fail_ratio"]),
-    }
+    shown = {f"p{percent} ms": float(trial[f"p{percent}_ms"]) for percent in (50, 95, 99)}
+    return {**shown, "failed share": float(trial["fail_ratio"])}
 
 
 def _locust(file: Path, text: str) -> Result:
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = list(csv.DictReader(text.splitlines()))
     try:
         total = next(row for row in reversed(rows) if row.get("Name") == LOCUST_TOTAL)
         requests = float(total["Request Count"])
         failed = float(total["Failure Count"]) / requests if requests else 1.0
         measures = {
-            # Locust counts what failed as a request, too
-            "answered, requests/s": float(total["Requests/s"]) * (1 - failed),
+            ANSWERED: float(total["Requests/s"]) * (1 - failed),  # what failed counts there, too
             **{f"p{n} ms": float(total[f"{n}%"]) for n in (50, 95, 99)},
             "failed share": failed,
         }
-        sent = {f"{row['Type']} {row['Name']}" for row in rows if row is not total}
+        sent = sorted({f"{row['Type']} {row['Name']}" for row in rows if row is not total})
     except (StopIteration, KeyError, ValueError, TypeError) as error:
         raise ComparisonError(
             f"{file} is no _stats.csv of Locust with a row {LOCUST_TOTAL!r} of figures"
         ) from error
-    return Result(file, "locust", {"requests": ", ".join(sorted(sent))}, measures)
-
-
-def _table(changes: list[Change], allowed: float) -> Table:
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column("")
-    for title in ("before", "after", "change"):
-        table.add_column(title, justify="right")
-    table.add_column("")
-    for change in changes:
-        relative = "new" if math.isinf(change.relative) else f"{change.relative:+.1%}"
-        table.add_row(
-            change.name,
-            f"{change.before:,.5g}",
-            f"{change.after:,.5g}",
-            relative,
-            change.verdict(allowed),
-        )
-    return table
+    return Result(file, "locust", {"requests": ", ".join(sent)}, measures)

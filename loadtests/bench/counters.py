@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,32 +30,22 @@ class Counters:
         )
 
 
-def read_counters(server: Server, model: str) -> Counters:
-    """The counters of one model, over all processes of the server.
-
-    Raises:
-        CheckError: if /metrics does not tell.
-    """
-    status, text = fetch(server.port, "GET", "/metrics")
-    if status != 200:
-        raise CheckError(f"GET /metrics of {server.name} answered {status}")
-    return parsed(text.decode(), model)
-
-
 def settled_counters(server: Server, model: str) -> Counters:
-    """The same, once they stand still: what was cut off when a load ended is still computed.
+    """The counters of one model, once they stand still: what was cut off is still computed.
 
     Raises:
         CheckError: if they do not, or if /metrics does not tell.
     """
-    give_up_at = time.monotonic() + SETTLE_S
-    before = read_counters(server, model)
+    give_up_at, before = time.monotonic() + SETTLE_S, None
     while time.monotonic() < give_up_at:
-        time.sleep(STILL_S)
-        now = read_counters(server, model)
+        status, text = fetch(server.port, "GET", "/metrics")
+        if status != 200:
+            raise CheckError(f"GET /metrics of {server.name} answered {status}")
+        now = parsed(text.decode(), model)
         if now == before:
             return now
         before = now
+        time.sleep(STILL_S)
     raise CheckError(f"{server.name} still computes {SETTLE_S:g} s after the load has ended")
 
 
@@ -64,23 +55,14 @@ def parsed(text: str, model: str) -> Counters:
     Raises:
         CheckError: if it does not tell how many items were computed.
     """
-    samples = [
-        sample
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels.get("model") == model
-    ]
-    if not any(sample.name == COMPUTED for sample in samples):
+    totals = defaultdict[tuple[str, str | None], float](float)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.labels.get("model") == model:
+                totals[sample.name, sample.labels.get("result")] += sample.value
+    if (COMPUTED, None) not in totals:
         raise CheckError(f"/metrics tells no {COMPUTED} of {model}")
-
-    def total(name: str, result: str | None = None) -> float:
-        return sum(
-            sample.value
-            for sample in samples
-            if sample.name == name and sample.labels.get("result") == result
-        )
-
-    return Counters(total(COMPUTED), total(LOOKUPS, "hit"), total(LOOKUPS, "joined"))
+    return Counters(totals[COMPUTED, None], totals[LOOKUPS, "hit"], totals[LOOKUPS, "joined"])
 
 
 def check(added: Counters, least: int, most: int, *, cached: bool) -> None:

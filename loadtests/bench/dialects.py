@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
@@ -18,14 +19,29 @@ class AnswerError(Exception):
     """An answer is not what this server answers; the message shows it."""
 
 
-class Dialect(Protocol):
-    """What differs from server to server. Items are [n, *shape]; `many` says that it is a batch."""
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs from server to server. Items are [n, *shape]; `many` says that it is a batch.
+
+    Attributes:
+        single_path, batch_path: where requests go.
+        dumped: what is dumped as JSON, of items and `many`.
+        rows: the scores [n, k] in a parsed answer, by `many`; None where the server computes
+            nothing.
+    """
+
+    single_path: str
+    batch_path: str
+    dumped: Callable[[Array, bool], Any]
+    rows: Callable[[Any, bool], Any]
 
     def path(self, *, many: bool) -> str:
         """Where requests go."""
+        return self.batch_path if many else self.single_path
 
     def json_body(self, items: Array, *, many: bool) -> Any:
         """What is dumped as JSON."""
+        return self.dumped(items, many)
 
     def scores(self, content: bytes, *, many: bool) -> Array | None:
         """The scores [n, k] of an answer; None where the server computes nothing.
@@ -33,98 +49,55 @@ class Dialect(Protocol):
         Raises:
             AnswerError: if it is no good answer.
         """
-
-
-class Plain:
-    """`{"input": X}` or `{"inputs": [X, ...]}`, and `{"scores": [...]}` for each.
-
-    Args:
-        batch_path: where a batch goes.
-    """
-
-    def __init__(self, batch_path: str) -> None:
-        self._batch_path = batch_path
-
-    def path(self, *, many: bool) -> str:
-        """See `Dialect`."""
-        return self._batch_path if many else "/predict"
-
-    def json_body(self, items: Array, *, many: bool) -> Any:
-        """See `Dialect`."""
-        return {"inputs": items.tolist()} if many else {"input": items[0].tolist()}
-
-    def scores(self, content: bytes, *, many: bool) -> Array | None:
-        """See `Dialect`."""
-        found = _loaded(content)
         try:
-            rows = found["predictions"] if many else [found]
-            return np.array([row["scores"] for row in rows], np.float64)
-        except (KeyError, TypeError, ValueError) as error:
+            found = self.rows(orjson.loads(content), many)
+            return None if found is None else np.array(found, np.float64)
+        except orjson.JSONDecodeError as error:
+            raise AnswerError(f"no JSON: {content[:200]!r}") from error
+        except (AttributeError, LookupError, TypeError, ValueError, StopIteration) as error:
             raise AnswerError(f"no prediction with scores: {content[:200]!r}") from error
 
 
-class Torchlane(Plain):
-    """As `Plain`, with the prediction inside `{"model", "version", "prediction"}`."""
-
-    def scores(self, content: bytes, *, many: bool) -> Array | None:
-        """See `Dialect`; a model without labels answers its outputs."""
-        found = _loaded(content)
-        try:
-            rows = found["predictions"] if many else [found["prediction"]]
-            return np.array([_scores_of(row) for row in rows], np.float64)
-        except (KeyError, TypeError, ValueError, StopIteration) as error:
-            raise AnswerError(f"no prediction with scores: {content[:200]!r}") from error
+def _inputs(items: Array, many: bool) -> Any:
+    return {"inputs": items.tolist()} if many else {"input": items[0].tolist()}
 
 
-class V2:
-    """The V2 inference protocol over REST."""
-
-    def path(self, *, many: bool) -> str:
-        """See `Dialect`."""
-        return "/v2/models/model/infer"
-
-    def json_body(self, items: Array, *, many: bool) -> Any:
-        """See `Dialect`."""
-        tensor = {"name": "input", "shape": list(items.shape), "datatype": "FP32"}
-        return {"inputs": [{**tensor, "data": items.ravel().tolist()}]}
-
-    def scores(self, content: bytes, *, many: bool) -> Array | None:
-        """See `Dialect`."""
-        found = _loaded(content)
-        try:
-            output = found["outputs"][0]
-            return np.array(output["data"], np.float64).reshape(output["shape"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise AnswerError(f"no outputs: {content[:200]!r}") from error
+def _scores(answer: Any, many: bool) -> Any:
+    return [row["scores"] for row in (answer["predictions"] if many else [answer])]
 
 
-class Nothing(Plain):
-    """Answers `{}` to whatever comes."""
-
-    def scores(self, content: bytes, *, many: bool) -> Array | None:
-        """See `Dialect`."""
-        if content != b"{}":
-            raise AnswerError(f"{content[:200]!r} instead of {{}}")
-        return None
+def _ours(answer: Any, many: bool) -> Any:
+    """A model without labels answers its outputs."""
+    rows = answer["predictions"] if many else [answer["prediction"]]
+    return [
+        row["scores"] if "scores" in row else next(iter(row["outputs"].values())) for row in rows
+    ]
 
 
+def _tensor(items: Array, many: bool) -> Any:
+    """Of the V2 inference protocol over REST."""
+    tensor = {"name": "input", "shape": list(items.shape), "datatype": "FP32"}
+    return {"inputs": [{**tensor, "data": items.ravel().tolist()}]}
+
+
+def _flat(answer: Any, many: bool) -> Any:
+    output = answer["outputs"][0]
+    return np.array(output["data"], np.float64).reshape(output["shape"])
+
+
+def _nothing(answer: Any, many: bool) -> None:
+    if answer != {}:
+        raise ValueError("the bare answer is {}")
+
+
+TORCHLANE = Dialect("/predict", "/batch-predict", _inputs, _ours)
+INFER = "/v2/models/model/infer"
 DIALECTS: Mapping[str, Dialect] = {
-    OURS: Torchlane("/batch-predict"),
-    CACHED: Torchlane("/batch-predict"),
-    PLAIN: Plain("/batch-predict"),
-    MOSEC: Plain("/predict"),
-    LITSERVE: Plain("/predict"),
-    MLSERVER: V2(),
-    BARE: Nothing("/predict"),
+    OURS: TORCHLANE,
+    CACHED: TORCHLANE,
+    PLAIN: Dialect("/predict", "/batch-predict", _inputs, _scores),
+    MOSEC: Dialect("/predict", "/predict", _inputs, _scores),
+    LITSERVE: Dialect("/predict", "/predict", _inputs, _scores),
+    MLSERVER: Dialect(INFER, INFER, _tensor, _flat),
+    BARE: Dialect("/predict", "/predict", _inputs, _nothing),
 }
-
-
-def _loaded(content: bytes) -> Any:
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise AnswerError(f"no JSON: {content[:200]!r}") from error
-
-
-def _scores_of(row: Any) -> Any:
-    return row["scores"] if "scores" in row else next(iter(row["outputs"].values()))

@@ -43,6 +43,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
     assert "acceptance" in (tmp_path / "bench.html").read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("number", "during"),
     [

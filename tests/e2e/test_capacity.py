@@ -76,6 +76,7 @@ def test_a_run_has_gates(
     assert "above --fail-p99-ms 0.01" in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_several_processes_load_one_server(
     server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +88,7 @@ def test_several_processes_load_one_server(
     assert trial["wrong"] == trial["failed"] == 0
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_with_what_was_found(server: Server, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtests", "find-capacity", "--url", server.url]
     with subprocess.Popen(

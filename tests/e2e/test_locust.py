@@ -87,6 +87,7 @@ def test_all_users_are_served_without_a_failure(repository: Path, tmp_path: Path
         assert int(stats[name]["Failure Count"]) == 0
 
 
+@pytest.mark.soak
 def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Path) -> None:
     with running(repository, tmp_path / "log", default_model="digits") as server:
         done = load(server.url, *users(4, 2), "--model", "pairwise", "--csv", str(tmp_path / "a"))
@@ -111,6 +112,7 @@ def test_a_broken_gate_fails_a_run_at_the_end_of_its_shape_and_says_why() -> Non
     assert "--fail-ratio" not in done.stderr
 
 
+@pytest.mark.soak
 def test_a_server_that_refuses_is_named_before_the_load(repository: Path, tmp_path: Path) -> None:
     with running(
         repository, tmp_path / "log", default_model="digits", max_body_bytes="10"
@@ -122,6 +124,7 @@ def test_a_server_that_refuses_is_named_before_the_load(repository: Path, tmp_pa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 def test_a_server_that_asks_for_keys_is_shown_the_one_of_the_environment(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +175,7 @@ def test_forked_workers_follow_a_shape_and_each_of_their_inputs_is_sent_once(
     assert len(set(loaded) - set(anchors)) == len(loaded)
 
 
+@pytest.mark.soak
 def test_workers_judge_answers_and_their_master_decides(tmp_path: Path) -> None:
     fake = FakeServer(codec=LABELLED)
     fake.lie = LiesUnderLoad(fake)
@@ -199,6 +203,7 @@ def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 def test_a_worker_that_drops_out_fails_the_run(tmp_path: Path) -> None:
     fake = FakeServer()
     with listening(fake) as url, workers(tmp_path, LOCUSTFILE) as port:

@@ -18,7 +18,6 @@ COMMAND = (sys.executable, "-m", "loadtests", "overload", "--pure", "--models", 
 QUICK = ("--item-ms", "1", "--seconds", "1", "--loads", "0.5", "3", "--budget-s", "5")
 
 
-@pytest.mark.soak  # the arithmetic has unit tests, and the way through it the one below
 def test_a_short_run_judges_answers_and_writes_its_table(tmp_path: Path) -> None:
     command = [*COMMAND, *QUICK, "--servers", "torchlane"]
     done = subprocess.run(
@@ -40,6 +39,7 @@ def test_a_short_run_judges_answers_and_writes_its_table(tmp_path: Path) -> None
     assert "goodput at 4x" in (tmp_path / "overload.html").read_text()
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_it_and_leaves_no_server_behind(tmp_path: Path) -> None:
     command = [*COMMAND, "--servers", "plain_fastapi", "--seconds", "600", "--item-ms", "1"]
     mark = f"overload-{os.getpid()}"  # all that it starts inherits it
