@@ -44,7 +44,7 @@ class Measured:
 
     Attributes:
         title: of the model.
-        capacity_per_s: right answers in time at the highest rate that is held.
+        capacity_per_s: the most right answers in time around the highest rate that is held.
         share: of a core that it had; None: a whole one.
         loads: in ascending order.
         trials: of the search for the capacity.
