@@ -137,31 +137,23 @@ class Session:
 
     def _measured(self, case: Case, server: str) -> str | None:
         """Measure one server; why it could not be, if so. Without ours there is no table."""
+        options, package = self.options, None if self.options.pure else COMPILED
+        serving = Serving(case.folder.absolute(), self.cores, (), package)
+        spec = spec_of(Contestant(server), case.workload, serving)
+        bounded = case.name == "digits" and options.digits_cores < 1
+        share = options.digits_cores if bounded else None
         try:
-            with _measuring(self.options, self.cores, case, server, self.say) as measuring_it:
-                self.results.append(measuring_it.measured())
+            with quota(share) if share else contextlib.nullcontext() as group, Fleet() as fleet:
+                made = _Measuring(
+                    options, self.cores, case, server, self.say, fleet, spec, group, share
+                )
+                made.start()
+                self.results.append(made.measured())
         except (CheckError, ServerError) as error:
             if server == OURS:
                 raise
             return str(error)
         return None
-
-
-@contextlib.contextmanager
-def _measuring(
-    options: argparse.Namespace,
-    cores: Cores,
-    case: Case,
-    server: str,
-    say: Callable[[str], object],
-) -> Iterator[_Measuring]:
-    serving = Serving(case.folder.absolute(), cores, (), None if options.pure else COMPILED)
-    spec = spec_of(Contestant(server), case.workload, serving)
-    share = options.digits_cores if case.name == "digits" and options.digits_cores < 1 else None
-    with quota(share) if share else contextlib.nullcontext() as group, Fleet() as fleet:
-        made = _Measuring(options, cores, case, server, say, fleet, spec, group, share)
-        made.start()
-        yield made
 
 
 @dataclass(slots=True)
