@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from loadtests.capacity import report
-from loadtests.capacity.finding import Found, Gun, OneProcess, find, measuring
+from loadtests.capacity.finding import Found, Gun, find, measuring
 from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.options import LOWEST_RATE_PER_S, OptionsError
 from loadtests.capacity.processes import ManyProcesses
@@ -239,7 +239,7 @@ def _log_told() -> Iterator[None]:
 @contextlib.contextmanager
 def _gun(load: Load, processes: int) -> Iterator[Gun]:
     if processes == 1:
-        yield OneProcess(shooter_of(load, 0))
+        yield shooter_of(load, 0)
         return
     with ManyProcesses(processes, functools.partial(shooter_of, load)) as gun:
         yield gun

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from loadtests.capacity.search import Answer, Search, Step
 from loadtests.openloop.address import Unreachable
 from loadtests.openloop.generator import TrialTooLarge
-from loadtests.openloop.shooting import Cost, Outcomes, Shooter, Shot
+from loadtests.openloop.shooting import Cost, Outcomes, Shot
 from loadtests.openloop.trial import Gates, Trial, summarize
 
 NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
@@ -51,18 +51,6 @@ class Gun(Protocol):
 
     def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
         """Fire one trial of the whole rate."""
-
-
-class OneProcess:
-    """Fires from this process."""
-
-    def __init__(self, shooter: Shooter) -> None:
-        self._shooter = shooter
-
-    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        """See `Gun`."""
-        self._shooter.prepare(shot)
-        return self._shooter.fire()
 
 
 def measuring(gun: Gun, settle_s: float, slo_ms: float, seed: int) -> Measure:

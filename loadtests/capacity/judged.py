@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from loadtests.openloop.address import Address
 from loadtests.traffic.calls import Call, Expectation
 from loadtests.traffic.credentials import with_key
+from loadtests.traffic.workloads import Workload
 from loadtests.wire import Response
-
-
-class Draws(Protocol):
-    """A workload, as far as a trial needs it."""
-
-    def draw(self) -> Call:
-        """Draw the next request."""
 
 
 class JudgedCalls:
@@ -26,7 +19,7 @@ class JudgedCalls:
         workload: gives the calls.
     """
 
-    def __init__(self, address: Address, workload: Draws) -> None:
+    def __init__(self, address: Address, workload: Workload) -> None:
         self._address, self._workload = address, workload
         self._heads: dict[tuple[str, ...], bytes] = {}
         self._expected: list[Expectation] = []  # without the calls: their bodies are rendered

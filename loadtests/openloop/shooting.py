@@ -143,6 +143,11 @@ class Shooter:
             self._check_size(size)
         gc.collect()  # now: there is no collection while requests are fired
 
+    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
+        """Prepare and fire; see both."""
+        self.prepare(shot)
+        return self.fire()
+
     def fire(self, start_s: float | None = None) -> tuple[Outcomes, Cost]:
         """Send what was prepared, and judge the answers.
 

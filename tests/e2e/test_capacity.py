@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.__main__ import main
-from loadtests.capacity.finding import OneProcess, find, measuring
+from loadtests.capacity.finding import find, measuring
 from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.search import Lengths, Search
 from loadtests.openloop.address import address_of
@@ -168,7 +168,7 @@ def test_the_capacity_of_a_server_of_known_speed_is_found() -> None:
     with one_after_the_other() as url:
         address = address_of(url)
         calls = JudgedCalls(address, Singles())
-        gun = OneProcess(Shooter(address, calls, "uniform", Limits(256, 0.4)))
+        gun = Shooter(address, calls, "uniform", Limits(256, 0.4))
         measure = measuring(gun, lengths.settle_s, gates.slo_ms, seed=1)
         found = find(search, measure, gates, 22, time.monotonic, lambda trial: None)
     assert found.end == "found"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.capacity.finding import Gun, OneProcess, measuring
+from loadtests.capacity.finding import Gun, measuring
 from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Step
@@ -100,7 +100,7 @@ def shooter(
 
 
 def test_all_requests_are_sent_on_time_and_judged(server: EchoServer) -> None:
-    made, cost = OneProcess(shooter(server.url)).shoot(Shot(50, 0.4, 0.8, seed=1))
+    made, cost = shooter(server.url).shoot(Shot(50, 0.4, 0.8, seed=1))
     assert len(server.heads) == len(made.due_s) == 60
     assert server.heads[0]["path"] == "/echo"
     assert server.heads[0]["Host"] == server.url.removeprefix("http://")
@@ -124,7 +124,7 @@ def test_every_answer_has_its_kind(server: EchoServer) -> None:
         b"8": (408, b"late"),
         b"9": (422, b"not understood"),
     }
-    made, _ = OneProcess(shooter(server.url)).shoot(Shot(50, 0.1, 0.1, seed=1))
+    made, _ = shooter(server.url).shoot(Shot(50, 0.1, 0.1, seed=1))
     assert made.kind.tolist() == [
         *(Kind.RIGHT, Kind.RIGHT, Kind.WRONG, Kind.REFUSED, Kind.REFUSED),
         *(Kind.ERROR, Kind.ERROR, Kind.GIVEN_UP, Kind.GIVEN_UP, Kind.WRONG),
@@ -136,7 +136,7 @@ def test_every_answer_has_its_kind(server: EchoServer) -> None:
 
 def test_an_answer_after_its_time_is_a_failure(server: EchoServer) -> None:
     hasty = shooter(server.url, limits=Limits(16, 1e-6))
-    made, _ = OneProcess(hasty).shoot(Shot(50, 0.1, 0.2, seed=1))
+    made, _ = hasty.shoot(Shot(50, 0.1, 0.2, seed=1))
     assert made.kind.tolist() == [Kind.GIVEN_UP] * 15
     assert set(made.reason) == {UNANSWERED}
 
@@ -171,13 +171,13 @@ async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
         port = listening.sockets[0].getsockname()[1]
         address = Address("::1", port, "127.0.0.1")
         named = Shooter(address, JudgedCalls(address, Numbers()), "uniform", LIMITS)
-        await asyncio.to_thread(OneProcess(named).shoot, Shot(10, 0.1, 0.1, seed=1))
+        await asyncio.to_thread(named.shoot, Shot(10, 0.1, 0.1, seed=1))
     assert {head.split(b"\r\n")[1] for head in seen} == {b"Host: [::1]:%d" % port}
 
 
 def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
     numbers = Numbers()
-    gun = Recording(OneProcess(shooter(server.url, numbers, arrivals="poisson")))
+    gun = Recording(shooter(server.url, numbers, arrivals="poisson"))
     measure = measuring(gun, settle_s=0.1, slo_ms=1000, seed=1)
     first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
     gaps = [np.diff(made.due_s)[:10].tolist() for made in gun.made]
