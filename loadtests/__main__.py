@@ -25,7 +25,7 @@ from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.target import TargetError
 
 LOG_WIDTH = 110
-# whatever else is raised is a bug of ours, and shows its traceback
+# whatever else is raised is a bug and shows its traceback
 EXPECTED = (
     AddressError,
     options.OptionsError,

@@ -66,7 +66,7 @@ def settings(cores: int) -> Iterator[Setting]:
 
 
 def compare(artifact: Path, most: int, given: argparse.Namespace, console: Console) -> None:
-    """Measure one model, in batches of at most so many, under all settings, and print it."""
+    """Measure one model under all settings, with batches of up to `most` items, and print it."""
     manifest = manifest_of(artifact)
     bodies = bodies_of(JSON_SINGLES, manifest, DIALECTS[OURS], seed=1)
     specs = {each: _spec(each, artifact, most) for each in (*settings(usable_cores()), Setting())}

@@ -25,7 +25,7 @@ class Options:
     Attributes:
         seconds: measured, of each run.
         servers: that stand beside ours.
-        shared_environment: of ours where server and load share all cores.
+        shared_environment: settings of our server where it shares all cores with the load.
         package: the folder from which ours runs; None: the checkout, which is not compiled.
     """
 

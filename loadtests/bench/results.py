@@ -11,7 +11,7 @@ from loadtests.bench.measuring import Measured
 from loadtests.bench.workloads import OURS
 
 Figure = Literal["requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy", "lag_p99_ms", "stalled"]
-BETWEEN = 3  # others that are measured between two runs of ours
+BETWEEN = 3  # others that are measured between two runs of our server
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def keys(rounds: Sequence[Round]) -> list[str]:
 
 
 def values(rounds: Sequence[Round], key: str, figure: Figure) -> list[float]:
-    """A figure by round; of ours, which is measured several times in a round, the mean."""
+    """A figure by round; for our server, which runs several times in a round, the mean."""
     found = [
         [getattr(entry.measured, figure) for entry in each if entry.key == key] for each in rounds
     ]
@@ -62,7 +62,7 @@ def values(rounds: Sequence[Round], key: str, figure: Figure) -> list[float]:
 
 
 def ratios(rounds: Sequence[Round], key: str, figure: Figure) -> list[float]:
-    """Ours over another's by round, each time by the runs of ours just before and just after it.
+    """Ours over another's by round, each time by our runs just before and just after it.
 
     What slows the machine for a while slows neighbours alike, and cancels out.
     """

@@ -61,7 +61,7 @@ def _busy(core: int | None, seconds: float) -> Iterator[None]:
         return
     with (
         pinned(core),
-        subprocess.Popen(  # nosec B603 # a program of ours
+        subprocess.Popen(  # nosec B603 # the program above
             [sys.executable, "-c", SPIN, str(seconds)], stdout=subprocess.PIPE
         ) as other,
     ):

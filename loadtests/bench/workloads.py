@@ -33,7 +33,7 @@ class Workload:
         beside: the servers that are measured with ours.
         items: of one request.
         model: what is served: `mean` takes 3x224x224 numbers and has no weights.
-        repeated: so many different bodies, drawn by Zipf's law and all cached; 0: none repeats.
+        repeated: number of different bodies, drawn by Zipf's law and all cached; 0: none repeats.
         shared: server and generator share all cores, and nothing is pinned.
         checks_per_s: known requests sent beside the load.
         limit: what `loadtests.bench.limits` measures for it, if anything.

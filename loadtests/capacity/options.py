@@ -35,7 +35,7 @@ def add_common(parser: argparse.ArgumentParser, out: str) -> None:
         help="a request without an answer for so long has failed (default: 2)",
     )
     parser.add_argument(
-        "--connections", type=at_least_one, default=512, help="at most so many (default: 512)"
+        "--connections", type=at_least_one, default=512, help="the most at once (default: 512)"
     )
     parser.add_argument(
         "--processes",
@@ -74,7 +74,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-capacity",
         type=above_zero,
-        help="exit code 1 below so many requests/s, or if the capacity is not confirmed",
+        help="exit code 1 below this number of requests/s, or if the capacity is not confirmed",
     )
 
 

@@ -194,7 +194,7 @@ class Search:
         return self._step("confirm", rate, TIMES_TWO * self._lengths.trial_s, 1000)
 
     def _step(self, kind: Purpose, rate: float, seconds: float, requests: int) -> Step:
-        """A trial that is long enough for so many requests, if that is not too long."""
+        """A trial that is long enough for this number of requests, if that is not too long."""
         rate = min(rate, self._highest_per_s)  # the grid goes a little beyond it
         seconds = min(max(seconds, requests / rate), max(self._lengths.longest_s, seconds))
         return Step(kind, rate, seconds)

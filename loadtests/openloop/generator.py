@@ -36,7 +36,7 @@ class Limits:
     """What bounds a trial.
 
     Attributes:
-        connections: at most so many at once; a request that finds none waits, and is counted.
+        connections: the most at once; a request that finds none waits, and is counted.
         patience_s: how long an answer is waited for, from the arrival of its request.
     """
 

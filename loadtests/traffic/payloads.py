@@ -23,7 +23,7 @@ COARSE = 5  # blobs of a picture across and down: smooth, as what models were tr
 # A body has 2 ** 64 variants where the item is large enough for that: users that start anywhere
 # among them do not meet.
 VARIANTS = 2**64
-# By so many units in the last place an input number is changed, at most, in either direction: where
+# The most units in the last place by which an input number is changed, in either direction: where
 # an item has many numbers, 8 of 2 ** 24 (5e-7 of a float32); 256 (3e-5) where it has few; and one
 # of a float16, which has eleven bits only.
 ULPS, MOST_ULPS = 8, 256

@@ -275,5 +275,5 @@ def _json_single(source: Source, text: bytes, known: Known | None) -> Call:
 
 
 def _zipf(count: int) -> list[float]:
-    """Cumulative weights of the first, second ... of so many."""
+    """Cumulative weights of the first, the second ... of `count`."""
     return list(itertools.accumulate(rank**-ZIPF_EXPONENT for rank in range(1, count + 1)))
