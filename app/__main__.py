@@ -1,8 +1,8 @@
-"""`python -m app [--port 9000 ...]`: serves until a signal comes, in one process or in several.
+"""Command line of the server: `python -m app [--port 9000 ...]`, in one process or in several.
 
-The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends it at once. One
-process is all there is with one worker. With more, this is the parent, which imports no torch, and
-starts itself again for each worker.
+The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends the process at once.
+With one worker there is only this process. With more, this is the parent, which imports no torch
+and starts itself again for each worker.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = ["RESERVE", "main"]
 LOG = structlog.get_logger(__name__)
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
-FOLDER_LIMIT = 80  # bytes; the sockets in it have names of up to 104 on some systems
+FOLDER_LIMIT = 80  # bytes; some systems limit the path of a socket in it to 104
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it is imported
 
-# Puts together what is served, in the process that is told; None: in the only one.
+# Builds the application in the given worker process; None: in the only process.
 Create = Callable[[Settings, Worker | None], "FastAPI"]
 
 
 def main(create: Create | None = None, arguments: Sequence[str] | None = None) -> int:
-    """Serve what `create` (app.main.create_app) puts together; returns the exit code."""
-    for message in DEPRECATIONS:  # before there are threads, each of which may exchange filters
+    """Serve what `create` (app.main.create_app) builds; returns the exit code."""
+    for message in DEPRECATIONS:  # before any thread starts: each may replace the filters
         ignore_warnings(message=message)
     options, chosen = _parser().read(arguments)
     place: Place | None = options.worker
@@ -78,9 +78,9 @@ def _parser() -> FlagParser:
         prog="python -m app",
         usage="%(prog)s [--FLAG VALUE ...]",
         description="Serve exported models over HTTP.",
-        epilog="Each flag is a variable as well, which it wins over: --port 9000 is "
-        "TORCHLANE_PORT=9000. API keys have no flag, because `ps` would show it. "
-        "docs/settings.md says more of each.",
+        epilog="Each flag overrides the variable of the same name: --port 9000 is "
+        "TORCHLANE_PORT=9000. API keys have no flag, because `ps` would show them. "
+        "docs/settings.md describes each setting.",
     )
     parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # by the parent
     return parser
@@ -110,12 +110,12 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     server = Server(_config(app, settings), lifecycle, settings.drain_s, settings.hang_s, worker)
     try:
         server.run()
-    except SystemExit:  # uvicorn's way to say that the port is taken; it has logged why
+    except SystemExit:  # raised by uvicorn when the port is taken; it has logged why
         return _cannot_listen(settings)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        return _cannot_listen(settings)  # another one was quicker, between bind and listen
+        return _cannot_listen(settings)  # another process took it between bind and listen
     if lifecycle.device_lost:
         from app.main import DEVICE_LOST_EXIT_CODE  # noqa: PLC0415
 
@@ -124,11 +124,11 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
 
 
 def _is_free(settings: Settings) -> bool:
-    """Whether the port can be listened on, as far as one can tell: before anything is loaded."""
+    """Whether the port seems free; asked before anything is loaded."""
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except OSError:
-        return True  # whoever listens has a better word for it
+        return True  # listening will give a better error
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -141,9 +141,9 @@ def _is_free(settings: Settings) -> bool:
 
 @contextlib.contextmanager
 def _ends_at_once() -> Iterator[None]:
-    """While nothing was accepted yet there is nothing to drain.
+    """End the process at the first signal: nothing was accepted yet, so nothing has to drain.
 
-    Without Python's own end: it would wait for forwards in threads, or crash below them.
+    Python's own exit would wait for forwards in threads, or crash below them.
     """
 
     def end(number: int, _: FrameType | None) -> None:
@@ -152,7 +152,9 @@ def _ends_at_once() -> Iterator[None]:
         sys.stderr.flush()
         os._exit(0)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone may set them
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only the main thread may set handlers
         yield
         return
     before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -164,10 +166,10 @@ def _ends_at_once() -> Iterator[None]:
 
 
 def _supervise(settings: Settings) -> int:
-    """Run workers, each started as this process was."""
-    # Not at the top: one process needs neither, and decides first where prometheus_client counts.
+    """Run the workers, each started the way this process was."""
+    # Not at the top: one process needs neither, and first decides where prometheus_client counts.
     from app.processes.shared_metrics import clear  # noqa: PLC0415
-    from app.processes.supervisor import Plan, Supervisor  # noqa: PLC0415
+    from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
 
     try:
         bound = _config("", settings).bind_socket()
@@ -180,17 +182,19 @@ def _supervise(settings: Settings) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchlane-")))
             if len(os.fsencode(folder)) > FOLDER_LIMIT:
                 raise OSError(f"the name of {folder} is longer than {FOLDER_LIMIT} bytes")
-            # A folder of this server's own in the one that was named: others may count there too.
+            # A subfolder for this server alone: other servers may use the same folder.
             named = os.environ.get(METRICS_FOLDER)
             metrics = Path(named) / f"torchlane-{settings.port}" if named else folder
             metrics.mkdir(parents=True, exist_ok=True)
-            clear(metrics)  # of an earlier run
+            clear(metrics)  # left by an earlier run
         except OSError as error:
-            hint = f"TMPDIR or {METRICS_FOLDER} must name one that can be written"
+            hint = f"set TMPDIR or {METRICS_FOLDER} to a writable folder"
             raise SettingsError(f"several workers need a folder: {error}; {hint}") from error
         stack.callback(clear, metrics)
         os.environ[METRICS_FOLDER] = str(metrics)
-        plan = Plan(_command(), _environment(settings), settings.workers, settings.drain_s, folder)
+        plan = WorkersPlan(
+            _command(), _environment(settings), settings.workers, settings.drain_s, folder
+        )
         return asyncio.run(Supervisor(bound, plan).run())
 
 
@@ -198,13 +202,15 @@ def _command() -> list[str]:
     """How this process was started, without its arguments."""
     spec = sys.modules["__main__"].__spec__
     if spec is None:
-        raise ValueError("several workers need `python -m`: they are started the same way")
-    flags = ["-P"] if sys.flags.safe_path else []  # or the working directory's packages come first
+        raise ValueError("several workers need `python -m app`: each is started the same way")
+    flags = (
+        ["-P"] if sys.flags.safe_path else []
+    )  # else packages of the working directory come first
     return [sys.executable, *flags, "-m", spec.name.removesuffix(".__main__")]
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Of the workers: what was read is settled, though a .env file may change meanwhile."""
+    """The workers' environment: the settings as read, even if a .env file changes meanwhile."""
     values = {name: value for name, value in settings if value is not None}
     return os.environ | {PREFIX + name.upper(): str(value) for name, value in values.items()}
 
@@ -221,7 +227,7 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=settings.log_level == "debug",
         server_header=False,
-        proxy_headers=False,  # nothing here looks at the client's address
+        proxy_headers=False,  # nothing here uses the client's address
     )
 
 

@@ -1,40 +1,40 @@
-"""Everything that can go wrong, named for what broke; app/api/errors.py knows the statuses.
+"""Every error, named for what broke; app/api/errors.py has the statuses.
 
     client --> api --> codec --> engine: cache, flight, queue --> replica --> backend --> model
            (1)    (2)       (3)                              (4)         (5)         (6)
 
 TorchlaneError
-|-- CallerError                the request is at fault; asking again changes nothing
+|-- CallerError                the request is at fault; a retry changes nothing
 |   |-- MalformedRequest       (1) what came is not HTTP
 |   |-- HeadTooLarge           (1) more bytes or headers than the head of a request may have
 |   |-- HeadLate               (1) the head did not come in time
 |   |-- UntrustedHost          (1) the Host header names another server
-|   |-- Unauthorized           (1) no API key, or none that is known
+|   |-- Unauthorized           (1) no API key, or an unknown one
 |   |-- Forbidden              (1) the API key does not allow this
-|   |-- InvalidInput           (2) the payload is not what the manifest takes
+|   |-- InvalidInput           (2) the payload does not fit the manifest
 |   |-- UnsupportedMediaType   (1) no codec of this model reads this Content-Type
 |   |-- NotAcceptable          (1) the answer cannot be written as the Accept header asks
 |   |-- PayloadTooLarge        (1) more than one request, or its answer, may hold
 |   `-- ModelNotFound          (2) no such model or version is loaded
-|-- Abandoned                  (1) the caller went away; nobody reads the answer
+|-- Abandoned                  (1) the client disconnected; the answer is not read
 |-- Unavailable                not now; worth a retry
-|   |-- RetryLater             and it is known when
-|   |   |-- RateLimited        (1) the caller has asked for more than it may in this time
-|   |   `-- Overloaded         (3) it would not be ready in time, or the queue is full
+|   |-- RetryLater             at a known time
+|   |   |-- RateLimited        (1) the caller is over its rate limit
+|   |   `-- Overloaded         (3) the deadline cannot be met, or the queue is full
 |   |-- ModelNotReady          (3) the model is loading, or none of its replicas works
-|   |-- ShuttingDown           (3) the process drains
-|   `-- DeadlineExceeded       (3) the caller's time is up
+|   |-- ShuttingDown           (3) the process is draining
+|   `-- DeadlineExceeded       (3) the request's deadline has passed
 |-- ItemFailed                 the outcome of one item; its batch-mates have their own
 |   |-- BackendFailed          (6) the model failed on this item, or its replicas did
 |   `-- NonFiniteOutput        (6) the model answered NaN or infinity
-|-- BackendError               what a backend raises; never reaches a caller as it is
-|   |-- ModelError             (6) this batch made the model fail; the replica is well
+|-- BackendError               raised by a backend; never reaches a caller as it is
+|   |-- ModelError             (6) this batch made the model fail; the replica still works
 |   |   `-- OutOfMemory        (6) it did not fit into the device's memory; a smaller one may
 |   `-- ReplicaError           (5) this replica does not work; others may
-|       |-- ReplicaHangs       (5) a forward does not come back: the thread is given up
-|       `-- DeviceLost         (5) the device is lost to the whole process: it must be started again
-`-- ArtifactInvalid            at load only: a file is missing, altered or not understood
-    `-- VariantUnusable        this machine cannot or must not run that variant; others may do
+|       |-- ReplicaHangs       (5) a forward does not return: its thread is abandoned
+|       `-- DeviceLost         (5) the device is lost: the whole process must be restarted
+`-- ArtifactInvalid            at load only: a file is missing, altered or unsupported
+    `-- VariantUnusable        this machine cannot or must not run the variant; others may work
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Detail = Mapping[str, str | int | float]
 
 
 class TorchlaneError(Exception):
-    """Base of all; `str()` is a sentence fit for the caller, `details` is for programs."""
+    """Base class; `str()` is a sentence for the caller, `details` is for programs."""
 
     code: ClassVar[str] = "internal"
 
@@ -60,13 +60,13 @@ class CallerError(TorchlaneError):
 
 
 class MalformedRequest(CallerError):
-    """What came over the connection is not HTTP."""
+    """The data on the connection is not HTTP."""
 
     code = "bad_request"
 
 
 class HeadTooLarge(CallerError):
-    """The head of a request, or what stands around its body, has too many bytes or headers."""
+    """The head of a request, or the data around its body, has too many bytes or headers."""
 
     code = "head_too_large"
 
@@ -78,13 +78,13 @@ class HeadLate(CallerError):
 
 
 class UntrustedHost(CallerError):
-    """The Host header names none of the hosts that this server is."""
+    """The Host header names no host that this server accepts."""
 
     code = "untrusted_host"
 
 
 class Unauthorized(CallerError):
-    """No API key was sent, or none that is known.
+    """No API key was sent, or an unknown one.
 
     Args:
         message: which of the two.
@@ -99,31 +99,31 @@ class Unauthorized(CallerError):
 
 
 class Forbidden(CallerError):
-    """The API key does not allow this, or nobody's would."""
+    """The API key does not allow this, or no key would."""
 
     code = "forbidden"
 
 
 class InvalidInput(CallerError):
-    """The payload is not what the model takes."""
+    """The payload does not fit the model."""
 
     code = "invalid_input"
 
 
 class UnsupportedMediaType(CallerError):
-    """The Content-Type is not one that this model reads."""
+    """The model does not read this Content-Type."""
 
     code = "unsupported_media_type"
 
 
 class NotAcceptable(CallerError):
-    """The answer cannot be written in the form that the Accept header names."""
+    """The answer cannot be written as the Accept header asks."""
 
     code = "not_acceptable"
 
 
 class PayloadTooLarge(CallerError):
-    """More bytes, items or pixels than one request may have, or bytes than its answer."""
+    """The request has too many bytes, items or pixels, or its answer too many bytes."""
 
     code = "payload_too_large"
 
@@ -135,7 +135,7 @@ class ModelNotFound(CallerError):
 
 
 class Abandoned(TorchlaneError):
-    """The caller has disconnected."""
+    """The client has disconnected."""
 
     code = "abandoned"
 
@@ -145,11 +145,11 @@ class Unavailable(TorchlaneError):
 
 
 class RetryLater(Unavailable):
-    """Not now, but at a time that is known.
+    """Not now, but at a known time.
 
     Args:
         message: why.
-        retry_after_s: until then.
+        retry_after_s: seconds until then.
     """
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -158,13 +158,13 @@ class RetryLater(Unavailable):
 
 
 class RateLimited(RetryLater):
-    """The caller has asked for more items than it may in this time."""
+    """The caller is over its rate limit."""
 
     code = "rate_limited"
 
 
 class Overloaded(RetryLater):
-    """The queue is full, or the answer would come too late: then what waits now will be done."""
+    """The queue is full or the deadline cannot be met; a retry succeeds once the queue is done."""
 
     code = "overloaded"
 
@@ -182,7 +182,7 @@ class ShuttingDown(Unavailable):
 
 
 class DeadlineExceeded(Unavailable):
-    """The time that the caller gave is over."""
+    """The request's deadline has passed."""
 
     code = "deadline_exceeded"
 
@@ -197,8 +197,8 @@ class BackendFailed(ItemFailed):
     Args:
         message: which of the two.
         details: for programs.
-        reason: what the model said: it may hold paths, code or data, and is told to nobody but
-            where that was asked for.
+        reason: the model's own error text. It may hold paths, code or data, so callers see it only
+            where that is configured.
     """
 
     code = "backend_failed"
@@ -209,13 +209,13 @@ class BackendFailed(ItemFailed):
 
 
 class NonFiniteOutput(ItemFailed):
-    """The model answered NaN or infinity to this item."""
+    """The model answered NaN or infinity for this item."""
 
     code = "non_finite_output"
 
 
 class BackendError(TorchlaneError):
-    """What a backend raises to say whose fault a failed run was."""
+    """Base of errors of backends, whose class says whose fault a failed run was."""
 
 
 class ModelError(BackendError):
@@ -227,7 +227,7 @@ class OutOfMemory(ModelError):
 
 
 class ReplicaError(BackendError):
-    """The replica does not work any more; another one may."""
+    """The replica no longer works; another one may."""
 
 
 class DoesNotFit(ReplicaError):
@@ -235,7 +235,7 @@ class DoesNotFit(ReplicaError):
 
 
 class ReplicaHangs(ReplicaError):
-    """A forward, or a step of a load, did not come back in time."""
+    """A forward, or a step of a load, did not return in time."""
 
 
 class DeviceLost(ReplicaError):
@@ -243,10 +243,10 @@ class DeviceLost(ReplicaError):
 
 
 class ArtifactInvalid(TorchlaneError):
-    """An artifact is incomplete, altered, or of a form that this version does not read."""
+    """An artifact is incomplete, altered, or in a form that this version does not read."""
 
     code = "artifact_invalid"
 
 
 class VariantUnusable(ArtifactInvalid):
-    """A variant that this machine must not run, such as another processor's machine code."""
+    """A variant that this machine must not run, such as one compiled for another processor."""

@@ -13,12 +13,12 @@ from pydantic_settings import BaseSettings, CliSettingsSource
 
 
 def flag_of(name: str) -> str:
-    """The flag of a setting."""
+    """The flag that sets a setting."""
     return "--" + name.replace("_", "-")
 
 
 def _help(field: FieldInfo) -> str:
-    """What a setting is, and its default."""
+    """Help text of a setting, with its default."""
     text = (field.description or "").replace("%", "%%")
     if field.default is None:
         return text
@@ -29,14 +29,14 @@ def _help(field: FieldInfo) -> str:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """Reads the flags of all settings that are no secrets; says what is wrong in one sentence.
+    """Parses a flag for each setting that is not secret; reports errors in one sentence.
 
-    A secret, a setting that its own `repr` hides, has no flag: `ps` shows command lines to all.
+    A secret, which is a setting hidden from `repr`, has no flag: `ps` shows command lines to all.
 
     Args:
-        settings: what can be set.
-        prefix: of the variables that set the same.
-        more: arguments of `ArgumentParser`.
+        settings: the settings class.
+        prefix: of the equivalent variables.
+        more: further arguments of `ArgumentParser`.
     """
 
     def __init__(self, settings: type[BaseSettings], prefix: str, **more: Any) -> None:
@@ -53,7 +53,7 @@ class FlagParser(argparse.ArgumentParser):
         )
 
     def read(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, Any]]:
-        """What was given: other arguments, and settings by their names."""
+        """Parse arguments: returns those that are not settings, and the given settings by name."""
         given = self.parse_args(arguments)
         settings = {name: value for name, value in vars(given).items() if name in self._fields}
         empty = next((name for name, value in settings.items() if value == ""), None)
@@ -62,14 +62,14 @@ class FlagParser(argparse.ArgumentParser):
         return given, self._source(parsed_args=settings)()
 
     def error(self, message: str) -> NoReturn:
-        """End with what is wrong, without a usage of fifty lines."""
+        """Exit with one sentence, without a usage of fifty lines."""
         wrong = message.removeprefix("unrecognized arguments: ")
         if wrong != message:
             message = self._unknown(wrong.partition(" ")[0].partition("=")[0])
         self.exit(2, f"torchlane: {message}\n")
 
     def _add(self, parser: argparse.ArgumentParser, *names: str, **how: Any) -> None:
-        """Add the flag of a setting, as the source wants it, with a help of our own."""
+        """Add the flag of a setting, with the setting's own help text."""
         if how["dest"] not in self._secrets:
             how["help"] = _help(self._fields[how["dest"]])
             argparse.ArgumentParser.add_argument(parser, *names, **how)
@@ -78,7 +78,7 @@ class FlagParser(argparse.ArgumentParser):
         name = flag.removeprefix("--").replace("-", "_")
         if name in self._secrets:
             variable = f"{self._prefix}{name.upper()}"
-            return f"{flag} has no flag, because `ps` would show its value: set {variable}"
+            return f"{flag} does not exist, because `ps` would show its value: set {variable}"
         known = [flag_of(each) for each in self._fields if each not in self._secrets]
         close = difflib.get_close_matches(flag, known, n=1)
         hint = f"did you mean {close[0]}?" if close else "--help lists all flags"

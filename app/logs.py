@@ -1,4 +1,4 @@
-"""Structured logs: structlog's own and the standard library's (uvicorn), in one form on stderr."""
+"""Structured logs on stderr, in one form for structlog and the standard library (uvicorn)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 
 def configure_logs(level: str, form: str) -> None:
-    """Send everything to stderr.
+    """Send all logs to stderr.
 
     Args:
         level: debug, info, warning or error.
@@ -51,5 +51,5 @@ def configure_logs(level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # It warns of each damaged form: strangers would fill the log.
+    # It warns about each damaged form, so clients could fill the log.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)

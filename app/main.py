@@ -1,4 +1,4 @@
-"""The composition root: puts the parts together and hands each what it needs."""
+"""The composition root: builds the parts and hands each its dependencies."""
 
 from __future__ import annotations
 
@@ -66,26 +66,26 @@ LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
 # On one core: a p99 that is 1.1 to 2.3 times shorter (ADR 12).
 BLOCK_S = 0.005
-MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes, beside them
-GC_THRESHOLD = 10_000  # allocations between two looks at the youngest objects; default 700
-DEVICE_LOST_GRACE_S = 1.0  # for the errors to reach their callers
+MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes in addition
+GC_THRESHOLD = 10_000  # allocations between two collections of the youngest objects; default 700
+DEVICE_LOST_GRACE_S = 1.0  # time for the errors to reach their callers
 
 
 def create_app(
     settings: Settings, make_backend: BackendFactory | None = None, worker: Worker | None = None
 ) -> FastAPI:
-    """Put the application together; nothing is loaded before its lifespan starts.
+    """Build the application; nothing is loaded before its lifespan starts.
 
     Args:
-        settings: everything that can be set.
-        make_backend: another way to make backends than torch's, for tests.
-        worker: which of several processes this is; None: the only one.
+        settings: all settings.
+        make_backend: makes backends in place of torch's, for tests.
+        worker: this process among several; None: the only one.
 
     Raises:
-        ValueError: if the settings name devices that are not there, or keys that are none.
+        ValueError: if the settings name missing devices or malformed keys.
     """
     processes = worker.of if worker else 1
-    # Settings first: to measure takes seconds.
+    # Settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
     there = map(str, find_devices(settings.devices, 1))
@@ -105,7 +105,7 @@ def create_app(
         partial(measured_layout, repository, trial, packages) if make_backend is None else None,
     )
     devices = placement.devices
-    first = worker.index * len(devices) if worker else 0  # no two replicas of a server share a name
+    first = worker.index * len(devices) if worker else 0  # replica names are unique in a server
     replicas = [
         Replica(f"{device}#{first + n}", device, placement.begin(n))
         for n, device in enumerate(devices)
@@ -173,7 +173,7 @@ def create_app(
         version=_version("torchlane"),
         description="Predictions by exported PyTorch models.",
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's pages take their scripts from the internet
+        docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -188,10 +188,10 @@ def create_app(
 
 
 def _trusted_keys(path: Path | None) -> Verifier | None:
-    """Whose signatures count; None: nobody asks for any."""
+    """The verifier of signatures; None: none are required."""
     if path is None:
         return None
-    # Not at the top: what it imports takes 8 MB, which a server without keys can do without.
+    # Not at the top: its imports take 8 MB, which a server without keys does not need.
     from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
 
     try:
@@ -203,7 +203,7 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
 
 
 def _surround(app: FastAPI, service: Service) -> None:
-    """Add what is around every request that does not come by the fast path; the outermost last."""
+    """Add the middleware for every request off the fast path; the outermost last."""
     app.add_middleware(
         RequestMiddleware, service=service, stopping=lambda: service.lifecycle.stopping
     )
@@ -218,10 +218,10 @@ def _surround(app: FastAPI, service: Service) -> None:
 
 
 def _guard(settings: Settings, metrics: Metrics) -> Guard:
-    """Whom to let in.
+    """Build the guard from the settings.
 
     Raises:
-        ValueError: if keys or limits are not how some are written.
+        ValueError: if keys or limits are malformed.
     """
     clock = time.monotonic
     keyring = Keyring(settings.api_keys, settings.api_keys_file, clock)
@@ -232,7 +232,7 @@ def _guard(settings: Settings, metrics: Metrics) -> Guard:
 
 
 def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) -> None:
-    """What the metrics ask at each scrape, and what runs."""
+    """Register what metrics read at each scrape, and what runs."""
     for replica in replicas:
         metrics.replica(replica.name, str(replica.device), partial(_is_ready, replica))
     for device in {replica.device for replica in replicas}:
@@ -250,7 +250,7 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
 
 
 def is_compiled() -> bool:
-    """Whether the request path runs as machine code, see deploy/compile.py."""
+    """Whether the request path is compiled by mypyc, see deploy/compile.py."""
     return Path(engine.__file__).suffix != ".py"
 
 
@@ -259,7 +259,7 @@ def _is_ready(replica: Replica) -> bool:
 
 
 def of_models(settings: Settings) -> ModelSettings:
-    """What holds for models of which the models file says nothing else."""
+    """The settings of models that the models file does not mention."""
     return ModelSettings(
         max_batch_size=settings.max_batch_size,
         batch_wait_s=settings.batch_wait_ms / 1000,
@@ -295,12 +295,12 @@ def _torch_backends(
 
 
 def _end_process(metrics: Metrics, fault: DeviceLost) -> None:
-    """A sticky CUDA error poisons the process: end it; its supervisor starts another one."""
+    """End the process, which a sticky CUDA error has poisoned; a supervisor restarts it."""
     LOG.critical("device_lost", fault=str(fault), exit_code=DEVICE_LOST_EXIT_CODE)
 
     def end() -> None:
         try:
-            metrics.close()  # else what ended it would not be in the counts of its worker
+            metrics.close()  # else its worker's counts would lack this error
         finally:
             os._exit(DEVICE_LOST_EXIT_CODE)
 
@@ -308,10 +308,10 @@ def _end_process(metrics: Metrics, fault: DeviceLost) -> None:
 
 
 def _calm_gc() -> None:
-    """Keep the garbage collector from walking modules and models again and again under load.
+    """Keep the garbage collector from scanning modules and models over and over under load.
 
-    What is loaded by now stays, so it is taken out of the collector's sight; requests make garbage
-    that reference counts free at once, so it looks for cycles less often than by default.
+    What is loaded by now stays, so it is frozen out of the collector's view. Garbage of requests is
+    freed at once by reference counting, so cycles are collected less often than by default.
     """
     gc.collect()
     gc.freeze()
@@ -319,12 +319,12 @@ def _calm_gc() -> None:
 
 
 def _give_memory_back() -> None:
-    """A model has left: to the system with what the allocator keeps of it, where it can do that."""
-    gc.unfreeze()  # what was loaded at the start may be part of a circle
+    """Return the memory of a retired model to the system, where the allocator can."""
+    gc.unfreeze()  # objects loaded at the start may be part of a cycle
     gc.collect()
     gc.freeze()
     if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # of glibc; others have no such function
+        with contextlib.suppress(AttributeError):  # glibc only
             ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -20,22 +20,22 @@ from app.serving.version_policy import VersionPolicy
 from models.plan import Precision
 
 PREFIX = "TORCHLANE_"
-LOAD_TESTS = "TORCHLANE_LOAD_"  # what they read may stand in the same environment
+LOAD_TESTS = "TORCHLANE_LOAD_"  # their variables may be in the same environment
 MIB = 1024 * 1024
-# What the server does where these are unset: nothing that an empty variable should lead to, such as
-# one whose secret is missing.
+# What the server does where these are unset. An empty variable, such as one whose secret is
+# missing, must not lead there.
 OPEN_WHERE_UNSET = {
-    "TRUSTED_KEYS": "load artifacts that nobody signed",
-    "API_KEYS": "ask for no keys of the environment",
-    "API_KEYS_FILE": "ask for no keys of a file",
-    "RATE_LIMIT": "let every key call as often as it likes",
-    "OPEN_METRICS": "let everybody read /metrics",
-    "TRUSTED_HOSTS": "take any Host header",
+    "TRUSTED_KEYS": "load unsigned artifacts",
+    "API_KEYS": "use no keys from the environment",
+    "API_KEYS_FILE": "use no keys from a file",
+    "RATE_LIMIT": "set no rate limit",
+    "OPEN_METRICS": "let anyone read /metrics",
+    "TRUSTED_HOSTS": "accept any Host header",
 }
-# What pydantic's own words leave open, by the type of its error.
+# Hints that pydantic's messages lack, by the type of its error.
 RIGHT = {
-    "byte_size": "; right are 1048576, 16MiB and 1GB",
-    "bool_parsing": "; right are true and false",
+    "byte_size": "; use 1048576, 16MiB or 1GB",
+    "bool_parsing": "; use true or false",
 }
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 DEVICE = re.compile(r"cpu(\*[1-9][0-9]?)?|cuda:[0-9]+")
@@ -80,35 +80,35 @@ def _devices_hint(given: str) -> str:
     if given.lower() in ("gpu", "gpus", "cuda", "nvidia"):
         return "a GPU has a number, as in cuda:0 or cuda:0,cuda:1; auto takes all GPUs"
     if given == "auto":
-        return "auto stands alone"
-    return "right are auto, cpu, cpu*2 (two replicas) and cuda:0, with commas between several"
+        return "auto cannot be combined"
+    return "use auto, cpu, cpu*2 (two replicas) or cuda:0, with commas between several"
 
 
 def _hosts(value: str) -> str:
     for each in listed(value):
         if each != "*" and not HOST.fullmatch(each):
-            raise ValueError(f"{each!r} is no host; right are example.com, *.example.com and *")
+            raise ValueError(f"{each!r} is not a host; use example.com, *.example.com or *")
     return value
 
 
 def _origins(value: str | None) -> str | None:
     for each in listed(value or ""):
         if each != "*" and not ORIGIN.fullmatch(each):
-            raise ValueError(f"{each!r} is no origin; right are https://example.com:8443 and *")
+            raise ValueError(f"{each!r} is not an origin; use https://example.com:8443 or *")
     return value or None
 
 
 def listed(value: str) -> list[str]:
-    """The parts of a value with commas between them."""
+    """The parts of a comma-separated value."""
     return [each for each in map(str.strip, value.split(",")) if each]
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message names the variable and says what would be right."""
+    """A wrong setting; the message names the variable and says what would be right."""
 
 
 class Settings(BaseSettings):
-    """Everything that can be set; units stand in the names."""
+    """All settings; their names carry the units."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -122,77 +122,77 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for all."""
     port: int = Field(8000, ge=0, le=65535)
-    """The port to listen on; 0 takes a free one and logs it."""
+    """The port to listen on; 0 chooses a free one and logs it."""
     workers: int = Field(1, ge=1, le=256)
     """Processes behind the port; each has its own cache, queue, flights, limits and models."""
     model_dir: Path = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
-    """Which versions to serve: `latest`, `latest:2`, `all`, `3,5`; by model `digits=3;latest`."""
+    """Versions to serve: `latest`, `latest:2`, `all`, `3,5`; for one model `digits=3;latest`."""
     reload_s: float = Field(5, ge=0, le=86_400, allow_inf_nan=False)
-    """Seconds between two looks for new versions; 0: only when POST /admin/reload asks."""
+    """Seconds between two checks for new versions; 0: only on POST /admin/reload."""
     trusted_keys: Path | None = None
-    """Public keys, a PEM file or a folder of such files: only what one of them signed is loaded."""
+    """Public keys, a PEM file or a folder of them: only artifacts signed by one are loaded."""
     default_model: Annotated[str | None, AfterValidator(_model_name)] = None
-    """The model that /predict means; unset: the only model that there is."""
+    """The model that /predict uses; unset: the only model in the repository."""
     required_models: Annotated[str | None, AfterValidator(_model_names)] = None
-    """Models without which it is not ready: `digits,pairwise`; `*`: all that are there at first."""
+    """Models needed for readiness: `digits,pairwise`; `*`: all that are there at the start."""
     models_file: Path | None = None
-    """Settings of single models, a TOML file that is read again when it changes."""
+    """A TOML file with settings of single models; it is read again when it changes."""
     devices: Annotated[str, AfterValidator(_devices)] = "auto"
     """`auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*2`, `cuda:0,cuda:1`."""
     replicas_per_device: int | None = Field(None, ge=1, le=64)
-    """Replicas on each device; unset: one, or with `auto` on a CPU what is measured."""
+    """Replicas on each device; unset: one, or with `auto` on a CPU as measured."""
     cpu_threads: int | None = Field(None, ge=1, le=1024)
-    """Intra-op threads of each replica on the CPU; unset: their share of the cores, or measured."""
+    """Intra-op threads of each CPU replica; unset: its share of the cores, or as measured."""
     variant: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """The only variant to serve, such as `script`; unset: the artifact's plan."""
     plan_precision: Precision | None = None
-    """The precision to compute in, at every batch size; unset: the artifact's own choice."""
+    """The precision to compute in, at every batch size; unset: the artifact's choice."""
     max_batch_size: int = Field(64, ge=1, le=4096)
-    """Items in one batch at most."""
+    """Maximum number of items in a batch."""
     batch_wait_ms: float = Field(0, ge=0, le=10_000, allow_inf_nan=False)
-    """Milliseconds that the oldest item waits for others although a replica is idle."""
+    """Milliseconds that the oldest item waits for more items although a replica is idle."""
     queue_limit_items: int = Field(1024, ge=1)
-    """Items of one model that may wait; more are refused at once."""
+    """Maximum number of queued items of one model; more are rejected at once."""
     queue_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
-    """Bytes of the arrays of one model's items that wait; more are refused at once."""
+    """Maximum bytes of one model's queued items; more are rejected at once."""
     request_timeout_ms: float = Field(30_000, gt=0, allow_inf_nan=False)
-    """Milliseconds of a request without X-Torchlane-Timeout-Ms; also the most that it may say."""
+    """Default time of a request in milliseconds; X-Torchlane-Timeout-Ms can only shorten it."""
     hang_s: float = Field(15, gt=0, allow_inf_nan=False)
-    """Seconds after which a forward hangs: its replica goes on without it."""
+    """Seconds after which a forward counts as hung: its replica goes on without it."""
     max_body_bytes: ByteSize = Field(ByteSize(16 * MIB), gt=0)
-    """Bytes of one request body at most; `16MiB` and the like are read as well."""
+    """Maximum bytes of one request body; `16MiB` and the like are accepted too."""
     bodies_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
-    """Bytes of all bodies together that are still on their way; more are refused at once."""
+    """Maximum bytes of all request bodies that are still arriving; more are rejected at once."""
     max_items: int = Field(1024, ge=1)
-    """Items of one request at most."""
+    """Maximum number of items in a request."""
     max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
-    """Bytes of the arrays in one answer at most; as JSON they are several times as long."""
+    """Maximum bytes of the arrays in one answer; as JSON they are several times as long."""
     cache_bytes: ByteSize = Field(ByteSize(256 * MIB), ge=0)
-    """Real bytes of the prediction cache; 0 turns it off."""
+    """Maximum bytes of the prediction cache, with its overhead; 0 turns it off."""
     cache_ttl_s: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """Seconds that a prediction is kept at most; unset: for ever."""
+    """Maximum seconds that a prediction is cached; unset: no limit."""
     drain_s: float = Field(30, gt=0, allow_inf_nan=False)
-    """Seconds that a graceful stop may take."""
+    """Maximum seconds of a graceful stop."""
     api_keys: Annotated[str | None, AfterValidator(_name_or_none)] = Field(None, repr=False)
-    """API keys, one entry each, separated by semicolons: hashes, never the keys themselves."""
+    """API keys, separated by semicolons: hashes, never the keys themselves."""
     api_keys_file: Path | None = None
-    """A file with a line for each API key; it is read again when it changes."""
+    """A file with one API key a line; it is read again when it changes."""
     rate_limit: Annotated[str | None, AfterValidator(_name_or_none)] = None
-    """Items by time for each key without a limit of its own, such as `100/second`."""
+    """Items per time for each key without its own limit, such as `100/second`."""
     open_metrics: bool = True
     """Whether GET /metrics needs no key; `false`: one with the scope `metrics`."""
     trusted_hosts: Annotated[str, AfterValidator(_hosts)] = "*"
-    """What the Host header may say: `example.com,*.example.org`; `*`: anything."""
+    """Accepted Host headers: `example.com,*.example.org`; `*`: any."""
     cors_origins: Annotated[str | None, AfterValidator(_origins)] = None
     """Origins whose scripts may call from a browser: `https://example.com`; `*`: any."""
     head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)
-    """Seconds for the head of a request, from the connection's start or its first byte."""
+    """Seconds for the head of a request, from the connection's start or the head's first byte."""
     show_model_errors: bool = False
-    """Whether answers hold what a model says of an item that it fails on: it may name paths."""
+    """Whether answers include the model's own error text, which may name paths."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe messages that are written."""
+    """The lowest severity that is logged."""
     log_format: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines: one object a line."""
 
@@ -210,11 +210,11 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
     """Read the settings.
 
     Args:
-        environment: to look for misspelt names in; the values come from the process's own.
-        chosen: values that win over it, from the command line.
+        environment: searched for misspelt names; the values come from the process itself.
+        chosen: values from the command line, which override it.
 
     Raises:
-        SettingsError: at a wrong value, an unknown TORCHLANE_ name, or an empty one that guards.
+        SettingsError: at a wrong value, an unknown TORCHLANE_ name or an empty protective one.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name, value in (*environment.items(), *dotenv_values(".env").items()):
@@ -233,7 +233,7 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
         lines = []
         for each in error.errors(include_url=False):
             problem = each["msg"].removeprefix("Value error, ") + RIGHT.get(each["type"], "")
-            if not each["loc"]:  # several settings that do not go together; it names them
+            if not each["loc"]:  # several settings that conflict; the message names them
                 lines.append(problem)
                 continue
             name = str(each["loc"][0]).lower().removeprefix(PREFIX.lower())

@@ -1,4 +1,4 @@
-"""Value objects that travel between the layers."""
+"""Value objects that the layers pass to each other."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Item:
     """One input: input name -> C-contiguous array without the batch axis, in manifest order.
 
     Args:
-        arrays: never written to from here on.
-        signature: of the arrays, from who knows it already; None: read off them.
+        arrays: never modified from here on.
+        signature: of the arrays, if it is known; None: computed from them.
     """
 
     __slots__ = ("arrays", "signature")
@@ -42,11 +42,11 @@ class Item:
 
 
 def signature_of(arrays: Arrays) -> Signature:
-    """What must be equal for two items to share a batch."""
+    """The signature of an item: items can share a batch if theirs are equal."""
     return tuple((name, a.dtype.str, a.shape) for name, a in arrays.items())
 
 
-# What became of one item: output name -> read-only array without the batch axis, or its failure.
+# Result of one item: output name -> read-only array without the batch axis, or its failure.
 Outcome: TypeAlias = Arrays | ItemFailed
 
 
@@ -54,8 +54,8 @@ class ModelId(NamedTuple):
     """One version of one model; a tuple, because every request is looked up by it.
 
     Attributes:
-        revision: how often it was installed anew, with other settings. Engine and replicas tell
-            these apart; outside of them a version is one.
+        revision: how often it was installed again with other settings. Engine and replicas tell
+            revisions apart; outside of them a version is one.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ModelId(NamedTuple):
 
     @property
     def plain(self) -> ModelId:
-        """The version, whatever its revision."""
+        """The version without its revision."""
         return ModelId(self.name, self.version)
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ServedStep:
-    """Batches of up to so many items (None: of any size) run in this form."""
+    """The form that runs batches of up to `up_to` items (None: of any size)."""
 
     up_to: int | None
     form: str
@@ -96,12 +96,12 @@ class Serving:
 
     Attributes:
         steps: ascending by `up_to`.
-        measured_on: the processor; None where there was nothing to choose.
-        measured_by: `export`, or `server` where the artifact's plan does not hold here.
+        measured_on: the processor; None where there was no choice.
+        measured_by: `export`, or `server` where the artifact's plan does not apply here.
         median_us: form -> batch size -> microseconds of one forward, as far as the server measured.
-        launches: its device works by itself: see `LaunchingBackend`.
-        prefetches: it is better given its next batch before it asks for one: it launches, or would
-            have to wait for the event loop between the two.
+        launches: its device works asynchronously: see `LaunchingBackend`.
+        prefetches: it gains from getting its next batch early: it launches, or would have to wait
+            for the event loop between the two.
     """
 
     steps: tuple[ServedStep, ...]
@@ -115,7 +115,7 @@ class Serving:
 class DeviceTimes(NamedTuple):
     """What a device took for one batch, in seconds by its own clock.
 
-    Copies may be hidden by the compute of other batches. Zeros: it has no clock.
+    Copies may overlap the compute of other batches. Zeros: the device has no clock.
     """
 
     copy_in_s: float = 0.0
@@ -135,7 +135,7 @@ class CacheCounts(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One outcome per item, in the order of the request; seconds are those of the slowest item."""
+    """One outcome for each item, in request order; seconds are those of the slowest item."""
 
     outcomes: Sequence[Outcome]
     cache: CacheCounts = CacheCounts()

@@ -1,1 +1,1 @@
-"""Who may call, and how often: API keys and rate limits."""
+"""Access control: API keys, scopes and rate limits."""

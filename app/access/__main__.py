@@ -1,4 +1,4 @@
-"""`python -m app.access NAME`: makes an API key, shows it once, prints the line that lets it in."""
+"""`python -m app.access NAME`: creates an API key, shows it once and prints its line."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ USAGE_EXIT_CODE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make a key; returns the exit code."""
+    """Create a key; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m app.access",
-        description="Make an API key. Its line goes to the standard output, to be added to the "
-        "file that TORCHLANE_API_KEYS_FILE names; the key itself, which is kept nowhere, to the "
-        "standard error.",
-        epilog="To change a key, add a second one of the same name, hand it out, and remove the "
+        description="Create an API key. Its line goes to standard output; append it to the file "
+        "that TORCHLANE_API_KEYS_FILE names. The key itself goes to standard error and is stored "
+        "nowhere.",
+        epilog="To rotate a key, add a second one with the same name, hand it out, and remove the "
         "line of the first. See docs/security.md.",
     )
-    parser.add_argument("name", metavar="NAME", help="of whoever will have it, as metrics show it")
+    parser.add_argument("name", metavar="NAME", help="the key's owner, as shown in metrics")
     parser.add_argument(
         "--scope",
         action="append",
         choices=SCOPES,
-        help=f"what it allows (default: {PREDICT}); may be given several times",
+        help=f"what the key allows (default: {PREDICT}); can be repeated",
     )
-    parser.add_argument("--limit", default="", help="its own rate limit, such as 100/second")
+    parser.add_argument("--limit", default="", help="the key's own rate limit, such as 100/second")
     options = parser.parse_args(arguments)
     try:
         secret, line = make_key(options.name, options.scope or [PREDICT], options.limit)
     except EntryError as error:
         sys.stderr.write(f"app.access: {str(error).removeprefix('line 1: ')}\n")
         return USAGE_EXIT_CODE
-    sys.stderr.write(f"The key, shown only now:\n{secret}\n")
+    sys.stderr.write(f"The key, shown only once:\n{secret}\n")
     sys.stderr.flush()
     sys.stdout.write(f"{line}\n")
     return 0

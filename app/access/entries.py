@@ -1,8 +1,8 @@
-"""An API key: how it is made, how its line is written, what it allows.
+"""API keys: how they are made, how their lines are written, what they allow.
 
     NAME  SCOPE[,SCOPE ...]  sha256:HEX  [LIMIT]
 
-The key itself is never written down: 256 random bits need no slow hash, one SHA-256 keeps them.
+The key itself is never stored. It has 256 random bits, so one SHA-256 suffices without a slow hash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from limits import RateLimitItem, parse_many
 
 PREDICT, ADMIN, METRICS = "predict", "admin", "metrics"
 SCOPES = (PREDICT, ADMIN, METRICS)
-KEY_PREFIX = "tl_"  # what scanners of code for forgotten keys look for
+KEY_PREFIX = "tl_"  # lets secret scanners recognize a leaked key
 KEY_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HASH = re.compile(r"sha256:([0-9a-f]{64})")
@@ -25,18 +25,18 @@ MOST_KEYS = 10_000
 
 
 class EntryError(ValueError):
-    """A line is wrong; the message says which and why, but repeats nothing: it may be a key."""
+    """A wrong line; the message says which and why but never quotes it, since it may be a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key.
+    """What is known about a key.
 
     Attributes:
-        name: of whoever has it; several keys may share one while it is changed.
-        scopes: what it allows; none implies another.
+        name: its owner; several keys share one during a rotation.
+        scopes: what it allows; no scope implies another.
         digest: SHA-256 of the key.
-        limits: all hold; None: the default.
+        limits: all apply; None: the default limits.
     """
 
     name: str
@@ -46,17 +46,17 @@ class ApiKey:
 
 
 def digest_of(secret: bytes) -> bytes:
-    """What is kept of a key."""
+    """The digest that is stored for a key."""
     return hashlib.sha256(secret).digest()
 
 
 def make_key(name: str, scopes: Iterable[str], limits: str = "") -> tuple[str, str]:
-    """A new key, and its line.
+    """Create a key and its line.
 
     Raises:
-        EntryError: if the line would not be read.
+        EntryError: if the line would not parse.
     """
-    _check_name(name)  # a blank in it would make a scope of its rest
+    _check_name(name)  # a blank would turn the rest into a scope
     secret = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     digest = digest_of(secret.encode()).hex()
     line = " ".join((name, ",".join(scopes), f"sha256:{digest}", limits)).rstrip()
@@ -65,14 +65,14 @@ def make_key(name: str, scopes: Iterable[str], limits: str = "") -> tuple[str, s
 
 
 def parse_entries(lines: Iterable[str], place: str = "line") -> tuple[ApiKey, ...]:
-    """The keys of some lines; empty ones and what follows a # are left out.
+    """The keys in the given lines; empty lines and comments after a # are skipped.
 
     Args:
-        lines: as they were written.
-        place: what a line is called in errors, before its number.
+        lines: the text.
+        place: what errors call a line, before its number.
 
     Raises:
-        EntryError: at the first line that is wrong.
+        EntryError: at the first wrong line.
     """
     keys: dict[bytes, ApiKey] = {}
     for number, line in enumerate(lines, 1):
@@ -82,9 +82,9 @@ def parse_entries(lines: Iterable[str], place: str = "line") -> tuple[ApiKey, ..
         try:
             key = _parse(text)
             if key.digest in keys:
-                raise EntryError("this key stands above already")
+                raise EntryError("duplicate key")
             if len(keys) >= MOST_KEYS:
-                raise EntryError(f"at most {MOST_KEYS} keys are taken")
+                raise EntryError(f"too many keys: at most {MOST_KEYS} are allowed")
         except ValueError as error:
             raise EntryError(f"{place} {number}: {error}") from None
         keys[key.digest] = key
@@ -95,20 +95,22 @@ def parse_limits(text: str) -> tuple[RateLimitItem, ...]:
     """Rate limits such as `100/second` or `10 per 5 second, 1000/hour`.
 
     Raises:
-        EntryError: if that is not how one is written.
+        EntryError: if the text is malformed.
     """
     try:
         limits = tuple(parse_many(text))
     except ValueError:
         limits = ()
     if not limits or any(limit.amount < 1 for limit in limits):
-        raise EntryError("a limit is a number of items by time, such as 100/second or 5000/hour")
+        raise EntryError(
+            "a rate limit is a number of items per time, such as 100/second or 5000/hour"
+        )
     return limits
 
 
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise EntryError("a name has letters, digits, dots, dashes, underscores, at most 64")
+        raise EntryError("a name has at most 64 letters, digits, dots, dashes and underscores")
 
 
 def _parse(text: str) -> ApiKey:
@@ -117,10 +119,10 @@ def _parse(text: str) -> ApiKey:
     wanted = frozenset(scopes.split(","))
     if not wanted <= set(SCOPES):
         raise EntryError(
-            f"after the name stand scopes, of {', '.join(SCOPES)}, with commas between"
+            f"the name must be followed by scopes ({', '.join(SCOPES)}), separated by commas"
         )
     found = HASH.fullmatch(digest)
     if found is None:
-        hint = "`python -m app.access NAME` makes a key and its line"
-        raise EntryError(f"after the scopes stands sha256: and 64 hexadecimal digits; {hint}")
+        hint = "`python -m app.access NAME` creates a key and its line"
+        raise EntryError(f"the scopes must be followed by sha256: and 64 hex digits; {hint}")
     return ApiKey(name, wanted, bytes.fromhex(found[1]), parse_limits(limits) if limits else None)

@@ -1,6 +1,6 @@
-"""Lets callers in: who they are by their key, what it allows, how much they have asked for.
+"""Access checks: identifies callers by their keys, checks scopes, enforces rate limits.
 
-Without any key configured predictions are open and everything else that needs a scope is off.
+If no key is configured, predictions are open and everything else that needs a scope is off.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from app.metrics import Metrics
 from app.metrics.bound import KeyMetrics
 
 BEARER = b"bearer "
-ANYBODY = ""  # names of keys are never empty
+ANONYMOUS = ""  # names of keys are never empty
 
 
 class Caller:
-    """Somebody who was let in.
+    """A caller that was let in.
 
     Args:
-        name: of the key; empty where none is asked for.
-        limits: what may be asked for by time.
-        rates: where that is counted.
+        name: of the key; empty where no key is required.
+        limits: its rate limits.
+        rates: counts its items.
         metrics: of the key; None: not counted.
     """
 
@@ -45,21 +45,21 @@ class Caller:
         self._metrics = metrics
 
     def arrives(self) -> None:
-        """The head of a prediction has come: it counts as an item.
+        """Count the head of a prediction request as one item.
 
         Raises:
-            RateLimited: if not one more item is allowed now.
+            RateLimited: if one more item is over the limit now.
         """
         self._spend(1, 1)
         if self._metrics is not None:
             self._metrics.admitted.inc()
 
     def asks_for(self, items: int) -> None:
-        """What has arrived holds so many items, one of which was counted.
+        """Count the items of a request, one of which `arrives` has counted.
 
         Raises:
-            RateLimited: if they are not allowed now; the one stays counted.
-            PayloadTooLarge: if so many never are allowed at once.
+            RateLimited: if they are over the limit now; the one stays counted.
+            PayloadTooLarge: if a limit never allows that many at once.
         """
         if items > 1:
             self._spend(items - 1, items)
@@ -67,7 +67,7 @@ class Caller:
             self._metrics.items.inc(items)
 
     def may_call(self, model: str, allowed: frozenset[str]) -> None:
-        """Go on if the key is among those that may call a model.
+        """Check that the key is among those that may call a model.
 
         Raises:
             Forbidden: if it is not.
@@ -77,8 +77,8 @@ class Caller:
         if self._metrics is not None:
             self._metrics.forbidden.inc()
         raise Forbidden(
-            f"the API key {self.name!r} may not call the model {model!r}; whoever runs this server "
-            "can add it to the model's allowed_keys"
+            f"the API key {self.name!r} may not call the model {model!r}; the operator of this "
+            "server can add it to the model's allowed_keys"
         )
 
     def _spend(self, items: int, total: int) -> None:
@@ -93,17 +93,17 @@ class Caller:
 
 
 class Guard:
-    """Decides who is let in.
+    """Decides which callers are let in.
 
     Args:
         keyring: the keys.
-        default_limits: as they are written, for keys without their own and where none is asked
-            for; None: no limit.
+        default_limits: text of the limits for keys without their own, and where no key is
+            required; None: no limit.
         metrics: where to count.
-        clock: seconds, ever growing.
+        clock: monotonic, in seconds.
 
     Raises:
-        EntryError: if the limits are not how some are written.
+        EntryError: if the limits are malformed.
     """
 
     def __init__(
@@ -117,35 +117,35 @@ class Guard:
         self._limits = parse_limits(default_limits) if default_limits else ()
         self._metrics = metrics
         self._rates = Rates(clock)
-        self._anybody = Caller(ANYBODY, self._limits, self._rates, None)
+        self._anonymous = Caller(ANONYMOUS, self._limits, self._rates, None)
         self.asks_for_keys = keyring.configured
-        self.looks = keyring.configured or bool(self._limits)
+        self.enabled = keyring.configured or bool(self._limits)
 
     def admit(self, headers: Iterable[tuple[bytes, bytes]], scope: str) -> Caller:
-        """Whoever sent these headers, if their key has the scope.
+        """The caller that sent these headers, if its key has the scope.
 
         Args:
-            headers: names in lower case, and values.
-            scope: that is needed.
+            headers: lower-case names, and values.
+            scope: the required one.
 
         Raises:
-            Unauthorized: without a key that is known.
-            Forbidden: with one that lacks the scope; also where none is configured and the scope
-                is another than `predict`.
+            Unauthorized: no key, or an unknown one.
+            Forbidden: the key lacks the scope; or no key is configured and the scope is not
+                `predict`.
         """
         if not self.asks_for_keys:
             if scope == PREDICT:
-                return self._anybody
+                return self._anonymous
             raise Forbidden(
-                f"calls that need the scope {scope!r} are off, because this server has no API "
-                "keys; TORCHLANE_API_KEYS_FILE names a file of them, docs/security.md says how"
+                f"calls that need the scope {scope!r} are disabled, because this server has no API "
+                "keys; TORCHLANE_API_KEYS_FILE names a file of keys, see docs/security.md"
             )
         key = self._known(headers)
         metrics = self._metrics.key(key.name)
         if scope not in key.scopes:
             metrics.forbidden.inc()
             raise Forbidden(
-                f"the API key {key.name!r} lacks the scope {scope!r}; whoever runs this server "
+                f"the API key {key.name!r} lacks the scope {scope!r}; the operator of this server "
                 "can add it to the key's line"
             )
         limits = self._limits if key.limits is None else key.limits
@@ -155,16 +155,16 @@ class Guard:
         secret = _presented(headers)
         if not secret:
             raise Unauthorized(
-                "an API key is needed: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+                "an API key is required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             )
         key = self._keyring.find(secret)
         if key is None:
-            raise Unauthorized("this API key is not known here, or not any more", wrong_key=True)
+            raise Unauthorized("unknown or revoked API key", wrong_key=True)
         return key
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The key that was sent; Authorization goes before X-API-Key, the first of each counts."""
+    """The key that was sent: Authorization before X-API-Key, the first of each."""
     other = b""
     for name, value in headers:
         if name == b"authorization" and value[: len(BEARER)].lower() == BEARER:

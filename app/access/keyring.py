@@ -1,4 +1,4 @@
-"""The API keys that are known, from the environment and from a file that may change at any time."""
+"""The known API keys, from the environment and from a file that may change at any time."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import structlog
 from app.access.entries import ApiKey, EntryError, digest_of, parse_entries
 
 LOG = structlog.get_logger(__name__)
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 MAX_FILE_BYTES = 4 << 20
 MAX_SECRET_BYTES = 512
-# Keys are found by the first bytes of their digests, and compared in constant time by all of them:
-# what a clock could tell about a guess is about its digest, from which no guess is made better.
+# Keys are found by the first bytes of their digests and then compared in full, in constant time.
+# Timing could reveal only digests, which do not help to guess a key.
 INDEX_BYTES = 8
 NO_DIGEST = bytes(32)
 
-# Of a file: changes whenever it was written to or another one took its place.
+# State of a file: differs after each write and each replacement.
 Stamp = tuple[int, int, int, int]
 
 
 class Keyring:
-    """Knows keys by their digests.
+    """Finds keys by their digests.
 
-    The file is looked at when a key is asked for, once a second at most. One that is wrong, empty
-    or gone leaves the keys as they are: whoever edits it does not lock out everybody.
+    The file is checked when a key is looked up, at most once a second. If it is wrong, empty or
+    gone, the keys stay as they are: an edit must not lock out every caller.
 
     Args:
-        entries: of the environment, separated by semicolons or lines; None: none.
-        file: with a line for each key; None: none.
-        clock: seconds, ever growing.
+        entries: from the environment, separated by semicolons or newlines; None: none.
+        file: with one key a line; None: none.
+        clock: monotonic, in seconds.
 
     Attributes:
-        configured: whether callers must show a key.
+        configured: whether callers must send a key.
 
     Raises:
-        EntryError: if what is there now is wrong.
+        EntryError: if the entries or the file are wrong now.
     """
 
     def __init__(self, entries: str | None, file: Path | None, clock: Callable[[], float]) -> None:
@@ -47,14 +47,14 @@ class Keyring:
         self._fixed = () if entries is None else _fixed(entries)
         self._file = file
         self._clock = clock
-        self._looked = clock()
+        self._checked_at = clock()
         self._stamp = _stamp(file) if file is not None else None
         self._keys = self._read(file)
 
     def find(self, secret: bytes) -> ApiKey | None:
-        """The key that this is, if it is one."""
-        if self._file is not None and self._clock() - self._looked >= LOOK_EVERY_S:
-            self._look_again(self._file)
+        """The key with this secret; None: unknown."""
+        if self._file is not None and self._clock() - self._checked_at >= CHECK_EVERY_S:
+            self._read_if_changed(self._file)
         if len(secret) > MAX_SECRET_BYTES:
             return None
         digest = digest_of(secret)
@@ -62,12 +62,12 @@ class Keyring:
         same = hmac.compare_digest(digest, key.digest if key is not None else NO_DIGEST)
         return key if same else None
 
-    def _look_again(self, file: Path) -> None:
-        self._looked = self._clock()
+    def _read_if_changed(self, file: Path) -> None:
+        self._checked_at = self._clock()
         stamp = _stamp(file)
         if stamp == self._stamp:
             return
-        self._stamp = stamp  # of a file that is wrong too: it is told of once
+        self._stamp = stamp  # also of a wrong file: it is reported once
         try:
             self._keys = self._read(file)
         except EntryError as error:
@@ -81,7 +81,7 @@ class Keyring:
             keys += _of_file(file)
         index = {key.digest[:INDEX_BYTES]: key for key in keys}
         if len(index) < len(keys):
-            raise EntryError(f"{file}: it holds a key that TORCHLANE_API_KEYS holds as well")
+            raise EntryError(f"{file}: contains a key that TORCHLANE_API_KEYS has as well")
         return index
 
 
@@ -90,7 +90,7 @@ def _fixed(entries: str) -> tuple[ApiKey, ...]:
         keys = parse_entries(entries.replace(";", "\n").splitlines(), "entry")
     except EntryError as error:
         raise EntryError(f"TORCHLANE_API_KEYS: {error}") from None
-    return _some(keys, "TORCHLANE_API_KEYS")
+    return _not_empty(keys, "TORCHLANE_API_KEYS")
 
 
 def _of_file(file: Path) -> tuple[ApiKey, ...]:
@@ -100,26 +100,26 @@ def _of_file(file: Path) -> tuple[ApiKey, ...]:
     except OSError as error:
         raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: {error.strerror}") from None
     if len(data) > MAX_FILE_BYTES:
-        raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: more than {MAX_FILE_BYTES} bytes")
+        raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: larger than {MAX_FILE_BYTES} bytes")
     try:
         keys = parse_entries(data.decode().splitlines())
     except UnicodeDecodeError:
-        raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: it is not UTF-8 text") from None
+        raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: not UTF-8 text") from None
     except EntryError as error:
         raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: {error}") from None
-    return _some(keys, f"TORCHLANE_API_KEYS_FILE={file}")
+    return _not_empty(keys, f"TORCHLANE_API_KEYS_FILE={file}")
 
 
-def _some(keys: Iterable[ApiKey], where: str) -> tuple[ApiKey, ...]:
+def _not_empty(keys: Iterable[ApiKey], where: str) -> tuple[ApiKey, ...]:
     found = tuple(keys)
     if not found:
-        raise EntryError(f"{where}: it holds no key; `python -m app.access NAME` makes one")
+        raise EntryError(f"{where}: no key found; `python -m app.access NAME` creates one")
     return found
 
 
 def _stamp(file: Path) -> Stamp | None:
     try:
-        found = os.stat(file)  # of what a link leads to: secrets are often changed by their link
+        found = os.stat(file)  # follows links: secrets are often rotated by replacing the link
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,6 +1,6 @@
-"""Where rate limits keep their counts: a storage of the library `limits` for one event loop.
+"""Storage for rate-limit counts: for the library `limits`, on one event loop.
 
-The library's own, in memory, starts a thread that throws away old counts whenever none runs, some
+The library's in-memory storage starts a thread to drop old counts whenever none is running, some
 fifty times a second under load, and takes a lock for each count. On one loop neither is needed.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from limits.storage.base import SlidingWindowCounterSupport, Storage
 
-MOST_COUNTS = 20_000  # those that were not used for the longest time are forgotten
+MOST_COUNTS = 20_000  # beyond this the least recently used are forgotten
 
 
 class WindowStorage(Storage, SlidingWindowCounterSupport):
-    """Counts by sliding windows: the last window's count fades out while this one's grows.
+    """Sliding-window counts: the last window's count fades out while the current one grows.
 
     Args:
-        clock: seconds, ever growing.
+        clock: monotonic, in seconds.
     """
 
     STORAGE_SCHEME = None
@@ -25,12 +25,12 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self._clock = clock
-        # The number of a window, what was counted in the one before, and in itself.
+        # Number of a window, count of the window before it, count of the window itself.
         self._counts: dict[str, tuple[int, int, int]] = {}
 
     @property
     def base_exceptions(self) -> type[Exception]:
-        """What the library may wrap."""
+        """The exceptions that the library may wrap."""
         return ValueError
 
     def acquire_sliding_window_entry(
@@ -48,7 +48,7 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
         return True
 
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """The last window's count and how long it still counts; the same of this one."""
+        """Count and remaining time of the last window, then of the current one."""
         number, past = divmod(self._clock(), expiry)
         before, now = self._at(key, int(number))
         return before, expiry - past, now, 2 * expiry - past
@@ -68,23 +68,23 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
         return forgotten
 
     def check(self) -> bool:
-        """Memory is always there."""
+        """Always available: the counts are in memory."""
         return True
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Not for this storage: windows that do not slide."""
+        """Unsupported: fixed windows."""
         raise NotImplementedError
 
     def get(self, key: str) -> int:
-        """Not for this storage: windows that do not slide."""
+        """Unsupported: fixed windows."""
         raise NotImplementedError
 
     def get_expiry(self, key: str) -> float:
-        """Not for this storage: windows that do not slide."""
+        """Unsupported: fixed windows."""
         raise NotImplementedError
 
     def _at(self, key: str, number: int) -> tuple[int, int]:
-        """What was counted in the window before this one, and in this one."""
+        """The counts of the window before this one and of this one."""
         counted, before, now = self._counts.get(key, (number, 0, 0))
         if counted == number:
             return before, now

@@ -1,1 +1,1 @@
-"""HTTP: parse, shape, map errors; knows FastAPI, knows no torch."""
+"""HTTP: parse, shape, map errors; uses FastAPI, never torch."""

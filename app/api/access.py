@@ -1,10 +1,10 @@
-"""Who may call what, for routes of FastAPI; predictions are guarded in `calls.py`, both ways.
+"""Scope checks for FastAPI routes; predictions are checked in `calls.py`, on both paths.
 
     @app.post("/admin/reload")
     async def reload(caller: Admin) -> ...:
 
-`Admin` lets nobody in while no API key is configured. Below /admin/ the middleware has asked before
-any body is read; a route that stands elsewhere is guarded by the dependency all the same.
+`Admin` rejects every caller while no API key is configured. For paths below /admin/ the middleware
+checks before any body is read; the dependency also guards routes elsewhere.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from app.access.entries import ADMIN, METRICS, PREDICT
 from app.access.guard import Caller, Guard
 
 ADMIN_PREFIX = "/admin"
-CALLER = "torchlane.caller"  # key in the ASGI scope: whom the middleware has let in as an admin
+CALLER = (
+    "torchlane.caller"  # key in the ASGI scope: the caller that the middleware let in as an admin
+)
 
-# They tell the OpenAPI document what to send; whether it is right the guard decides.
+# They tell the OpenAPI document what to send; the guard decides whether it is right.
 BEARER = HTTPBearer(scheme_name="bearer", auto_error=False, description="An API key")
 API_KEY = APIKeyHeader(
     name="X-API-Key", scheme_name="api_key", auto_error=False, description="The same API key"
 )
-SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"api_key": []}]  # one of them will do
+SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"api_key": []}]  # either one suffices
 SECURITY_SCHEMES = {
     each.scheme_name: each.model.model_dump(mode="json", by_alias=True, exclude_none=True)
     for each in (BEARER, API_KEY)
@@ -33,7 +35,7 @@ SECURITY_SCHEMES = {
 
 
 def is_admin_path(path: str) -> bool:
-    """Whether whoever asks for it must be an admin, whatever route there is."""
+    """Whether a path needs the admin scope, even if no route matches it."""
     return path == ADMIN_PREFIX or path.startswith(f"{ADMIN_PREFIX}/")
 
 

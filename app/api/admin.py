@@ -1,4 +1,4 @@
-"""Calls of those who run the server: look for versions now, load them, unload them."""
+"""Operator calls: look for new versions, load them, unload them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ CONFLICT = 409
 RESPONSES: dict[int | str, dict[str, Any]] = {
     CONFLICT: {
         "model": schemas.ChangesAnswer,
-        "description": "A version that was to be loaded failed; what was served before still is",
+        "description": "A version failed to load; what was served before still is",
     },
     **ERRORS[422],
     **ERRORS[503],
 }
 Name = Annotated[str, Path(description="a model of the repository")]
-# Text: whoever may not call is told so before anybody looks at what was called.
+# Text: a caller without the scope is rejected before its value is parsed.
 Version = Annotated[str, Path(description="a version of the model")]
 MAX_DIGITS = 9
 
 
 def add_admin(app: FastAPI, service: Service) -> None:
-    """Add the calls; `Admin` lets nobody in while no key for them is configured."""
+    """Add the calls; `Admin` rejects every caller while no key for them is configured."""
     router = APIRouter(prefix="/admin", tags=["admin"], responses=RESPONSES)
     lifecycle = service.lifecycle
 
     @router.post("/reload", operation_id="reload")
     async def reload(_: Admin, response: Response) -> schemas.ChangesAnswer:
-        """Look at the repository now; what could not be loaded before is tried again."""
+        """Check the repository now; versions that failed to load are tried again."""
         return _answer(await lifecycle.reload(), response)
 
     @router.post("/models/{name}/load", operation_id="load_model", responses=ERRORS[404])
     async def load_model(_: Admin, response: Response, name: Name) -> schemas.ChangesAnswer:
-        """Serve what the version policy says of a model, whatever was unloaded of it."""
+        """Serve the versions that the version policy selects, even those that were unloaded."""
         return _answer(await lifecycle.load(name), response)
 
     @router.post("/models/{name}/unload", operation_id="unload_model", responses=ERRORS[404])
@@ -57,7 +57,7 @@ def add_admin(app: FastAPI, service: Service) -> None:
     async def load_version(
         _: Admin, response: Response, name: Name, version: Version
     ) -> schemas.ChangesAnswer:
-        """Serve a version, beside what the version policy says."""
+        """Serve a version in addition to those that the version policy selects."""
         return _answer(await lifecycle.load(name, _number(version)), response)
 
     @router.post(
@@ -68,7 +68,7 @@ def add_admin(app: FastAPI, service: Service) -> None:
     async def unload_version(
         _: Admin, response: Response, name: Name, version: Version
     ) -> schemas.ChangesAnswer:
-        """Serve a version no more; the policy's next one takes its place first."""
+        """Stop serving a version; the policy's next one takes its place first."""
         return _answer(await lifecycle.unload(name, _number(version)), response)
 
     app.include_router(router)

@@ -1,25 +1,25 @@
-"""The memory of bodies that are still on their way: of all callers together."""
+"""Memory limit for request bodies that are still arriving, for all callers together."""
 
 from __future__ import annotations
 
 from app.errors import Overloaded
 
-AGAIN_S = 1.0  # a guess: nobody knows when the others will have sent the rest of theirs
-FREE_BYTES = 64 << 10  # of each body: whoever fills the memory keeps nobody out whose body is small
+AGAIN_S = 1.0  # a guess: nothing tells when the other bodies will be complete
+FREE_BYTES = 64 << 10  # of each body: small bodies always get in, even when the memory is full
 
 
 class BodyMemory:
-    """Bounds what the pieces that have come take. On the event loop.
+    """Bounds the memory of incomplete bodies; used on the event loop only.
 
-    Each body has a bound of its own, and a time: a thousand callers who send theirs slowly would
-    otherwise fill any memory. The first 64 KiB of each are not counted. A body that has come whole
-    is counted no more; its items are, where they wait.
+    Each body has its own size limit and timeout, but a thousand callers that send slowly would
+    still fill any memory. The first 64 KiB of each body are not counted. A complete body is no
+    longer counted; its items are, in the queue.
 
     Args:
-        limit: bytes that they may take together.
+        limit: bytes for all of them together.
 
     Attributes:
-        held: bytes that they take now.
+        held: bytes counted now.
     """
 
     def __init__(self, limit: int) -> None:
@@ -27,28 +27,28 @@ class BodyMemory:
         self.held = 0
 
     def hold(self, size: int, before: int) -> int:
-        """A body has grown, and is not whole yet.
+        """Count the bytes of a body that has grown and is not complete.
 
         Args:
-            size: bytes of it that have come.
-            before: what this has returned for it before; at first 0.
+            size: bytes received so far.
+            before: what this returned for the body last; 0 at first.
 
         Returns:
-            What to give back when it has come whole, or is not wanted any more.
+            What to give back once the body is complete or no longer wanted.
 
         Raises:
-            Overloaded: all bodies would take too much; nothing more was counted.
+            Overloaded: all bodies together would be over the limit; nothing more was counted.
         """
         counted = max(0, size - FREE_BYTES)
         if self.held - before + counted > self.limit:
             raise Overloaded(
-                f"bodies that are still on their way take {self.held} bytes, at most {self.limit} "
-                "are held; try again later, or send the body faster",
+                f"unfinished request bodies take {self.held} bytes, the limit is {self.limit}; "
+                "try again later, or send the body faster",
                 retry_after_s=AGAIN_S,
             )
         self.held += counted - before
         return counted
 
     def give_back(self, counted: int) -> None:
-        """What `hold` has returned for a body last."""
+        """Release what `hold` returned last for a body."""
         self.held -= counted

@@ -1,6 +1,6 @@
-"""One prediction call, from its head to its answer, whatever brings it: parse, submit, shape.
+"""One prediction call from its head to its answer, on any transport: parse, submit, shape.
 
-Nothing here waits: who calls reads the body and waits for the submission.
+Nothing here waits: the transport reads the body and waits for the submission.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from app.errors import InvalidInput, ModelNotFound, NotAcceptable
 from app.registry.loaded_models import LoadedModel
 from app.types import Answer, CacheCounts
 
-BODY_LATE = "the body did not arrive in time; allow more"
-BODY_CUT = "the caller went away while sending the body"
-MAX_DIGITS = 18  # of a number in a header or URL: more is larger than any limit
-MOST_PARAMETERS = 100  # of a query: parsing them holds up everybody else
+BODY_LATE = "the body did not arrive before the deadline; allow more time"
+BODY_CUT = "the client disconnected while sending the body"
+MAX_DIGITS = 18  # of a number in a header or URL: a longer one is over any limit
+MOST_PARAMETERS = 100  # of a query: parsing more would block the event loop
 
 
 class Call:
@@ -34,14 +34,14 @@ class Call:
 
     Args:
         service: engine, models and limits.
-        endpoint: what it asks for.
-        headers: names in lower case, and values.
+        endpoint: the requested one.
+        headers: lower-case names, and values.
 
     Attributes:
         deadline: on the engine's clock.
 
     Raises:
-        TorchlaneError: refused by its head: who sends it, what it asks for, or how large it is.
+        TorchlaneError: rejected by its head: the caller, the model, the size or a header.
     """
 
     __slots__ = (
@@ -69,10 +69,10 @@ class Call:
         self._arrived = self._decoded = time.perf_counter()
         self._service = service
         self._many = endpoint.many
-        if service.hosts.asks:
+        if service.hosts.enabled:
             service.hosts.check(headers)
         self._caller: Caller | None = None
-        if service.guard.looks:
+        if service.guard.enabled:
             self._caller = service.guard.admit(headers, PREDICT)
             self._caller.arrives()
         self._accept = self._content_type = content_length = b""
@@ -109,13 +109,13 @@ class Call:
         return model
 
     def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
-        """Decode the body and hand its items to the engine, which may put the id into the log.
+        """Decode the body and submit its items to the engine, which may log the request id.
 
         Raises:
-            TorchlaneError: refused; nothing was queued.
+            TorchlaneError: rejected; nothing was queued.
         """
         service = self._service
-        if self._changes != service.loaded.changes:  # while the body was on its way
+        if self._changes != service.loaded.changes:  # while the body arrived
             self._model = self._resolve()
         model = self._model
         if self._top_k is not None:
@@ -139,7 +139,7 @@ class Call:
                     self._submission = known
                     return known
                 self._remembered = None  # its predictions have left the cache
-        if content_type not in NOT_PARSED:  # to parse costs more than all else of a refusal
+        if content_type not in NOT_PARSED:  # parsing would be most of the cost of a rejection
             service.engine.foresee(model.id, self.deadline, self._lag_s)
         max_items = service.limits.max_items
         items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
@@ -154,10 +154,10 @@ class Call:
         """Status, headers and body, once the submission is settled.
 
         Raises:
-            TorchlaneError: there are no predictions, and why.
+            TorchlaneError: why there are no predictions.
         """
         if self._submission is None:
-            raise RuntimeError("bug: a call was answered that had not begun")
+            raise RuntimeError("bug: a call was answered before it began")
         answer = self._submission.result()
         answered = time.perf_counter()
         media_type = self._answer_media_type()
@@ -192,12 +192,12 @@ class Call:
         media_type = self._answer_media_type()
         if media_type != JSON:
             raise NotAcceptable(
-                f"with top_k the answer has scores and what they are of, which only {JSON} can "
-                f"carry; ask for {JSON}, or for {media_type} without top_k"
+                f"an answer with top_k has scores with their labels or indices, which only {JSON} "
+                f"can carry; ask for {JSON}, or for {media_type} without top_k"
             )
 
     def _asks_for(self, items: int) -> None:
-        """Count them once, in whichever way they become known."""
+        """Count the items once, whichever way their number becomes known."""
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.asks_for(items)
@@ -229,7 +229,7 @@ def _timeout_s(given: bytes | None, most_s: float) -> float:
 
 
 def read_top_k(query: bytes) -> int | None:
-    """How many scores a query asks for; None: it does not say. Other parameters are ignored.
+    """The number of scores that a query asks for; None: any. Other parameters are ignored.
 
     Raises:
         InvalidInput: if top_k is not one whole number of at least 1.

@@ -1,6 +1,6 @@
-"""The API reference at /docs: Swagger UI from files on this machine, so it works without internet.
+"""The API reference at /docs: Swagger UI from local files, so it works without internet.
 
-Every address in the page is relative to it: it works behind a proxy that removes a path prefix.
+Every address in the page is relative: it works behind a proxy that removes a path prefix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse
 PACKAGE = "fastapi_offline"  # ships the distribution files of Swagger UI
 HTML, CSS, SCRIPT = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
 SHIPPED = {"swagger-ui.css": CSS, "swagger-ui-bundle.js": SCRIPT}
-# Swagger UI's style sheet has its icons as data: addresses.
+# Swagger UI's style sheet embeds its icons as data: URLs.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -47,7 +47,7 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
-# "Try it out" calls the server that the page came from, whatever the prefix before /docs is.
+# "Try it out" calls the server that the page came from, whatever the prefix before /docs.
 START = """"use strict";
 const servers = [{ url: new URL(".", document.baseURI).href.replace(/[/]$/, "") }];
 const callThisServer = (update) => (description) => update({ ...description, servers });
@@ -109,14 +109,14 @@ async def _shipped(request: Request) -> Response:
 
 @cache
 def _read(name: str) -> File:
-    """Read when a browser asks for it first: most servers never show the page."""
+    """Read a file on its first request: most servers never show the page."""
     return File.of((files(PACKAGE) / "static" / name).read_bytes(), SHIPPED[name])
 
 
 def _answer(request: Request, file: File, headers: dict[str, str]) -> Response:
     headers |= {
         "ETag": file.etag,
-        "Cache-Control": "no-cache",  # kept, but asked for again: an upgrade shows at once
+        "Cache-Control": "no-cache",  # cached, but revalidated: an upgrade shows at once
         "X-Content-Type-Options": "nosniff",
     }
     known = request.headers.get("if-none-match", "").split(",")

@@ -1,4 +1,4 @@
-"""What a prediction's path asks for, read once for each path that clients use."""
+"""The endpoints of predictions, parsed once for each URL that clients use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ PATH = re.compile(
     rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
     rb"(?:\?top_k=(0{0,9}[1-9][0-9]{0,8}))?"
 )
-MOST_PATHS = 256  # that are remembered: they come from clients
+MOST_PATHS = 256  # remembered; bounded because clients choose them
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a path asks for.
+    """What the path of a prediction asks for.
 
     Attributes:
         route: the path as it is documented, for the metrics.
         many: whether bodies hold many items.
         name: of the model; None: the default one.
         version: of the model, as it was written; None: the one that is loaded.
-        top_k: how many of the highest scores; None: as the query says, if it says so.
-        query: what is still to be read of what stands behind the question mark.
+        top_k: how many of the highest scores; None: as the query says, if it does.
+        query: the part of the query string that is still to be parsed.
     """
 
     route: str
@@ -34,13 +34,13 @@ class Endpoint:
 
 
 class Endpoints:
-    """Which requests take the fast path."""
+    """Recognizes the requests that take the fast path."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Endpoint] = {}
 
     def at(self, url: bytes) -> Endpoint | None:
-        """What a prediction's path asks for; None: another path, or another query than top_k."""
+        """The endpoint of a prediction URL; None: another path, or a query beyond top_k."""
         endpoint = self._known.get(url)
         if endpoint is None and (match := PATH.fullmatch(url)):
             name, version, call, top_k = (each.decode("ascii") for each in match.groups(b""))

@@ -1,4 +1,4 @@
-"""Errors that are raised below the middleware of the ASGI application, as responses."""
+"""Handlers for errors raised below the middleware of the ASGI application."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.types import Scope
 from app import errors
 from app.api.errors import error_answer, error_body
 
-# What Starlette itself refuses, before any of our code runs.
+# Errors of Starlette itself, raised before any code of this application runs.
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 HTTP_HINTS = {
-    404: "no such path; GET /docs lists what there is",
-    405: "this path does not take this method; the Allow header lists what it takes",
+    404: "unknown path; GET /docs lists all paths",
+    405: "method not allowed; the Allow header lists the allowed ones",
 }
 
 
@@ -26,7 +26,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def error_response(scope: Scope, error: errors.TorchlaneError) -> Response:
-    """One of our own errors, where a response is wanted instead of its parts."""
+    """An error as a response, where its parts alone are not enough."""
     status, headers, content = error_answer(scope, error)
     return Response(content, status, {k.decode(): v.decode() for k, v in headers})
 

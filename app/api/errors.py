@@ -1,4 +1,4 @@
-"""The one table from error class to status, and the one shape of an error answer."""
+"""The table from error class to status, and the shape of every error answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.NotAcceptable: 406,
     errors.PayloadTooLarge: 413,
     errors.ModelNotFound: 404,
-    errors.Abandoned: 499,  # nobody reads it; nginx's number, for metrics and logs
+    errors.Abandoned: 499,  # never read; nginx's number, for metrics and logs
     errors.Overloaded: 503,
     errors.ModelNotReady: 503,
     errors.ShuttingDown: 503,
@@ -33,12 +33,12 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.NonFiniteOutput: 500,
     errors.ArtifactInvalid: 500,
 }
-INTERNAL_MESSAGE = "something went wrong inside the server; its log has this request's id"
+INTERNAL_MESSAGE = "internal error; the server's log has this request's id"
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
-# After a drain's refusal the client finds another server at once; after the others nothing that the
-# client sends can be told apart from what it has sent.
+# The connection closes after these. A draining server sends the client elsewhere; after the others
+# the start of the next request is unknown.
 LAST_ANSWERS = (
     errors.ShuttingDown,
     errors.MalformedRequest,
@@ -52,10 +52,10 @@ RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, bod
 
 
 def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
-    """Status, headers and body of one of our own errors.
+    """Status, headers and body of an error.
 
     Raises:
-        TorchlaneError: the error itself, if it has no place in the table: that is a bug.
+        TorchlaneError: the error itself, if the table lacks it: that is a bug.
     """
     status = STATUS.get(type(error))
     if status is None:
@@ -82,14 +82,14 @@ def error_body(
     details: Sequence[errors.Detail] = (),
     more: Mapping[str, float] = NOTHING_MORE,
 ) -> bytes:
-    """An error in the shape that every error has; the scope remembers its code for the metrics.
+    """An error in the common shape; its code is put into the scope for the metrics.
 
     Args:
         scope: of the request.
         code: for programs.
         message: for people.
         details: such as which item is wrong.
-        more: what only this error has, beside the rest.
+        more: fields that only this error has.
     """
     scope[OUTCOME] = code
     return orjson.dumps(

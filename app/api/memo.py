@@ -1,4 +1,4 @@
-"""Bodies that come again: what they asked for and what was answered, without parsing them anew."""
+"""Answers to repeated bodies, found without parsing the body again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cachetools import LRUCache
 from app.codecs.base import NPY, OCTET_STREAM
 from app.types import ModelId
 
-ONCE = 1 << 14  # hashes of bodies that came once, in each of two generations
-ENTRY_OVERHEAD_BYTES = 400  # of the tables of a cachetools LRU cache, of the object, the tuple
-NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array: nothing to be saved
+ONCE = 1 << 14  # hashes of bodies seen once, in each of two generations
+ENTRY_OVERHEAD_BYTES = 400  # of a cachetools LRU cache's tables, the object and the tuple
+NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Remembered:
 
     Attributes:
         keys: of its items.
-        content: the JSON that answered it.
+        content: the JSON answer.
     """
 
     keys: tuple[bytes, ...]
@@ -30,11 +30,11 @@ class Remembered:
 
 
 class AnswerMemo:
-    """Digest of a body -> the keys of its items, and the answer as it was written.
+    """Maps the digest of a body to the keys of its items and the JSON answer.
 
-    A body is noticed when it comes for the second time: to tell that it came before costs a fifth
-    of a digest, so bodies that never repeat pay no more. Whether an answer still stands is the
-    prediction cache's to say: an entry here is used only while all its keys are found there.
+    A body is digested when it comes for the second time: recognizing a repeat costs a fifth of a
+    digest, so bodies that never repeat pay no more. The prediction cache decides whether an answer
+    still holds: an entry here is used only while all its keys are in that cache.
 
     Owned by the event loop.
 
@@ -50,7 +50,7 @@ class AnswerMemo:
 
     @property
     def used_bytes(self) -> int:
-        """Real bytes of all entries."""
+        """Bytes of all entries, with their overhead."""
         return int(self._entries.currsize)
 
     def digest(
@@ -63,19 +63,19 @@ class AnswerMemo:
         many: bool,
         top_k: int | None = None,
     ) -> bytes | None:
-        """What identifies a request that came before; None: it did not, or need not be kept.
+        """Digest of a request that came before; None: it is new, or need not be kept.
 
         Args:
-            model: what is asked, by the name and version that the answer will say.
+            model: the name and version that the answer will show.
             identity: what the keys of its items belong to, see `Engine.identity`.
             content_type: as the caller sent it.
             body: as the caller sent it.
             many: whether bodies hold many items.
-            top_k: as the caller asked; the answer differs by it, the items do not.
+            top_k: as the caller asked; it changes the answer, not the items.
         """
         if not self._on or content_type in NOT_PARSED:
             return None
-        quick = hash(body)  # keyed by the process: nobody can aim at it
+        quick = hash(body)  # keyed by the process: clients cannot force collisions
         if quick not in self._once and quick not in self._once_before:
             if len(self._once) >= ONCE:
                 self._once, self._once_before = set(), self._once
@@ -87,11 +87,11 @@ class AnswerMemo:
         return digest.digest()
 
     def get(self, digest: bytes) -> Remembered | None:
-        """What is known of a request."""
+        """The remembered request with this digest."""
         return self._entries.get(digest)
 
     def put(self, digest: bytes, remembered: Remembered) -> None:
-        """Keep it; what is larger than the whole memo is simply not kept."""
+        """Remember a request, unless it is larger than the whole memo."""
         if _cost(remembered) <= self._entries.maxsize:
             self._entries[digest] = remembered
 

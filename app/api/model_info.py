@@ -1,4 +1,4 @@
-"""GET /models and GET /models/NAME: what a caller needs; with `?full=true` all that is known."""
+"""GET /models and GET /models/NAME: what a caller needs; with `?full=true` all details."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL: dict[str, Any] = {
     "name": "full",
     "in": "query",
     "required": False,
-    "description": "also what runs, where, and how it was made and proved",
+    "description": "also what runs where, and how it was made and proved",
     "schema": {"type": "boolean", "default": False},
 }
 BAD_QUERY: dict[int | str, dict[str, Any]] = {
@@ -28,7 +28,7 @@ BAD_QUERY: dict[int | str, dict[str, Any]] = {
 
 
 def add_models(app: FastAPI, service: Service) -> None:
-    """Put both calls on the application."""
+    """Add both calls to the application."""
 
     @app.get(
         "/models",
@@ -60,10 +60,10 @@ def add_models(app: FastAPI, service: Service) -> None:
 
 
 def _wants_all(request: Request) -> bool:
-    """Whether the query says so.
+    """Whether the query asks for all details.
 
     Raises:
-        InvalidInput: if it says something else.
+        InvalidInput: if `full` is neither true nor false.
     """
     given = request.query_params.getlist("full")
     if given in ([], ["false"], ["true"]):

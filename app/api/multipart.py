@@ -1,7 +1,7 @@
 """The files of a multipart/form-data body (RFC 7578), as `curl -F` and browsers send them.
 
-The whole body is in memory already, within the limits of all bodies. What is bounded here is the
-work: python-multipart looks at every byte behind a false or padded boundary, in Python.
+The body is in memory already, within the limits for all bodies. This module bounds the work:
+python-multipart inspects every byte behind a false or padded boundary, in Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 MAX_PART_HEADERS = 8
 MAX_PART_HEADER_BYTES = 4096
 HAS_FILENAME = re.compile(rb";[ \t]*filename\*?[ \t]*=", re.IGNORECASE)
-AS_IT_IS = (b"", b"7bit", b"8bit", b"binary")  # Content-Transfer-Encodings that change nothing
+IDENTITY_ENCODINGS = (
+    b"",
+    b"7bit",
+    b"8bit",
+    b"binary",
+)  # Content-Transfer-Encodings that change nothing
 EXAMPLE = "curl -F file=@photo.jpg"
 
 
@@ -40,7 +45,7 @@ class File:
 
     @property
     def media_type(self) -> str:
-        """What its own Content-Type says, in lower case and without parameters, or nothing."""
+        """The media type of its own Content-Type, in lower case without parameters, or ""."""
         given = self.headers.get(b"content-type", b"").partition(b";")[0]
         return given.strip().lower().decode("latin-1")
 
@@ -51,11 +56,11 @@ def read_files(content_type: str, body: bytes, most: int | None) -> list[File]:
     Args:
         content_type: of the whole body, with its boundary.
         body: the whole body.
-        most: how many files are taken; None: exactly one.
+        most: the largest number of files; None: exactly one.
 
     Raises:
-        InvalidInput: it is no form, is damaged or cut off, or holds something else than files.
-        PayloadTooLarge: it has more files than are taken.
+        InvalidInput: not a form, damaged, cut off, or with parts that are not files.
+        PayloadTooLarge: too many files.
     """
     boundary = _boundary(content_type)
     _check_boundaries(body, boundary, most)
@@ -80,7 +85,7 @@ class _Reader:
         boundary: between the parts.
 
     Attributes:
-        files: all parts, whatever they are.
+        files: every part, whether it is a file or not.
         ended: whether the closing boundary has come.
     """
 
@@ -124,34 +129,34 @@ class _Reader:
 def _boundary(content_type: str) -> bytes:
     if len(content_type) > MAX_CONTENT_TYPE_CHARACTERS:
         raise InvalidInput(
-            f"the Content-Type has {len(content_type)} characters, of a form at most "
+            f"the Content-Type has {len(content_type)} characters; that of a form may have at most "
             f"{MAX_CONTENT_TYPE_CHARACTERS}"
         )
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     if not boundary:
         raise InvalidInput(
-            f"the Content-Type {FORM} names no boundary; leave this header to the client that "
-            f"makes the form, as in {EXAMPLE}"
+            f"the Content-Type {FORM} has no boundary; let the client that builds the form set "
+            f"this header, as in {EXAMPLE}"
         )
     if len(boundary) > MAX_BOUNDARY_BYTES:
         raise InvalidInput(
-            f"the boundary of the form has {len(boundary)} bytes, at most {MAX_BOUNDARY_BYTES}"
+            f"the form's boundary has {len(boundary)} bytes; the limit is {MAX_BOUNDARY_BYTES}"
         )
     return boundary
 
 
 def _check_boundaries(body: bytes, boundary: bytes, most: int | None) -> None:
-    """Refuse more parts than are taken, and what the parser would take long for."""
+    """Reject too many parts, and boundaries that the parser would take long for."""
     if not body.startswith(b"--" + boundary):
         raise InvalidInput(
-            "the body does not begin with the boundary that its Content-Type names; leave this "
-            f"header to the client that makes the form, as in {EXAMPLE}"
+            "the body does not begin with the boundary in its Content-Type; let the client that "
+            f"builds the form set this header, as in {EXAMPLE}"
         )
     delimiter = b"\r\n--" + boundary
     parts = body.count(delimiter)
     if most is None and parts > 1:
         raise InvalidInput(
-            f"the form has {parts} parts; /predict takes one file and nothing beside it, "
+            f"the form has {parts} parts; /predict takes one file and nothing else, "
             "/batch-predict takes several files"
         )
     if most is not None:
@@ -170,11 +175,11 @@ def _check_file(file: File, where: str) -> None:
     disposition = file.headers.get(b"content-disposition", b"")
     if HAS_FILENAME.search(disposition) is None:
         raise InvalidInput(
-            f"{where} is no file: its Content-Disposition has no filename; send files and nothing "
-            f"else, as {EXAMPLE} does, and options in the URL"
+            f"{where} is not a file: its Content-Disposition has no filename; send only files, "
+            f"as {EXAMPLE} does, and put options into the URL"
         )
     encoding = file.headers.get(b"content-transfer-encoding", b"").strip().lower()
-    if encoding not in AS_IT_IS:
+    if encoding not in IDENTITY_ENCODINGS:
         raise InvalidInput(
             f"{where} has the Content-Transfer-Encoding {encoding[:20].decode('latin-1')!r}; "
             "send the bytes of the file as they are"

@@ -1,4 +1,4 @@
-"""From an HTTP body to items: the media types that we read."""
+"""From an HTTP body to items, by media type."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
 
 JSON = "application/json"
-# As Python objects a list takes 64 bytes and more, and three to write: smaller bodies may.
+# A list takes three bytes of JSON but 64 and more in Python: only smaller bodies go uncounted.
 MAX_UNCOUNTED_BYTES = 64 << 10
 MAX_BLANKS = 1000  # before JSON without a Content-Type
-AS_MOST_WRITE_THEM = frozenset((JSON, OCTET_STREAM, NPY))
+USUAL_SPELLINGS = frozenset((JSON, OCTET_STREAM, NPY))
 CURLS_DEFAULT = "application/x-www-form-urlencoded"  # of -d and --data-binary, whatever they send
 
 
 def check_length(size: int, limit: int) -> None:
-    """Refuse a body that is, or says that it will be, too large.
+    """Reject a body that is too large, or declares to be.
 
     Raises:
         PayloadTooLarge: with both numbers.
     """
     if size > limit:
         raise PayloadTooLarge(
-            f"the body has {size} bytes or more, at most {limit} are taken; split it or send less"
+            f"the body has at least {size} bytes, the limit is {limit}; split it or send less"
         )
 
 
@@ -41,7 +41,7 @@ def read_items(
         PayloadTooLarge: if there are more than `max_items`.
     """
     media_type = content_type
-    if media_type not in AS_MOST_WRITE_THEM:
+    if media_type not in USUAL_SPELLINGS:
         media_type = content_type.partition(";")[0].strip().lower()
         if media_type == FORM:
             return _items_of_files(codec, content_type, body, many=many, max_items=max_items)
@@ -63,10 +63,10 @@ def read_items(
 
 
 def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
-    """What a body is whose client did not say, by its first bytes.
+    """The media type of a body whose client did not say, by its first bytes.
 
     Raises:
-        UnsupportedMediaType: it comes with curl's default, and is neither JSON nor a known file.
+        UnsupportedMediaType: sent with curl's default type, and neither JSON nor a known file.
     """
     found = sniffed(body)
     if found is not None:
@@ -100,7 +100,9 @@ def _items_of_files(
 
 def _item_of_file(codec: Codec, file: File, budget: PixelBudget) -> list[Item]:
     media_type = sniffed(file.data)
-    if media_type not in codec.media_types:  # numbers may begin like a file that it does not take
+    if (
+        media_type not in codec.media_types
+    ):  # numbers may begin like a file that the model does not take
         media_type = file.media_type or media_type
     if not media_type:
         raise UnsupportedMediaType(
@@ -109,21 +111,21 @@ def _item_of_file(codec: Codec, file: File, budget: PixelBudget) -> list[Item]:
         )
     if media_type == JSON:
         raise UnsupportedMediaType(
-            f"a form holds files; send JSON as the whole body, with -H 'Content-Type: {JSON}'"
+            f"a form holds only files; send JSON as the whole body, with -H 'Content-Type: {JSON}'"
         )
     return codec.decode_raw(media_type, file.data, max_items=None, budget=budget)
 
 
 def _check_marks(body: bytes, codec: Codec, items: int) -> None:
-    """Refuse what holds far more lists or numbers than any right body, before it is parsed.
+    """Reject a body with far more lists or numbers than any valid one, before it is parsed.
 
-    Lists are counted on their own, too: a picture has a thousand numbers for each of its lists, and
-    as many empty lists as it has numbers would take far longer to make.
+    Lists are also counted on their own: a picture has a thousand numbers for each of its lists, and
+    as many empty lists as it has numbers would take far longer to build.
 
     Args:
         body: as it came.
-        codec: knows how many one item has.
-        items: that it may hold.
+        codec: knows how many one item has at most.
+        items: the most that it may hold.
 
     Raises:
         PayloadTooLarge: with both numbers.
@@ -134,15 +136,15 @@ def _check_marks(body: bytes, codec: Codec, items: int) -> None:
     most = (codec.most_lists + 1) * items + 4
     if opened > most:
         raise PayloadTooLarge(
-            f"the body has {opened} lists and objects; a right one for this model, with as many "
-            f"items as are taken, has at most {most}"
+            f"the body has {opened} lists and objects; the largest valid body for this model has "
+            f"{most}"
         )
     marks = opened + body.count(b",")
     most = (codec.most_marks + 2) * items + 4
     if marks > most:
         raise PayloadTooLarge(
-            f"the body has {marks} commas and opening brackets; a right one for this model, with "
-            f"as many items as are taken, has at most {most}"
+            f"the body has {marks} commas and opening brackets; the largest valid body for this "
+            f"model has {most}"
         )
 
 

@@ -1,4 +1,4 @@
-"""From outcomes to an HTTP body: the media types that we write."""
+"""From outcomes to an HTTP body, by media type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 def answer_media_type(accept: str) -> str:
-    """The form of the answer: of ours the one that Accept likes best; JSON where it names none."""
+    """The supported media type that Accept prefers; JSON where it names none."""
     if not accept or accept == "*/*":
         return JSON
     best, best_quality = JSON, 0.0
@@ -37,7 +37,7 @@ def _quality(text: str) -> float:
 
 
 def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
-    """Refuse to write an answer that would hold up everybody else.
+    """Reject an answer so large that writing it would block the event loop.
 
     Raises:
         PayloadTooLarge: with both numbers.
@@ -49,13 +49,13 @@ def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
                 size += array.nbytes
     if size > limit:
         raise PayloadTooLarge(
-            f"the answer would have {size} bytes of numbers, at most {limit} are sent; "
+            f"the answer would have {size} bytes of numbers, the limit is {limit}; "
             "ask for fewer items at once"
         )
 
 
 def shown(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """Outcomes, with what the model said in the details of those that it failed on."""
+    """Outcomes, with the model's own error text in the details of failed items."""
     return [
         BackendFailed(str(each), [{"model_error": each.reason}])
         if isinstance(each, BackendFailed) and each.reason
@@ -67,9 +67,9 @@ def shown(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 def json_answer(
     model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool, top_k: int | None = None
 ) -> bytes:
-    """`{"model", "version", "prediction" | "predictions"}`; a failed item has its place.
+    """`{"model", "version", "prediction" | "predictions"}`; a failed item keeps its place.
 
-    `top_k` is how many of the highest scores are written; None: as the manifest says.
+    `top_k` is the number of scores to write; None: as the manifest says.
 
     Raises:
         ItemFailed: if the only item, or every one of them, failed.
@@ -98,7 +98,7 @@ def binary_answer(
     """The predictions as one array.
 
     Raises:
-        ItemFailed: if any item failed: a binary answer has no place for that.
+        ItemFailed: if any item failed: a binary answer cannot say so.
         NotAcceptable: if the model's answer is not one array.
     """
     if any(isinstance(outcome, ItemFailed) for outcome in outcomes):

@@ -12,7 +12,7 @@ WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 class RequestIds:
-    """Gives ids that are unique to this process, and in all likelihood among others."""
+    """Makes ids that are unique in this process, and almost certainly among others."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(4).encode()  # of this process; a number follows it

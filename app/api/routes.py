@@ -1,4 +1,4 @@
-"""All routes, and how they stand in the OpenAPI document."""
+"""All routes, and their entries in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from app.metrics import CONTENT_TYPE
 
 
 class PredictRoute(APIRoute):
-    """A documented route whose requests go straight to an ASGI application of ours."""
+    """A documented route whose requests go straight to an ASGI application."""
 
     application: ASGIApp
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """To the application; a wrong method is FastAPI's to answer."""
+        """Pass the request on; FastAPI answers a wrong method."""
         if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)
             return
@@ -36,7 +36,7 @@ class PredictRoute(APIRoute):
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
-    """Put every route on the application."""
+    """Add every route to the application."""
     single, batch = PredictionApp(service, many=False), PredictionApp(service, many=True)
     for prefix, suffix in (
         ("", ""),
@@ -66,7 +66,7 @@ def _add_prediction(
     suffix: str,
     application: PredictionApp,
 ) -> None:
-    """A route that FastAPI documents by a function's name and docstring, and we answer."""
+    """Add a route documented by a function's name and docstring, and answered by `application`."""
     name = documented.__name__.strip("_")
     route = PredictRoute(
         path,
@@ -95,7 +95,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         responses={503: {"model": schemas.Health, "description": "Not ready; reasons say why"}},
     )
     async def ready(response: Response) -> schemas.Health:
-        """The models that are required answer, and the server is not shutting down."""
+        """The required models answer, and the server is not shutting down."""
         readiness = service.lifecycle.readiness()
         if readiness.ready:
             return schemas.Health(status="ready")
@@ -111,5 +111,5 @@ def _add_health(app: FastAPI, service: Service) -> None:
         dependencies=[] if service.limits.open_metrics else [Scraper],
     )
     async def metrics() -> Response:
-        """What has been counted, for Prometheus."""
+        """The metrics, for Prometheus."""
         return Response(await service.metrics.scraped(), media_type=CONTENT_TYPE)

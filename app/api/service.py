@@ -1,4 +1,4 @@
-"""What the routes work with: handed to them once, when the application is put together."""
+"""The dependencies of the routes, passed to them once when the application is built."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from app.serving.lifecycle import Lifecycle
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one request may ask for.
+    """The limits of one request.
 
     Attributes:
-        timeout_s: a request's time where it does not say; also the most it may say.
-        head_timeout_s: in which its head must come.
-        open_metrics: whether GET /metrics asks for no key.
-        show_model_errors: whether answers hold what a model says of an item that it fails on.
+        timeout_s: default and maximum time of a request.
+        head_timeout_s: time for its head to arrive.
+        open_metrics: whether GET /metrics needs no key.
+        show_model_errors: whether answers include the model's own error text.
     """
 
     max_body_bytes: int
@@ -36,7 +36,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The engine, what is loaded and how it gets there, and what stands between it and callers."""
+    """The engine, the loaded models, and everything between them and callers."""
 
     engine: Engine
     lifecycle: Lifecycle

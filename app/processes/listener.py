@@ -118,7 +118,7 @@ class Listener(Source):
             self._loop.add_reader(self._socket, self._accept)
 
 
-class Handover(Source):
+class SocketHandover(Source):
     """Takes the connections that a parent process has accepted, and its orders.
 
     Args:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvicorn
 
-from app.processes.listener import Handover, Listener
+from app.processes.listener import Listener, SocketHandover
 from app.processes.worker import DRAIN, LISTENS, OpenConnections, Worker
 
 if TYPE_CHECKING:
@@ -134,7 +134,9 @@ class Server(uvicorn.Server):
     async def _join(self, worker: Worker) -> None:
         """Take connections from the parent instead of a port."""
         await super().startup(sockets=[])
-        source = Handover(worker.channel, self._protocol, self._ordered, worker.connection_closed)
+        source = SocketHandover(
+            worker.channel, self._protocol, self._ordered, worker.connection_closed
+        )
         self.servers = [source]  # type: ignore[list-item]
         worker.tell(LISTENS)
 

@@ -31,7 +31,7 @@ REAP_S = 5.0  # from the end of a worker's channel to the end of its process
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkersPlan:
     """What a supervisor runs.
 
     Attributes:
@@ -68,7 +68,7 @@ class Supervisor:
         plan: what to run.
     """
 
-    def __init__(self, bound: socket.socket, plan: Plan) -> None:
+    def __init__(self, bound: socket.socket, plan: WorkersPlan) -> None:
         self._bound = bound
         self._plan = plan
         self._closed = ClosedConnections(plan.folder, plan.workers)

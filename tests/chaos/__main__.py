@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos.plan import Outcome, Plan
+from tests.chaos.plan import ChaosPlan, Outcome
 from tests.chaos.report import failures, header, table, totals
 from tests.chaos.rounds import run_round
 
@@ -24,11 +24,11 @@ SEVERAL_WORKERS = 4  # every so many rounds there are two processes, and one is 
 KILL_REQUESTS = 5_000
 
 
-def plan_of(seed: int, number: int) -> Plan:
+def plan_of(seed: int, number: int) -> ChaosPlan:
     """What a round of a run does; nothing but these two numbers decides."""
     rng = random.Random(f"{seed}/{number}")
     several = number % SEVERAL_WORKERS == SEVERAL_WORKERS - 1
-    return Plan(
+    return ChaosPlan(
         seed=rng.randrange(1 << 31),
         requests=KILL_REQUESTS if several else ROUND_REQUESTS,
         workers=2 if several else 1,
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if wrong or short else 0
 
 
-def _run(plan: Plan) -> Outcome:
+def _run(plan: ChaosPlan) -> Outcome:
     """One round, whose folder stays if something is wrong."""
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     outcome = run_round(plan, folder)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.chaos.connection import Answer
+from tests.chaos.connection import ChaosAnswer
 from tests.chaos.request import JSON, Request
 from tests.chaos.truth import Item, answer
 from tests.chaos.verdict import Misjudged, Verdict
@@ -56,7 +56,7 @@ def check_row(model: str, index: int, item: Item, row: Sequence[float]) -> None:
     raise Misjudged(Verdict.WRONG, why)
 
 
-def check_refusal(request: Request, got: Answer, code: str, body: dict[str, Any]) -> None:
+def check_refusal(request: Request, got: ChaosAnswer, code: str, body: dict[str, Any]) -> None:
     """What a refusal must say beside its code."""
     if got.headers.get("content-type") != JSON:
         raise Misjudged(Verdict.UNEXPECTED, f"an error as {got.headers.get('content-type')}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chaos.answers import binary_places, check_places, check_refusal, check_row, json_places
-from tests.chaos.connection import Answer
+from tests.chaos.connection import ChaosAnswer
 from tests.chaos.request import MEDIA_TYPES, Request
 from tests.chaos.truth import Item
 from tests.chaos.verdict import OFFENCES, Misjudged, Verdict
@@ -82,14 +82,14 @@ class Checker:
         self.stopping = False  # a stop was ordered: refusing is right now
         self._versions = versions
         self._answered: set[str] = set()
-        self._late: list[tuple[Request, Answer]] = []
+        self._late: list[tuple[Request, ChaosAnswer]] = []
 
     @property
     def offended(self) -> int:
         """How often something was wrong."""
         return sum(self.counts[each] for each in OFFENCES)
 
-    def judge(self, request: Request, got: Answer, sent_at: float) -> Verdict:
+    def judge(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         """An answer came on the connection of a request, at its turn.
 
         Args:
@@ -119,7 +119,7 @@ class Checker:
                 self.offend(Verdict.UNEXPECTED, "late, though nothing hung", request, got.told())
         self._late.clear()
 
-    def judge_refused_connection(self, got: Answer) -> Verdict:
+    def judge_refused_connection(self, got: ChaosAnswer) -> Verdict:
         """An answer to what is no HTTP: 400, and the end."""
         if got.status == 400 and got.closes:
             self.counts[Verdict.REFUSED] += 1
@@ -158,7 +158,7 @@ class Checker:
         self.told.unknown_requests += 1
         self.told.unknown_items[request.model] += len(request.items)
 
-    def _whose(self, request: Request, got: Answer) -> None:
+    def _whose(self, request: Request, got: ChaosAnswer) -> None:
         named = got.headers.get("x-request-id")
         if named == request.id:
             if named in self._answered:
@@ -168,7 +168,7 @@ class Checker:
             raise Misjudged(Verdict.DOUBLED, f"an answer to {named} came before")
         raise Misjudged(Verdict.MISDELIVERED, f"an answer to {named}, not to {request.id}")
 
-    def _right(self, request: Request, got: Answer, sent_at: float) -> Verdict:
+    def _right(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         if got.status != 200:
             return self._rightly_refused(request, got)
         if not request.predicts:
@@ -212,7 +212,7 @@ class Checker:
                 raise Misjudged(Verdict.WRONG, why_not)
         return outcomes
 
-    def _rightly_refused(self, request: Request, got: Answer) -> Verdict:
+    def _rightly_refused(self, request: Request, got: ChaosAnswer) -> Verdict:
         try:
             body = json.loads(got.body)
             code, named = body["code"], body["request_id"]

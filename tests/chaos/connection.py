@@ -24,7 +24,7 @@ class Garbled(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChaosAnswer:
     """What came back."""
 
     status: int
@@ -41,7 +41,7 @@ class Answer:
         return f"{self.status} {dict(self.headers)} {self.body[:2000]!r}"
 
 
-class Connection(asyncio.Protocol):
+class ChaosConnection(asyncio.Protocol):
     """One connection; made by `connect`."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    async def receive(self, limit_s: float) -> Answer:
+    async def receive(self, limit_s: float) -> ChaosAnswer:
         """The next answer.
 
         Raises:
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._news.clear()
         await self._news.wait()
 
-    def _next(self) -> Answer | None:
+    def _next(self) -> ChaosAnswer | None:
         """Take one answer from what was received, if it is complete."""
         end = self._received.find(HEAD_END)
         if end < 0:
@@ -159,16 +159,16 @@ class Connection(asyncio.Protocol):
             return None
         body = bytes(self._received[start : start + int(length)])
         del self._received[: start + int(length)]
-        return Answer(status, headers, body)
+        return ChaosAnswer(status, headers, body)
 
 
-async def connect(port: int) -> Connection:
+async def connect(port: int) -> ChaosConnection:
     """A new connection to the loopback interface.
 
     Raises:
         OSError: if nobody listens.
     """
     loop = asyncio.get_running_loop()
-    transport, connection = await loop.create_connection(Connection, "127.0.0.1", port)
+    transport, connection = await loop.create_connection(ChaosConnection, "127.0.0.1", port)
     transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from tests.chaos.checker import Checker
-from tests.chaos.connection import Answer, Connection, Cut, Garbled, Unanswered, connect
+from tests.chaos.connection import ChaosAnswer, ChaosConnection, Cut, Garbled, Unanswered, connect
 from tests.chaos.request import Request
 from tests.chaos.verdict import Verdict
 
@@ -55,11 +55,11 @@ class Conversation:
         self._checker = checker
         self._interruptions = interruptions
         self._rng = rng
-        self._kept: Connection | None = None
+        self._kept: ChaosConnection | None = None
         self._last: Request | None = None
         self._used_at = 0.0
 
-    async def connection(self) -> Connection:
+    async def connection(self) -> ChaosConnection:
         """The one that is kept, or a new one; nothing may have come on it meanwhile."""
         kept = self._kept
         if kept is not None:
@@ -70,12 +70,16 @@ class Conversation:
         self._kept = await self.new()
         return self._kept
 
-    async def new(self) -> Connection:
+    async def new(self) -> ChaosConnection:
         """One for a single purpose."""
         return await connect(self._port)
 
     async def take(
-        self, connection: Connection, request: Request, began: float, sent_at: float | None = None
+        self,
+        connection: ChaosConnection,
+        request: Request,
+        began: float,
+        sent_at: float | None = None,
     ) -> bool:
         """Have the next answer judged.
 
@@ -99,12 +103,16 @@ class Conversation:
             connection.close()
         return False
 
-    async def take_the_only(self, connection: Connection, request: Request, began: float) -> None:
+    async def take_the_only(
+        self, connection: ChaosConnection, request: Request, began: float
+    ) -> None:
         """Have an answer judged that must be the last of its connection."""
         await self.take(connection, request, began)
         await self.part(connection, request)
 
-    async def take_if_any(self, connection: Connection, request: Request, began: float) -> None:
+    async def take_if_any(
+        self, connection: ChaosConnection, request: Request, began: float
+    ) -> None:
         """Likewise, where the server may as well close the connection."""
         try:
             got = await connection.receive(self._interruptions.patience_s)
@@ -116,7 +124,7 @@ class Conversation:
             self._checker.judge(request, got, began)
         await self.part(connection, request)
 
-    async def take_refusal(self, connection: Connection, sent_at: float) -> Answer | None:
+    async def take_refusal(self, connection: ChaosConnection, sent_at: float) -> ChaosAnswer | None:
         """An answer to what is no HTTP; None: there is none, for which there was a reason."""
         try:
             return await connection.receive(self._interruptions.patience_s)
@@ -139,13 +147,13 @@ class Conversation:
         else:
             self._checker.lost(request, why)
 
-    async def leave(self, connection: Connection, request: Request) -> None:
+    async def leave(self, connection: ChaosConnection, request: Request) -> None:
         """Go away, in this way or that."""
         await asyncio.sleep(self._rng.choice((0, 0.001, 0.005, 0.03)))
         self._checker.left(request)
         (connection.leave if self._rng.random() < 0.5 else connection.close)()
 
-    async def part(self, connection: Connection, request: Request) -> None:
+    async def part(self, connection: ChaosConnection, request: Request) -> None:
         """End a connection; nothing more may have come on it."""
         self._checker.left_over(connection.leftover, request)
         connection.leave()
@@ -158,8 +166,8 @@ class Conversation:
             self._kept.close()
 
     async def _answer(
-        self, connection: Connection, request: Request, sent_at: float
-    ) -> Answer | None:
+        self, connection: ChaosConnection, request: Request, sent_at: float
+    ) -> ChaosAnswer | None:
         try:
             return await connection.receive(self._interruptions.patience_s)
         except (Cut, Unanswered) as error:

@@ -14,7 +14,7 @@ RELOAD_S = "0.3"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChaosPlan:
     """What a round does.
 
     Attributes:
@@ -72,7 +72,7 @@ class Outcome:
         figures: name -> what was measured.
     """
 
-    plan: Plan
+    plan: ChaosPlan
     checker: Checker
     problems: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)

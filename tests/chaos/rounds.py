@@ -19,7 +19,7 @@ from tests.chaos.clients import Client
 from tests.chaos.conversation import Interruptions
 from tests.chaos.journal import read_journal
 from tests.chaos.operations import Operator
-from tests.chaos.plan import DRAIN_S, Outcome, Plan
+from tests.chaos.plan import DRAIN_S, ChaosPlan, Outcome
 from tests.chaos.publishing import publish
 from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_versions, sick_replicas
 from tests.chaos.scrape import Scrape, get, scrape
@@ -35,7 +35,7 @@ SETTLE_S = 40.0
 WARM_SHARE = 0.2  # of the requests come first: the allocator's first growth is not a leak
 
 
-def run_round(plan: Plan, folder: Path) -> Outcome:
+def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
     """Run a round in an empty folder."""
     root, journal, log = folder / MODELS_DIR, folder / JOURNAL, folder / "log"
     for model in MODELS:

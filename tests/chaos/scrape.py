@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.chaos.connection import Answer, connect
+from tests.chaos.connection import ChaosAnswer, connect
 
 LIMIT_S = 20.0
 
@@ -42,7 +42,7 @@ class Scrape:
         return found
 
 
-async def get(port: int, path: str) -> Answer:
+async def get(port: int, path: str) -> ChaosAnswer:
     """One GET on a connection of its own."""
     connection = await connect(port)
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.plan import Plan
+from tests.chaos.plan import ChaosPlan
 from tests.chaos.report import failures, table
 from tests.chaos.rounds import run_round
 
@@ -18,14 +18,14 @@ ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(Plan(SEED, requests=2500, timeout_s=5.0), id="one process"),
+        pytest.param(ChaosPlan(SEED, requests=2500, timeout_s=5.0), id="one process"),
         pytest.param(
-            Plan(SEED + 1, 1000, workers=2, cache_bytes=0, hangs=False, switches=False),
+            ChaosPlan(SEED + 1, 1000, workers=2, cache_bytes=0, hangs=False, switches=False),
             id="one is killed",
         ),
     ],
 )
-def test_nothing_is_lost_doubled_wrong_or_misdelivered(plan: Plan, tmp_path: Path) -> None:
+def test_nothing_is_lost_doubled_wrong_or_misdelivered(plan: ChaosPlan, tmp_path: Path) -> None:
     outcome = run_round(plan, tmp_path)
     told = f"{table([(0, outcome)])}\n{failures(plan.seed, [(0, outcome)])}"
     assert outcome.is_good, told

@@ -25,7 +25,7 @@ from app.registry.repository import Artifact
 from app.serving.installer import BackendFactory
 from app.settings import Settings
 from app.types import Arrays, Device
-from tests.integration.wire import LIMIT_S, Answer, Wire, request
+from tests.integration.wire import LIMIT_S, Wire, WireAnswer, request
 
 
 class Doubles:
@@ -101,7 +101,7 @@ class Listening:
         self._wires.append(wire)
         return wire
 
-    async def ask(self, data: bytes) -> Answer:
+    async def ask(self, data: bytes) -> WireAnswer:
         """Over a connection of its own."""
         wire = await self.connect()
         answer = await wire.ask(data)

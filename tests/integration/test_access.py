@@ -13,7 +13,7 @@ from app.api.access import Admin
 from tests.artifacts import write_artifact
 from tests.integration.harness import serving
 from tests.integration.listening import Listening, listening
-from tests.integration.wire import COUNTED, READY, Answer, request
+from tests.integration.wire import COUNTED, READY, WireAnswer, request
 
 PREDICT, PREDICT_LINE = make_key("mobile", ["predict"])
 ADMIN, ADMIN_LINE = make_key("ops", ["admin"])
@@ -40,7 +40,7 @@ def with_key(secret: str) -> dict[str, Any]:
     return {"authorization": f"Bearer {secret}"}
 
 
-async def ask(server: Listening, way: str, **given: Any) -> Answer:
+async def ask(server: Listening, way: str, **given: Any) -> WireAnswer:
     """A prediction, which did go the way that was named."""
     before = len(server.asgi)
     sent: dict[str, Any] = {**WAYS[way], **given}
@@ -49,7 +49,7 @@ async def ask(server: Listening, way: str, **given: Any) -> Answer:
     return answer
 
 
-async def get(server: Listening, path: str, method: str = "GET", **headers: Any) -> Answer:
+async def get(server: Listening, path: str, method: str = "GET", **headers: Any) -> WireAnswer:
     return await server.ask(request(path, b"", method=method, **headers))
 
 

@@ -19,7 +19,16 @@ from app.api.transport import connection_limits
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
-from tests.integration.wire import COUNTED, OPEN, READY, Answer, Wire, answered, ask_for, request
+from tests.integration.wire import (
+    COUNTED,
+    OPEN,
+    READY,
+    Wire,
+    WireAnswer,
+    answered,
+    ask_for,
+    request,
+)
 
 CUT = "torchlane_connections_cut_total"
 SHORTLY_S = 0.2
@@ -480,5 +489,5 @@ async def test_pictures_of_one_request_share_a_budget(repository: Path) -> None:
         assert "pixels together" in answer.json()["error"]
 
 
-async def ask_digits(server: Listening, sent: dict[str, Any]) -> Answer:
+async def ask_digits(server: Listening, sent: dict[str, Any]) -> WireAnswer:
     return await server.ask(request("/models/digits/predict", **sent))

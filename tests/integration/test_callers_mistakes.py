@@ -17,7 +17,7 @@ from torch import nn
 from models.tensors import Dimension, TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening
-from tests.integration.wire import Answer, request
+from tests.integration.wire import WireAnswer, request
 
 SEQ = Dimension(name="seq", least=1, most=8)
 IDS = TensorSpec(
@@ -65,7 +65,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
         yield made
 
 
-async def both(server: Listening, **given: Any) -> Answer:
+async def both(server: Listening, **given: Any) -> WireAnswer:
     """The same request by the fast path and by ASGI: answered alike."""
     before = len(server.asgi)
     short = await server.ask(request(**given))

@@ -21,7 +21,7 @@ from tests.docs.blocks import ROOT
 from tests.forms import FORM, files
 from tests.integration.listening import Listening, listening
 from tests.integration.test_predict import TwoOutputs
-from tests.integration.wire import READY, Answer, Wire, request
+from tests.integration.wire import READY, Wire, WireAnswer, request
 
 OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
@@ -166,33 +166,33 @@ def models(tmp_path: Path, repository: Path) -> Path:
 LIMITS: dict[str, Any] = {"default_model": "double", "max_items": 8, "max_body_bytes": 200_000}
 
 
-async def by_expect(server: Listening, given: dict[str, Any]) -> Answer:
+async def by_expect(server: Listening, given: dict[str, Any]) -> WireAnswer:
     return await server.ask(request(**given, expect="100-continue"))
 
 
-async def by_query(server: Listening, given: dict[str, Any]) -> Answer:
+async def by_query(server: Listening, given: dict[str, Any]) -> WireAnswer:
     path = given.get("path", "/predict")
     path += "&a=1" if "?" in path else "?a=1"
     return await server.ask(request(**{**given, "path": path}))
 
 
-async def by_old_version(server: Listening, given: dict[str, Any]) -> Answer:
+async def by_old_version(server: Listening, given: dict[str, Any]) -> WireAnswer:
     return await server.ask(request(**given, version="1.0"))
 
 
-async def behind_another(server: Listening, given: dict[str, Any]) -> Answer:
+async def behind_another(server: Listening, given: dict[str, Any]) -> WireAnswer:
     wire = await server.connect()
     wire.send(READY + request(**given))
     assert (await wire.answer()).status == 200
     return await wire.answer()
 
 
-def alike(answer: Answer) -> object:
+def alike(answer: WireAnswer) -> object:
     status, headers, body = answer.alike()
     return status, [each for each in headers if each[0] != "connection"], body
 
 
-async def both(server: Listening, wire: Wire, way: Any, given: dict[str, Any]) -> list[Answer]:
+async def both(server: Listening, wire: Wire, way: Any, given: dict[str, Any]) -> list[WireAnswer]:
     """The same request by the fast path and another; that they did go so is checked."""
     before = len(server.asgi)
     short = await wire.ask(request(**given))

@@ -16,7 +16,7 @@ UNLIKE = frozenset({"date", "server-timing", "x-request-id"})  # differ from ans
 
 
 @dataclass(frozen=True)
-class Answer:
+class WireAnswer:
     """What came back; header names in lower case."""
 
     status: int
@@ -98,7 +98,7 @@ class Wire:
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def answer(self, *, body: bool = True) -> Answer:
+    async def answer(self, *, body: bool = True) -> WireAnswer:
         """The next answer, after any 100 Continue; `body=False` for one to HEAD."""
         async with asyncio.timeout(LIMIT_S):
             while True:
@@ -112,9 +112,9 @@ class Wire:
             length = int(dict(headers).get("content-length", "0")) if body else 0
             if dict(headers).get("transfer-encoding") == "chunked":
                 raise ValueError("the server is not expected to send chunks")
-            return Answer(status, tuple(headers), await self.reader.readexactly(length))
+            return WireAnswer(status, tuple(headers), await self.reader.readexactly(length))
 
-    async def ask(self, data: bytes) -> Answer:
+    async def ask(self, data: bytes) -> WireAnswer:
         self.send(data)
         return await self.answer()
 

@@ -1,6 +1,6 @@
-"""What a prediction's body may be, for the OpenAPI document.
+"""Request bodies of predictions, for the OpenAPI document.
 
-Of a named model it is known in general only; of the default model exactly, as long as it is loaded.
+For a named model the description is general; for the default model it is exact while one is loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, *PICTURES)
 
 
 def request_name(prefix: str = "", *, many: bool) -> str:
-    """The name of a JSON body among the document's schemas: generated clients call it that."""
+    """The schema name of a JSON body: generated clients use it."""
     return f"{prefix}{'BatchPredict' if many else 'Predict'}Request"
 
 
@@ -56,10 +56,10 @@ def request_schema(
 def request_body(
     name: str, media_types: Sequence[str], max_items: int | None = None, *, many: bool
 ) -> dict[str, Any]:
-    """A JSON body by its name, and what may be sent instead.
+    """A request body: JSON by the name of its schema, and the other media types.
 
-    The text names every media type. Those that client generators do not know are nowhere else:
-    they would warn about each of them, or leave the call out.
+    The description names every media type. Those that client generators do not know appear nowhere
+    else: generators would warn about each of them, or leave the call out.
     """
     content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     if OCTET_STREAM in media_types:
@@ -71,7 +71,7 @@ def request_body(
 
 
 def _form(*, many: bool, max_items: int | None) -> dict[str, Any]:
-    """Files, each of which is an item; what the field is called is all the same to the server."""
+    """Files, each of which is an item; the server ignores the field's name."""
     file: dict[str, Any] = {**FILE, "description": "a file of any type that the model takes"}
     if many:
         most = {} if max_items is None else {"maxItems": max_items}

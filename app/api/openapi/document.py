@@ -1,7 +1,7 @@
-"""The OpenAPI document of the prediction routes: true for every body, answer and error.
+"""The OpenAPI document of the prediction routes: exact for every body, answer and error.
 
-What is said of /predict is true of the default model, and the examples are its own, so that what
-is pasted works; hence the document is made when it is asked for.
+/predict is described for the default model, with examples of that model, so that they work when
+pasted. Therefore the document is made on request.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ Docs = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]
 
 _DESCRIPTIONS = {
-    401: "No API key was sent, or none that is known",
+    401: "No API key was sent, or an unknown one",
     403: "The API key does not allow this",
     404: "No such model, or not this version of it",
     406: "The answer cannot be written as Accept asks",
     413: "The body or the number of items is over the limit",
     415: "The model does not read this Content-Type",
-    422: "The input is not what the model takes; `details` names the item",
+    422: "The input does not fit the model; `details` names the item",
     429: "The caller's rate limit is reached (with Retry-After); worth a retry",
     500: "The model failed on the input",
     503: "Overloaded (with Retry-After), loading, or shutting down; worth a retry",
-    504: "The time that the request had was over",
+    504: "The request's deadline has passed",
 }
 ERRORS: dict[int, Responses] = {
     status: {status: {"model": schemas.ErrorBody, "description": text}}
     for status, text in _DESCRIPTIONS.items()
 }
-DOOR_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of who is refused
+ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
 
 
 def prediction_docs(path: str, *, many: bool) -> Docs:
@@ -58,12 +58,12 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
     ok: Docs = {
         "model": answer,
         "description": "The predictions" if many else "The prediction",
-        # JSON first: client generators take the answer's type from the first one that they know.
+        # JSON first: client generators take the answer's type from the first that they know.
         "content": {JSON: {}, OCTET_STREAM: BINARY, NPY: BINARY},
         "headers": answered(many=many),
     }
     responses: Responses = {200: ok}
-    for status in ERRORS.keys() - DOOR_HEADERS.keys():
+    for status in ERRORS.keys() - ACCESS_HEADERS.keys():
         responses.update(ERRORS[status])
     responses[503] = {**responses[503], "headers": RETRY_AFTER}
     parameters = header_parameters()
@@ -79,21 +79,21 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
 
 
 def install_openapi(app: FastAPI, service: Service) -> None:
-    """Make the document when it is asked for, and anew once another default model is loaded."""
-    told_of: object = None
-    told: Docs = {}
+    """Make the document on request, and again when another default model is loaded."""
+    made_for: object = None
+    made: Docs = {}
 
     def document() -> Docs:
-        nonlocal told_of, told
+        nonlocal made_for, made
         try:
             model = service.loaded.resolve()
         except TorchlaneError:
-            model = None  # nothing is loaded yet: the document is true, only less exact
+            model = None  # nothing is loaded yet: the document is correct, only less exact
         guard = service.guard
-        now = (model, guard.asks_for_keys, guard.looks)
-        if now != told_of:  # it takes 20 ms, in which nobody else is served
-            told_of, told = now, _made(app, model, service)
-        return told
+        now = (model, guard.asks_for_keys, guard.enabled)
+        if now != made_for:  # it takes 20 ms, which block the event loop
+            made_for, made = now, _made(app, model, service)
+        return made
 
     app.openapi = document  # type: ignore[method-assign]  # the way FastAPI documents
 
@@ -104,17 +104,17 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
     )
     for many in (False, True):
         made["components"]["schemas"][request_name(many=many)] = request_schema(many=many)
-    _show_door(made, service)
+    _show_access(made, service)
     for operation in _operations(made):
         for response in operation["responses"].values():
             response["headers"] = {**response.get("headers", {}), **REQUEST_ID}
     if model is not None:
-        _tell_of(model, service.limits.max_items, made)
+        _describe_default(model, service.limits.max_items, made)
     return made
 
 
-def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
-    """Bodies as the default model takes them, and examples that work with it."""
+def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
+    """Describe the bodies that the default model takes, with examples that work."""
     for path, many in (("/predict", False), ("/batch-predict", True)):
         name, item = request_name("Default", many=many), model.codec.item_schema()
         made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
@@ -131,7 +131,7 @@ def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
         for operation in methods.values():
             tags = operation.get("tags", ())
             if "predictions" not in tags and "models" not in tags:
-                continue  # an example that unloads the default model would work all too well
+                continue  # a pasted example of an admin call would unload the default model
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "path" and parameter["name"] in named:
                     parameter["example"] = named[parameter["name"]]
@@ -141,12 +141,12 @@ def _tell_of(model: LoadedModel, max_items: int, made: Docs) -> None:
                 content["example"] = {"inputs": [example] * 2} if many else {"input": example}
 
 
-def _show_door(made: Docs, service: Service) -> None:
-    """Say of each operation whether it asks for a key, as this server is configured."""
+def _show_access(made: Docs, service: Service) -> None:
+    """Mark the operations that need a key, as this server is configured."""
     asked = {"predictions", "models"} if service.guard.asks_for_keys else set()
     for operation in _operations(made):
         tags = set(operation.get("tags", ()))
-        metered = "predictions" in tags and service.guard.looks
+        metered = "predictions" in tags and service.guard.enabled
         closed = operation["operationId"] == "metrics" and not service.limits.open_metrics
         if tags & asked or closed:
             operation["security"] = SECURITY
@@ -156,7 +156,7 @@ def _show_door(made: Docs, service: Service) -> None:
             shown = {
                 "description": _DESCRIPTIONS[status],
                 "content": content,
-                "headers": DOOR_HEADERS[status],
+                "headers": ACCESS_HEADERS[status],
             }
             operation["responses"].setdefault(str(status), shown)
         if "security" in operation:
@@ -169,5 +169,5 @@ def _operations(made: Docs) -> Iterator[Docs]:
 
 
 def path_parameter(name: str, schema: Docs) -> Docs:
-    """Of a path that FastAPI is not told of: it would add a 422 that nobody ever gets."""
+    """A path parameter that FastAPI does not know: it would add a 422 that never occurs."""
     return {"name": name, "in": "path", "required": True, "schema": schema}

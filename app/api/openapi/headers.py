@@ -8,23 +8,23 @@ from app.api.request_ids import WELL_FORMED
 
 Docs = dict[str, Any]
 
-# Of every answer, whatever it says.
+# On every answer.
 REQUEST_ID: Docs = {
     "X-Request-Id": {
-        "description": "the request's id: the client's if well formed, else a new one",
+        "description": "the request's id: the client's own if well formed, else a new one",
         "required": True,
         "schema": {"type": "string", "pattern": f"^{WELL_FORMED.pattern.decode()}$"},
     }
 }
 RETRY_AFTER: Docs = {
     "Retry-After": {
-        "description": "seconds, beside `retry_after_ms` in the body, which is exact",
+        "description": "seconds; `retry_after_ms` in the body is exact",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
 CHALLENGE: Docs = {
     "WWW-Authenticate": {
-        "description": "how a key is sent, and whether one was",
+        "description": "how to send a key, and whether one was sent",
         "required": True,
         "schema": {"type": "string", "pattern": "^Bearer realm="},
     }
@@ -43,21 +43,21 @@ _TIMING: Docs = {
 _PARAMETERS: Docs = {
     "X-Request-Id": (
         {"type": "string"},
-        "an id to find this request by; comes back in the answer",
+        "an id to find this request by; returned in the answer",
     ),
     "X-Torchlane-Timeout-Ms": (
         {"type": "number", "exclusiveMinimum": 0},
-        "milliseconds after which the answer is not wanted",
+        "milliseconds after which the answer is no longer wanted",
     ),
 }
 
 
 def answered(*, many: bool) -> Docs:
-    """Of a prediction's answer."""
+    """The headers of a prediction's answer."""
     counts = "hit=[0-9]+, miss=[0-9]+, joined=[0-9]+"
     cache = {
         "description": "from the cache, computed, or joined with an equal one"
-        + ("; how many of each" if many else ""),
+        + ("; the number of each" if many else ""),
         "required": True,
         "schema": {"type": "string", "pattern": f"^({counts if many else 'hit|miss|joined'})$"},
     }
@@ -68,14 +68,14 @@ TOP_K: Docs = {
     "name": "top_k",
     "in": "query",
     "required": False,
-    "description": "of a classifier so many of its highest scores, in descending order, and not "
-    "all; only in JSON",
+    "description": "return only this many of a classifier's highest scores, in descending order; "
+    "JSON only",
     "schema": {"type": "integer", "minimum": 1},
 }
 
 
 def parameters() -> list[Docs]:
-    """What a client may send with a prediction."""
+    """The parameters of a prediction request."""
     return [TOP_K] + [
         {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
         for name, (schema, text) in _PARAMETERS.items()

@@ -1,4 +1,4 @@
-"""The shapes of answers and errors, for the OpenAPI document and for the small routes."""
+"""Schemas of answers and errors, for the OpenAPI document and for the small routes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ State = Literal["loading", "ready", "draining", "unloaded", "failed"]
 
 
 class ErrorBody(BaseModel):
-    """What every error looks like."""
+    """The shape of every error."""
 
     error: str = Field(description="a sentence that says what to do")
-    code: str = Field(description="for programs; docs/errors.md lists all")
+    code: str = Field(description="for programs; docs/errors.md lists all codes")
     request_id: str
     details: list[dict[str, str | int | float]] = Field(description="such as the index of an item")
     retry_after_ms: float = Field(
         default=0,
-        description="with `overloaded` and `rate_limited` only: until what waits now is foreseen "
-        "to be done, or so much is allowed again; Retry-After is the same in whole seconds, "
+        description="only with `overloaded` and `rate_limited`: estimated time until the queue is "
+        "done or the rate limit allows the request; Retry-After is the same in whole seconds, "
         "rounded up",
     )
 
@@ -34,12 +34,12 @@ class LabelledPrediction(BaseModel):
     scores: list[float] = Field(
         description="one per label, in the manifest's order; with top_k the highest, descending"
     )
-    labels: list[str] = Field(default=[], description="with top_k only: those of the scores")
+    labels: list[str] = Field(default=[], description="only with top_k: the labels of the scores")
     indices: list[int] = Field(
-        default=[], description="with top_k only: the places of the labels in the manifest"
+        default=[], description="only with top_k: positions of the labels in the manifest"
     )
     outputs: dict[str, JsonValue] = Field(
-        default={}, description="where the model has more: output name -> nested numbers"
+        default={}, description="further outputs, if any: output name -> nested numbers"
     )
 
 
@@ -47,16 +47,16 @@ class TensorPrediction(BaseModel):
     """A prediction of a model without labels."""
 
     outputs: dict[str, JsonValue] = Field(
-        description="output name -> nested numbers; with top_k the first one has only its highest "
-        "numbers, descending"
+        description="output name -> nested numbers; with top_k the first output has only its "
+        "highest numbers, descending"
     )
     indices: list[int] = Field(
-        default=[], description="with top_k only: where these stand in the whole output"
+        default=[], description="only with top_k: positions of these numbers in the whole output"
     )
 
 
 class FailedItem(BaseModel):
-    """The place of an item that failed in the model."""
+    """The entry of an item that the model failed on."""
 
     error: str
     code: Literal["backend_failed", "non_finite_output"]
@@ -93,17 +93,17 @@ class Health(BaseModel):
 
 
 class VersionState(BaseModel):
-    """One version that the server has looked at."""
+    """One version that the server knows."""
 
     version: int
     state: State
     problem: str | None = None
-    step: str | None = Field(None, description="what is being done while it loads")
-    seconds: float | None = Field(None, description="for how long it has been loading")
+    step: str | None = Field(None, description="the current step while it loads")
+    seconds: float | None = Field(None, description="how long it has been loading")
 
 
 class ServedStep(BaseModel):
-    """Batches of up to so many items run in this form."""
+    """The form that runs batches of up to `up_to` items."""
 
     up_to: int | None = Field(description="null: of any size")
     form: str
@@ -113,7 +113,7 @@ class ServedPlan(BaseModel):
     """Which form runs which batch size on a replica."""
 
     steps: list[ServedStep]
-    measured_on: str | None = Field(description="the processor; null: nothing was to be chosen")
+    measured_on: str | None = Field(description="the processor; null: there was no choice")
     measured_by: Literal["export", "server"] | None
     median_us: dict[str, dict[int, float]] = Field(
         description="what the server measured: form -> batch size -> microseconds of a forward"
@@ -130,14 +130,14 @@ class ReplicaInfo(BaseModel):
 
 
 class ModelSettings(BaseModel):
-    """What holds for a model: by the models file, the server's settings and the artifact."""
+    """Settings of a model: from the models file, the server's settings and the artifact."""
 
     max_batch_size: int
     batch_wait_ms: float
     queue_limit_items: int
     queue_limit_bytes: int
     timeout_ms: float
-    devices: list[str] | None = Field(description="null: all of the server")
+    devices: list[str] | None = Field(description="null: all devices of the server")
     replicas: int | None = Field(description="null: all on these devices")
     variant: str | None
     precision: str | None = Field(description="null: the artifact's choice")
@@ -152,12 +152,12 @@ class ModelSummary(BaseModel):
     name: str
     default: bool = Field(description="whether /predict means this model")
     state: State = Field(description="ready where any version is")
-    version: int | None = Field(description="what requests mean that name no version")
+    version: int | None = Field(description="the version for requests that name none")
     versions: list[VersionState]
 
 
 class RequestSize(BaseModel):
-    """What one request may have at most."""
+    """Limits of one request."""
 
     items: int
     body_bytes: int
@@ -170,7 +170,7 @@ class ModelInfo(ModelSummary):
 
     limits: RequestSize
     description: str | None = None
-    precision: str | None = Field(None, description="what every answer is computed in")
+    precision: str | None = Field(None, description="the precision of every answer")
     codec: Literal["tensor", "image"] | None = Field(None, description="what an item is")
     media_types: list[str] = Field([], description="what the Content-Type of a body may be")
     inputs: list[TensorSpec] = Field([], description="axis 0 is the batch, -1 a free dimension")
@@ -216,8 +216,10 @@ class FailedVersion(VersionName):
 
 
 class ChangesAnswer(BaseModel):
-    """What an admin call has changed in the process that answers."""
+    """Changes that an admin call made in the process that answers."""
 
-    loaded: list[VersionName] = Field(description="they serve now")
-    retired: list[VersionName] = Field(description="they serve no more, and have answered all")
+    loaded: list[VersionName] = Field(description="versions that serve now")
+    retired: list[VersionName] = Field(
+        description="versions that serve no longer; all their requests were answered"
+    )
     failed: list[FailedVersion]

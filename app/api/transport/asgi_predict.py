@@ -1,7 +1,7 @@
 """The prediction calls as an ASGI application: reads the body, waits, writes the answer.
 
-FastAPI documents these routes, and `routes.py` hands their requests over. Under our own server
-most requests do not come this way but by `protocol.py`, which costs half as much.
+FastAPI documents these routes, and `routes.py` passes their requests on. In this project's own
+server most requests take `protocol.py` instead, which costs half as much.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from app.api.service import Service
 from app.engine.submission import Submission
 from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
 
-# A caller that leaves is noticed only while it waits, and only after this: watching costs about ten
-# microseconds, and work that is over sooner is not worth calling off.
+# A disconnect is noticed only while the call waits, and only after this: watching costs about ten
+# microseconds, and shorter work is not worth cancelling.
 WATCH_AFTER_S = 0.01
 
 
@@ -62,13 +62,13 @@ class PredictionApp:
         except TimeoutError as error:
             raise DeadlineExceeded(BODY_LATE) from error
         submission = call.begin(body, scope[REQUEST_ID].encode("ascii"))
-        del body  # it may be a thousand times as large as what waits now
+        del body  # it may be a thousand times as large as the items
         await _until_settled(receive, submission)
         return call.answer()
 
 
 async def _read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
-    """The whole body; refused once it is known to be too large, for itself or beside others."""
+    """The whole body; rejected once it, or all bodies together, are known to be too large."""
     chunks: list[bytes] = []
     size = held = 0
     try:
@@ -87,7 +87,7 @@ async def _read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
 
 
 async def _until_settled(receive: Receive, submission: Submission) -> None:
-    """Wait for the submission; give it up when the client goes."""
+    """Wait for the submission; abandon it when the client disconnects."""
     if submission.is_settled:
         return
     watchers: list[asyncio.Task[None]] = []

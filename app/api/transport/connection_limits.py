@@ -1,7 +1,7 @@
-"""What a connection may take of time and memory, where uvicorn sets no limit.
+"""Time and memory limits of a connection, where uvicorn has none.
 
-How long a head may take and how large it may be, how much may stand around a body, how long a body
-may go on that was refused, how long an answer may lie unread.
+They cover the time and size of a head, the bytes around a body, the rest of a rejected body, and an
+answer that the client does not read.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from app.api.service import Service
 from app.api.transport.uvicorn_adapter import UvicornConnection
 from app.errors import CallerError, HeadLate, HeadTooLarge, MalformedRequest
 
-# Of a head, and of what comes without a byte of body: chunk extensions, trailers.
+# Of a head, and of anything that comes without a byte of body: chunk extensions, trailers.
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
-MAX_PIPELINED = 256  # requests that wait for others of their connection: each takes some 2 KB
-# What is read of a request; a request that waits to be answered may be followed by another one.
+MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, some 2 KB each
+# What is being read of a request; the next one may arrive before its answer was written.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
-NO_HTTP = "this is no HTTP/1.1 request; the connection is closed"
+NOT_HTTP = "malformed HTTP/1.1 request; the connection is closed"
 UNREAD = "answer_unread"
-UNREAD_S = 10.0  # an answer that lies unread is looked at so often
-UNREAD_BYTES_PER_S = 1024  # slower than this nobody reads
+UNREAD_S = 10.0  # between two checks of an unread answer
+UNREAD_BYTES_PER_S = 1024  # a slower client counts as not reading
 
 
 class LimitedProtocol(UvicornConnection):
-    """A connection that does not wait for ever; see `uvicorn`'s class, and `asyncio.Protocol`.
+    """A connection with time and memory limits; see uvicorn's class, and `asyncio.Protocol`.
 
     Args:
-        service: has the limits, and counts the connections that were cut.
+        service: has the limits, and the counter of cut connections.
         ids: of the process.
-        uvicorn: what uvicorn gives to each of its protocols.
+        uvicorn: arguments of uvicorn's own protocol.
     """
 
     def __init__(self, service: Service, ids: RequestIds, **uvicorn: Any) -> None:
@@ -43,10 +43,10 @@ class LimitedProtocol(UvicornConnection):
         self.ids = ids
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
-        self._refusal: CallerError | None = None
+        self._rejection: CallerError | None = None
         self._is_cut = False
-        # A timer for each request would cost 2 us: one runs on and looks whether what the
-        # connection waits for is overdue; None: the server is at work.
+        # A timer for each request would cost 2 us. One timer keeps running and checks whether the
+        # client is overdue; None: the server is at work.
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -70,18 +70,18 @@ class LimitedProtocol(UvicornConnection):
             return
         self._bytes_without_body += len(data)
         super().data_received(data)
-        if self._reads == BETWEEN:  # as mostly
+        if self._reads == BETWEEN:  # the usual case
             return
         if self._reads == BODY:
-            self.body_goes_on()
+            self.on_body_pending()
         elif self._reads == HEAD and self._due is not None:
             self._reads = SLOW_HEAD
             self._wait(self.service.limits.head_timeout_s)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self._is_cut:
             self._cut(_too_large())
 
-    def body_goes_on(self) -> None:
-        """What had come was read, and a body is still to come."""
+    def on_body_pending(self) -> None:
+        """Called after each read that left a body incomplete."""
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -89,7 +89,7 @@ class LimitedProtocol(UvicornConnection):
         self._reads = HEAD
 
     def on_headers_complete(self) -> None:
-        """A request is there to be answered.
+        """Have the request answered whose head is complete.
 
         Raises:
             HeadTooLarge: to the parser, which stops there.
@@ -102,10 +102,10 @@ class LimitedProtocol(UvicornConnection):
             self._check_head()
         self._reads = BODY
         self._due = None
-        self.choose_way()
+        self.choose_path()
 
-    def choose_way(self) -> None:
-        """Have the request answered."""
+    def choose_path(self) -> None:
+        """Have the request answered by uvicorn's path."""
         self.answer_by_asgi()
 
     def on_body(self, body: bytes) -> None:
@@ -134,32 +134,32 @@ class LimitedProtocol(UvicornConnection):
         else:
             self._wait(self.service.limits.head_timeout_s)
 
-    def refuse_the_rest(self, error: CallerError) -> bool:
-        """Refuse the request that is being read, if it is none of uvicorn's.
+    def reject_rest(self, error: CallerError) -> bool:
+        """Reject the request that is being read, if it is on the fast path.
 
         Returns:
-            Whether that was so.
+            Whether it was.
         """
         return False
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as is written."""
+        """The client reads more slowly than the server writes."""
         super().pause_writing()
         self._look_at_unread(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """It has read nearly all."""
+        """The client has read nearly everything."""
         super().resume_writing()
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
 
     def unreadable(self) -> None:
-        """What came is not HTTP, or its head is too large."""
-        self._cut(self._refusal or MalformedRequest(NO_HTTP))
+        """Cut the connection: what came is not HTTP, or its head is too large."""
+        self._cut(self._rejection or MalformedRequest(NOT_HTTP))
 
     def _wait(self, most_s: float) -> None:
-        """From now on the client has so much time."""
+        """Give the client this much time from now on."""
         due = self._due = self.loop.time() + most_s
         if self._timer_at > due:
             self._set_timer(due)
@@ -181,14 +181,14 @@ class LimitedProtocol(UvicornConnection):
             self._set_timer(self._due)
         elif self._reads in (HEAD, SLOW_HEAD):
             limit_s = self.service.limits.head_timeout_s
-            self._cut(HeadLate(f"the head of a request must come within {limit_s:g} s"))
+            self._cut(HeadLate(f"the head of a request must arrive within {limit_s:g} s"))
         else:
             self.transport.close()
 
     def _check_head(self) -> None:
-        """Refuse a head that is too large, and what is one too many.
+        """Reject a head that is too large, or one pipelined request too many.
 
-        Bytes that came with it may be its body's.
+        Only the head is measured: other bytes that came may be its body's.
 
         Raises:
             HeadTooLarge: to the parser, which stops there.
@@ -196,36 +196,36 @@ class LimitedProtocol(UvicornConnection):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         many = self.pipelined >= MAX_PIPELINED
         if many or len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
-            self._refusal = _too_large()
-            raise self._refusal
+            self._rejection = _too_large()
+            raise self._rejection
 
     def _cut(self, error: CallerError) -> None:
-        """Read no more: nobody could say where the next request begins."""
+        """Stop reading: the start of the next request is unknown from here on."""
         self._is_cut = True
         self.service.metrics.connections_cut.labels(error.code).inc()
         self.stop_reading()
         if self.is_answered:
-            self._tell(error)
+            self._send_error(error)
             self.transport.close()
-        elif self.refuse_the_rest(error):
+        elif self.reject_rest(error):
             pass
         elif self.reads_body:
             self.transport.close()
         else:
             self.close_after_answers()
 
-    def _tell(self, error: CallerError) -> None:
-        """Answer what never became a request."""
+    def _send_error(self, error: CallerError) -> None:
+        """Answer bytes that never became a request."""
         scope = {REQUEST_ID: self.ids.of(()).decode("ascii")}
         status, headers, content = error_answer(scope, error)
         headers.append((HEADER, scope[REQUEST_ID].encode()))
         self.write_answer(status, headers, content)
 
     def _look_at_unread(self, before: int) -> None:
-        """Close where an answer lies unread: it would take memory for as long as the client likes.
+        """Close the connection if its answer stays unread: it would occupy memory without end.
 
         Args:
-            before: bytes that lay there when it was looked at last.
+            before: bytes unread at the last check.
         """
 
         def look() -> None:
@@ -241,6 +241,6 @@ class LimitedProtocol(UvicornConnection):
 
 def _too_large() -> HeadTooLarge:
     return HeadTooLarge(
-        f"at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes are taken before a body, as "
-        f"many bytes without any of it, and {MAX_PIPELINED} requests before the first is answered"
+        f"at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes are allowed before a body, as "
+        f"many bytes without body data, and {MAX_PIPELINED} requests before the first is answered"
     )

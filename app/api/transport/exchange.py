@@ -1,7 +1,7 @@
 """A prediction and its answer on the fast path: no task, no scope, no middleware.
 
-The connection tells what it reads as it comes; what went wrong at any point, and what was computed,
-ends in one place, which writes the answer and counts it.
+The connection reports what it reads. Every result and every error ends in one place, which writes
+the answer and counts it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LOG = structlog.get_logger(__name__)
 SMALL_PIECE_BYTES = 4096  # larger pieces of a body are kept as they come, and copied once
 
 
-class Connection(Protocol):
-    """What an exchange needs of the connection it is on.
+class ExchangeConnection(Protocol):
+    """What an exchange needs of its connection.
 
     Attributes:
-        headers: of the request; names in lower case, and values.
+        headers: of the request; lower-case names, and values.
     """
 
     service: Service
@@ -50,21 +50,21 @@ class Connection(Protocol):
     def write_answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes
     ) -> None:
-        """Write a whole answer, with the headers that all have."""
+        """Write a whole answer, with the default headers."""
 
     def exchanged(self) -> None:
-        """The answer has been written."""
+        """Called when the answer has been written."""
 
 
 class Exchange:
-    """A prediction and its answer on one connection; stands where uvicorn keeps its own cycle.
+    """A prediction and its answer on one connection; takes the place of uvicorn's own cycle.
 
     Args:
-        connection: its head has been read.
-        endpoint: what is asked for.
+        connection: with a complete head.
+        endpoint: the requested one.
 
     Attributes:
-        response_complete: whether the answer has been written, as uvicorn wants to know.
+        response_complete: whether the answer has been written; uvicorn reads it.
         keep_alive: whether the connection stays; uvicorn sets it to False when it stops.
     """
 
@@ -85,7 +85,7 @@ class Exchange:
         "response_complete",
     )
 
-    def __init__(self, connection: Connection, endpoint: Endpoint) -> None:
+    def __init__(self, connection: ExchangeConnection, endpoint: Endpoint) -> None:
         self.response_complete = False
         self.keep_alive = True
         self._began = time.perf_counter()
@@ -95,15 +95,15 @@ class Exchange:
         self._for_browsers = connection.service.origins.headers(connection.headers)
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
-        self._held_bytes = 0  # as they are counted among all bodies
+        self._held_bytes = 0  # as counted by BodyMemory
         self._call: Call | None = None
         self._submission: Submission | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._scope: dict[str, Any] = {}  # what errors are told of: as much of a scope as they read
+        self._scope: dict[str, Any] = {}  # the part of an ASGI scope that error answers use
         connection.service.metrics.requests_open += 1
 
     def open(self) -> None:
-        """Look at the head."""
+        """Check the head."""
         try:
             connection = self._connection
             self._call = Call(connection.service, self._endpoint, connection.headers)
@@ -111,7 +111,7 @@ class Exchange:
             self._fail(error)
 
     def take(self, piece: bytes) -> None:
-        """A piece of the body."""
+        """Add a piece of the body."""
         if self.response_complete:
             return
         body = self._body
@@ -128,13 +128,13 @@ class Exchange:
             self._fail(error)
 
     def begin(self) -> None:
-        """The body is complete."""
+        """Submit the body, which is complete."""
         if self.response_complete or self._call is None:
             return
         if self._timer is not None:
             self._timer.cancel()
         body = b"".join(self._body)  # most come in one piece: it is not copied
-        self._let_go()
+        self._release_body()
         try:
             submission = self._call.begin(body, self._request_id)
         except Exception as error:
@@ -146,8 +146,8 @@ class Exchange:
         else:
             submission.when_settled(self._settled)
 
-    def hurry(self) -> None:
-        """What had arrived has been read: the body is still to come, it has its time and memory."""
+    def on_body_pending(self) -> None:
+        """Start the body timeout and count the bytes received so far."""
         if self._submission is not None or self.response_complete:
             return
         service = self._connection.service
@@ -161,19 +161,19 @@ class Exchange:
             late = DeadlineExceeded(BODY_LATE)
             self._timer = self._connection.loop.call_later(max(0.0, left_s), self._fail, late)
 
-    def refuse(self, error: TorchlaneError) -> None:
-        """What comes is not to be read any further."""
+    def reject(self, error: TorchlaneError) -> None:
+        """Answer with an error and read nothing more from the connection."""
         self.keep_alive = False
         if self._submission is None:
             self._fail(error)
 
     def give_up(self) -> None:
-        """The server stops: a body that is not here yet will not be waited for."""
+        """Answer a request whose body is incomplete: the server stops."""
         if self._submission is None:
             self._fail(ShuttingDown("the server stopped before the request was complete"))
 
     def disconnected(self) -> None:
-        """The client has gone."""
+        """Abandon the request: the client has gone."""
         if self._submission is None:
             self._fail(Abandoned(BODY_CUT))
         else:
@@ -197,7 +197,7 @@ class Exchange:
         if isinstance(error, TorchlaneError):
             try:
                 return error_answer(self._scope, error)
-            except Exception as bug:  # it has no place in the table, or its details are no JSON
+            except Exception as bug:  # the table lacks it, or its details are not JSON
                 error = bug
         LOG.error("unhandled_error", exc_info=error, request_id=self._scope[REQUEST_ID])
         content = error_body(self._scope, "internal", INTERNAL_MESSAGE)
@@ -205,11 +205,11 @@ class Exchange:
         return 500, [(b"content-type", b"application/json"), length], content
 
     def _write(self, answer: RawAnswer) -> None:
-        """The one place where an exchange ends."""
+        """Write the answer: the one place where an exchange ends."""
         status, headers, content = answer
         connection = self._connection
         self.response_complete = True
-        self._let_go()
+        self._release_body()
         if self._timer is not None:
             self._timer.cancel()
         transport = connection.transport
@@ -229,8 +229,8 @@ class Exchange:
             LOG.exception("request_not_counted")
         connection.exchanged()
 
-    def _let_go(self) -> None:
-        """Of the body: it has come whole, or is not wanted any more."""
+    def _release_body(self) -> None:
+        """Drop the body: it is complete, or no longer wanted."""
         self._body.clear()
         if self._held_bytes:
             self._connection.service.bodies.give_back(self._held_bytes)

@@ -1,6 +1,6 @@
-"""Around every request: its id, the door, the last resort for unknown errors, its measures.
+"""Middleware around every ASGI request: its id, access checks, unknown errors, measurements.
 
-Pure ASGI. Predictions that come by the fast path pass none of this: see `exchange.py`.
+Pure ASGI. Predictions on the fast path pass none of this: see `exchange.py`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from app.api.service import Service
 from app.errors import Abandoned, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
-PROBES = frozenset(("/health/live", "/health/ready"))  # come by address, and tell nobody anything
+PROBES = frozenset(("/health/live", "/health/ready"))  # called by IP address; they reveal nothing
 
 
 class RequestMiddleware:
-    """Gives each request an id, answers what nobody caught, counts and times predictions.
+    """Gives each request an id, answers unhandled errors, counts and times predictions.
 
-    Before anything of a body is read it refuses what is meant for another host, and whoever asks
-    for a path below /admin without the key for it, be there a route or not.
+    It rejects requests for another host, and requests below /admin without a key for it, before
+    anything of a body is read, whether or not a route matches.
 
     Args:
-        app: what it surrounds.
-        service: who is let in, and where to count.
+        app: the inner application.
+        service: access checks and metrics.
         stopping: whether the server is about to end.
     """
 
@@ -64,16 +64,16 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if (refusal := self._refusal(scope)) is not None:
-                await error_response(scope, refusal)(scope, receive, send_with_id)
+            if (rejection := self._rejection(scope)) is not None:
+                await error_response(scope, rejection)(scope, receive, send_with_id)
                 return
             await self._app(scope, receive, send_with_id)
-        except asyncio.CancelledError:  # a stop ends what is unfinished, such as an upload
+        except asyncio.CancelledError:  # a stop cancels what is unfinished, such as an upload
             if status or not self._stopping():
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
             await error_response(scope, stopped)(scope, receive, send_with_id)
-        except Exception:  # the last resort: answered, logged once with its id, and not raised on
+        except Exception:  # the last resort: answered, logged once with its id, not raised again
             LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
             if status:
                 raise  # half an answer is out: only closing the connection tells the client
@@ -86,8 +86,8 @@ class RequestMiddleware:
                 request = self._metrics.request(scope[ROUTE], status or 499, outcome)
                 request.ended(time.perf_counter() - began)
 
-    def _refusal(self, scope: Scope) -> TorchlaneError | None:
-        """Why a request does not get in, as far as its head tells."""
+    def _rejection(self, scope: Scope) -> TorchlaneError | None:
+        """Why a request is rejected by its head; None: it is not."""
         path, headers = scope["path"], scope["headers"]
         try:
             if path not in PROBES:
@@ -97,6 +97,6 @@ class RequestMiddleware:
         except TorchlaneError as error:
             endpoint = self._endpoints.at(scope.get("raw_path", b""))
             if endpoint is not None and scope["method"] == "POST":
-                scope[ROUTE] = endpoint.route  # it never gets to its route, and is counted
+                scope[ROUTE] = endpoint.route  # it never reaches its route, but is counted
             return error
         return None

@@ -1,9 +1,9 @@
-"""One connection of our server: uvicorn's protocol, with a fast path for predictions.
+"""A connection of the server: uvicorn's protocol, with a fast path for predictions.
 
-A prediction that comes as most do is answered without a task, a scope and two middlewares, all of
-which cost more than to parse its body: see `exchange.py`. What is out of the ordinary (pipelined,
-`Expect`, HTTP/1.0, an access log, a slow reader), and every other path, goes uvicorn's own way to
-the ASGI application, which answers predictions just the same: see `asgi_predict.py`.
+An ordinary prediction is answered without a task, a scope or middleware, all of which cost more
+than parsing its body: see `exchange.py`. Unusual requests (pipelined, `Expect`, HTTP/1.0, an access
+log, a slow reader), and all other paths, take uvicorn's path to the ASGI application, which answers
+predictions in the same way: see `asgi_predict.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Protocol(LimitedProtocol):
         service: engine, models and limits.
         ids: of the process.
         endpoints: of the process.
-        uvicorn: what uvicorn gives to each of its protocols.
+        uvicorn: arguments of uvicorn's own protocol.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Protocol(LimitedProtocol):
         self._endpoints = endpoints
         self._exchange: Exchange | None = None
 
-    def body_goes_on(self) -> None:
-        """What had come was read, and a body is still to come."""
+    def on_body_pending(self) -> None:
+        """Tell the exchange that its body is incomplete."""
         if self._exchange is not None:
-            self._exchange.hurry()
+            self._exchange.on_body_pending()
 
-    def choose_way(self) -> None:
-        """The head is complete: the fast path, or uvicorn's."""
-        if self.transport.is_closing():  # behind an answer that was the last: nobody could be told
+    def choose_path(self) -> None:
+        """Choose the fast path or uvicorn's, once the head is complete."""
+        if self.transport.is_closing():  # after the last answer: nothing more can be sent
             return
         on_fast_path = self.is_plain and self.is_common_post()
         endpoint = self._endpoints.at(self.url) if on_fast_path else None
@@ -52,7 +52,7 @@ class Protocol(LimitedProtocol):
             self.occupy(exchange)
             exchange.open()
             return
-        super().choose_way()
+        super().choose_path()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
@@ -84,11 +84,11 @@ class Protocol(LimitedProtocol):
         self.occupant_ended()
         self.answered()
 
-    def refuse_the_rest(self, error: CallerError) -> bool:
-        """Refuse the request that is being read, if it came by the fast path."""
+    def reject_rest(self, error: CallerError) -> bool:
+        """Reject the request that is being read, if it is on the fast path."""
         if self._exchange is None or not self.is_occupied_by(self._exchange):
             return False
-        self._exchange.refuse(error)
+        self._exchange.reject(error)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -98,13 +98,13 @@ class Protocol(LimitedProtocol):
         super().connection_lost(exc)
 
     def give_up(self) -> None:
-        """The server stops now: answer what waits for the rest of its body."""
+        """Answer a request whose body is incomplete: the server stops now."""
         if self._exchange is not None:
             self._exchange.give_up()
 
 
 def protocol_for(service: Service) -> Callable[..., Protocol]:
-    """What makes the protocol of each connection, as uvicorn calls it."""
+    """The factory of each connection's protocol, as uvicorn calls it."""
     ids, endpoints = RequestIds(), Endpoints()
 
     def make(**uvicorn: Any) -> Protocol:

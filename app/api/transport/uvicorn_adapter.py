@@ -1,6 +1,6 @@
-"""uvicorn's HTTP connection, with names for all that we use of its internals.
+"""uvicorn's HTTP connection, with a name for each of its internals that this application uses.
 
-No other file of `api` imports uvicorn: what another release of it changes is to be changed here.
+No other file of `api` imports uvicorn: changes for another release of it belong here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 
 class Occupant(Protocol):
-    """What may stand where uvicorn keeps the cycle of the request that was read last.
+    """What can take the place of uvicorn's cycle for the request that was read last.
 
     Attributes:
         response_complete: whether the answer has been written.
@@ -32,39 +32,39 @@ class UvicornConnection(HttpToolsProtocol):
     """One connection; see uvicorn's class, and `asyncio.Protocol`.
 
     Args:
-        uvicorn: what uvicorn gives to each of its protocols.
+        uvicorn: arguments of uvicorn's own protocol.
 
     Attributes:
         keep_alive_s: how long an idle connection stays.
-        is_plain: whether uvicorn itself does nothing with a request but call the application.
+        is_plain: whether uvicorn does nothing for a request but call the application.
     """
 
     def __init__(self, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         mine: Any = self
-        self.keep_alive_s = float(mine.timeout_keep_alive)  # to uvicorn's types it is whole
+        self.keep_alive_s = float(mine.timeout_keep_alive)  # uvicorn types it as int
         self.is_plain = (
             not self.access_log and self.limit_concurrency is None and not self.root_path
         )
-        self._running: RequestResponseCycle | None = None  # the last that got a task
+        self._running: RequestResponseCycle | None = None  # the last one with a task
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is an answer to all that was read."""
+        """Whether everything that was read is answered."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def reads_body(self) -> bool:
-        """Whether the application waits for more of the body of what was read last."""
+        """Whether the application waits for more of the last request's body."""
         return self.cycle.more_body
 
     @property
     def pipelined(self) -> int:
-        """How many requests wait for those before them to be answered."""
+        """Number of requests that wait for earlier ones to be answered."""
         return len(self.pipeline)
 
     def is_common_post(self) -> bool:
-        """Whether the head that was read is a POST's, and asks for nothing out of the ordinary."""
+        """Whether the head that was read is an ordinary POST."""
         parser = self.parser
         return (
             parser.get_method() == b"POST"
@@ -77,13 +77,13 @@ class UvicornConnection(HttpToolsProtocol):
         )
 
     def on_message_begin(self) -> None:
-        """The first byte of a request; its scope is made when it is known to be needed."""
+        """The first byte of a request; its scope is made only when needed."""
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
 
     def answer_by_asgi(self) -> None:
-        """Have the application answer the request of which the head was read."""
+        """Have the application answer the request whose head was read."""
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()  # makes the scope, with headers of its own
         self.url, self.expect_100_continue = url, expect
@@ -91,16 +91,18 @@ class UvicornConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def occupy(self, occupant: Occupant) -> None:
-        """Put something else in the place of uvicorn's cycle."""
-        self.cycle = cast(RequestResponseCycle, occupant)  # in what uvicorn looks at, it is one
+        """Put an occupant in the place of uvicorn's cycle."""
+        self.cycle = cast(
+            RequestResponseCycle, occupant
+        )  # it has the attributes that uvicorn reads
 
     def is_occupied_by(self, occupant: Occupant) -> bool:
-        """Whether what is read belongs to it, and not to a pipelined request behind it."""
+        """Whether incoming data belongs to the occupant, not to a pipelined request behind it."""
         current: object = self.cycle
         return current is occupant
 
     def occupant_ended(self) -> None:
-        """Its answer was written; uvicorn's own bookkeeping for that costs a timer."""
+        """Count an answered request; uvicorn's own bookkeeping for that costs a timer."""
         self.server_state.total_requests += 1
 
     def stop_reading(self) -> None:
@@ -114,7 +116,7 @@ class UvicornConnection(HttpToolsProtocol):
     def write_answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes
     ) -> None:
-        """Write a whole answer, with the headers that all have."""
+        """Write a whole answer, with the default headers."""
         parts = [STATUS_LINE[status]]
         for name, value in (*self.server_state.default_headers, *headers):
             parts += (name, b": ", value, b"\r\n")
@@ -124,22 +126,22 @@ class UvicornConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # uvicorn tells the last that was read, not this one
+            self._running.disconnected = True  # uvicorn tells the last request read, not this one
             self._running.message_event.set()
         current: object = self.cycle
-        if not isinstance(current, RequestResponseCycle):  # it would be told the ASGI way
+        if not isinstance(current, RequestResponseCycle):  # uvicorn would treat it as an ASGI cycle
             self.cycle = None  # type: ignore[assignment]  # as before the first request
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """The parser has given up; uvicorn's own answer is a text."""
+        """Handle a failure of the parser; uvicorn's own answer is plain text."""
         self.unreadable()
 
     def unreadable(self) -> None:
-        """What came is not HTTP, or a callback of the parser has raised."""
+        """Handle data that is not HTTP, or an error that a parser callback raised."""
         raise NotImplementedError
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """See uvicorn's class: every request that goes its way begins here."""
+        """Remember the request: each one on uvicorn's path begins here; see uvicorn's class."""
         self._running = cycle
         super()._start_asgi_task(cycle, app)

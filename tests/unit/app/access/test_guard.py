@@ -40,7 +40,7 @@ def bearer(secret: str) -> list[tuple[bytes, bytes]]:
 class TestWithoutKeys:
     def test_predictions_are_open_and_cost_no_look(self) -> None:
         guard = Rig().guard
-        assert not guard.looks
+        assert not guard.enabled
         guard.admit([], "predict").arrives()
 
     @pytest.mark.parametrize("scope", ["admin", "metrics"])
@@ -50,7 +50,7 @@ class TestWithoutKeys:
 
     def test_a_limit_holds_for_all_together(self) -> None:
         guard = Rig(limit="2/minute").guard
-        assert guard.looks
+        assert guard.enabled
         assert not guard.asks_for_keys
         guard.admit([], "predict").arrives()
         guard.admit(bearer("any"), "predict").arrives()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import uvloop
 
-from app.processes.listener import Handover, Listener
+from app.processes.listener import Listener, SocketHandover
 
 WAITING = 100
 
@@ -186,7 +186,9 @@ class Parent:
 @contextlib.asynccontextmanager
 async def handed_over(make: Callable[[], asyncio.Protocol] = Made) -> AsyncIterator[Parent]:
     parent = Parent()
-    handover = Handover(parent.workers_channel, make, parent.orders.append, parent.one_is_lost)
+    handover = SocketHandover(
+        parent.workers_channel, make, parent.orders.append, parent.one_is_lost
+    )
     try:
         yield parent
     finally:

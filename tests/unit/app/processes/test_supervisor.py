@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.processes import shared_metrics
-from app.processes.supervisor import Plan, Supervisor
+from app.processes.supervisor import Supervisor, WorkersPlan
 
 # Sends its place to whoever connects; what else it does is said in its environment.
 WORKER = """
@@ -105,7 +105,7 @@ async def supervising(
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     environment = {**os.environ, **behaviour, "PYTHONPATH": str(Path.cwd())}
-    plan = Plan([sys.executable, "-c", WORKER], environment, workers, drain_s, folder)
+    plan = WorkersPlan([sys.executable, "-c", WORKER], environment, workers, drain_s, folder)
     port = bound.getsockname()[1]
     running = Running(port, asyncio.create_task(Supervisor(bound, plan).run()))
     try:
