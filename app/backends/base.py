@@ -12,7 +12,7 @@ from models.timing import nothing
 
 LOG = structlog.get_logger(__name__)
 
-# Called between the forwards of something long, which others may use: see `Replica.install`.
+# Called between the forwards of a long operation, to let other work run: see `Replica.install`.
 Between: TypeAlias = Callable[[], None]
 
 
@@ -20,17 +20,17 @@ class Backend(Protocol):
     """Called in the order load, warm_up, run..., close, by one thread at a time.
 
     `run` and `close` are called in the replica's thread. So is `warm_up`, if the backend says that
-    it launches; else it is called in a thread of its own (`app.engine.execution.proving`).
+    it launches; otherwise it gets a thread of its own (`app.engine.execution.proving`).
 
     Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """
 
     def load(self) -> None:
-        """Read the variant's file and put it on the device; in whatever thread has time for it.
+        """Read the variant's file and put it on the device; may run in any thread.
 
         Raises:
             ArtifactInvalid: if the file is not what the manifest says.
-            ReplicaError: if the device refuses.
+            ReplicaError: if the device fails.
         """
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
@@ -38,43 +38,43 @@ class Backend(Protocol):
 
         Args:
             batches: input name -> array with the batch axis, in ascending sizes; several of one
-                size have different shapes. They are taken one by one: each may be made when it is
-                asked for.
+                size have different shapes. They are consumed one by one, so each may be made on
+                demand.
             between: called between forwards.
 
         Returns:
-            the largest batch that it is worth running, in items; it is not warmed beyond that.
+            the largest batch worth running, in items; larger ones are not warmed.
         """
 
     def run(self, inputs: Arrays) -> Arrays:
         """One forward.
 
         Args:
-            inputs: input name -> array [n, ...] of the manifest's dtype; never written to.
+            inputs: input name -> array [n, ...] of the manifest's dtype; never modified.
 
         Returns:
-            output name -> array [n, ...]; a run that follows may overwrite it.
+            output name -> array [n, ...]; the next run may overwrite it.
 
         Raises:
             ModelError: if the batch made the model fail; the replica can go on.
-            ReplicaError: if the replica does not work any more.
+            ReplicaError: if the replica no longer works.
         """
 
     def serving(self) -> Serving:
-        """What it runs at which batch size, once it was warmed; before, whether it launches."""
+        """What it runs at which batch size, once it is warm; before that, whether it launches."""
 
     def close(self) -> None:
-        """Give the memory back; may be called twice and after a failed load."""
+        """Release the memory; may be called twice and after a failed load."""
 
 
 class Launched(Protocol):
-    """A batch that the device works at."""
+    """A batch that is running on the device."""
 
     def outputs(self) -> Arrays:
-        """Wait for it; called once.
+        """Wait for the outputs; called once.
 
         Returns:
-            output name -> array [n, ...]; what is staged or launched after this may overwrite it.
+            output name -> array [n, ...]; the next staged or launched batch may overwrite it.
 
         Raises:
             ModelError, ReplicaError: as `Backend.run` does.
@@ -82,45 +82,45 @@ class Launched(Protocol):
 
     @property
     def expected_s(self) -> float:
-        """What the device alone is expected to take, from its launch on; 0: nobody knows yet."""
+        """Expected seconds on the device, from the launch on; 0: not known yet."""
 
     @property
     def is_done(self) -> bool:
-        """Whether `outputs` would not have to wait; also where it would raise."""
+        """Whether `outputs` would return or raise without waiting."""
 
     def times(self) -> DeviceTimes:
-        """What it took; asked after `outputs`."""
+        """Seconds on the device; asked after `outputs`."""
 
 
 class LaunchingBackend(Backend, Protocol):
-    """A backend whose device works by itself: another batch may be launched while one runs.
+    """A backend whose device works asynchronously: another batch may be launched while one runs.
 
-    One more, not two; and its thread waits for them in their order. Asked for these methods is only
-    who says `Serving.launches`.
+    At most one more; the thread waits for them in order. These methods are called only on backends
+    whose `Serving.launches` is true.
     """
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
-        """Where a batch of these shapes is best put together, to be launched next."""
+        """Buffers of these shapes to assemble the next launched batch in."""
 
     def launch(self, inputs: Arrays) -> Launched:
-        """Begin a forward, and return.
+        """Start a forward and return.
 
         Args:
-            inputs: as for `run`; those that `stage` gave need no further copy.
+            inputs: as for `run`; those from `stage` need no further copy.
 
         Raises:
-            ModelError, ReplicaError: as `run` does; nothing was begun then.
+            ModelError, ReplicaError: as `run` does; then nothing was started.
         """
 
 
 def size_of(batch: Arrays) -> int:
-    """How many items a batch has."""
+    """Number of items in a batch."""
     return len(next(iter(batch.values())))
 
 
 def close_safely(backend: Backend) -> None:
-    """Close a backend that is given up; what goes wrong is logged and hides nothing else."""
+    """Close a backend that is given up; an error is logged and hides no other."""
     try:
         backend.close()
-    except Exception:  # on a lost device even giving memory back may fail
+    except Exception:  # on a lost device even releasing memory may fail
         LOG.exception("backend_not_closed")

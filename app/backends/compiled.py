@@ -1,7 +1,7 @@
-"""A package of machine code that AOTInductor made, on one device.
+"""A compiled model (AOTInductor) on one device.
 
-It holds the GIL while it runs, so a plan uses it only for short forwards, and it takes inputs of a
-wrong shape without a word, so `models.forms.Compiled` looks at them first.
+It holds the GIL while it runs, so a plan uses it only for short forwards. It accepts inputs of a
+wrong shape silently, so `models.forms.Compiled` checks them first.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class CompiledBackend(FormBackend):
     """One compiled variant; see `app.backends.base.Backend`.
 
     Args:
-        folder: see `FormBackend`, like what follows.
-        manifest: what is in it.
+        folder: see `FormBackend`, as for the next three.
+        manifest: of the artifact.
         form: which variant.
         device: where to run.
-        packages: where loaded packages are kept: each is loaded once a process. What is closed
-            stays there, for to load it again would leak.
+        packages: the loaded packages: each is loaded once per process and stays after `close`,
+            because loading it again would leak.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class CompiledBackend(FormBackend):
             raise VariantUnusable(str(error)) from error
         return Compiled(self._packages.load(data, device), self.manifest.inputs)
 
-    def refused(self, name: str) -> ArtifactInvalid:
+    def load_error(self, name: str) -> ArtifactInvalid:
         """See `FormBackend`."""
         return VariantUnusable(
-            f"{name} could not be loaded; it needs a temporary folder (TMPDIR) that can "
-            "be written to and executed from"
+            f"{name} could not be loaded; it needs a temporary folder (TMPDIR) that is "
+            "writable and allows execution"
         )

@@ -14,7 +14,7 @@ _OF_THREAD = threading.local()
 
 
 class CudaSpan:
-    """What stands between two events of a stream; see `app.backends.streams.Span`."""
+    """The time between two events of a stream; see `app.backends.streams.Span`."""
 
     def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
         self._began = began
@@ -41,17 +41,17 @@ class CudaStreams:
     """See `Streams`; all models that one thread runs on a device share them and take turns.
 
     Args:
-        device: one of CUDA.
+        device: a CUDA device.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        # Else each change of stream would go by way of device 0, and make a context there.
+        # Otherwise each change of stream would pass through device 0 and create a context there.
         torch.cuda.set_device(device)
         stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream  # untyped in torch
         self._copy_in, self._compute, self._copy_out = (stream(device) for _ in range(3))
-        # One for all graphs, which run one after the other and whose outputs are copied: they share
-        # its memory, and a capture that fails leaves it to the next.
+        # One pool for all graphs, which run one after the other and whose outputs are copied: they
+        # share its memory, and after a failed capture the next one can use it.
         self._pool = torch.cuda.graph_pool_handle()
 
     def host_bytes(self, count: int) -> torch.Tensor:
@@ -79,8 +79,8 @@ class CudaStreams:
     ) -> tuple[Sequence[torch.Tensor], Work]:
         """See `Streams`.
 
-        With the error mode `thread_local`: whatever other replicas allocate meanwhile is theirs.
-        Without `torch.cuda.graph`, which would make the whole device wait.
+        With the error mode `thread_local`: other replicas may allocate meanwhile.
+        Without `torch.cuda.graph`, which would synchronize the whole device.
         """
         graph = torch.cuda.CUDAGraph()
         self.finish()
@@ -90,15 +90,15 @@ class CudaStreams:
                 try:
                     made = forward()
                 except BaseException:
-                    with contextlib.suppress(RuntimeError):  # it says once more that it failed
+                    with contextlib.suppress(RuntimeError):  # it reports the failure again
                         graph.capture_end()
                     raise
                 graph.capture_end()
         except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()  # what is cached, a graph cannot have: the next one may fit
+            torch.cuda.empty_cache()  # a graph cannot use cached memory: the next one may fit
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # also `torch.AcceleratorError`
-            # A capture that fails leaves the device as it was: were it lost, the next forward says.
+            # A failed capture leaves the device intact; if it is lost, the next forward says so.
             raise CaptureFailed(str(error)) from error
         return made, graph.replay
 
@@ -112,10 +112,12 @@ class CudaStreams:
             if isinstance(after, CudaSpan):
                 stream.wait_event(after.ended)
             elif after is not None:
-                raise TypeError("bug: CUDA is to wait for what no CUDA device does")
+                raise TypeError("bug: a CUDA stream cannot wait for another device's span")
             began = _event(stream)
             work()
-            return CudaSpan(began, _event(stream))  # whoever raises waits for all of the stream
+            return CudaSpan(
+                began, _event(stream)
+            )  # on an error the caller waits for the whole stream
 
 
 def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
@@ -126,7 +128,7 @@ def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 
 def streams_of(device: torch.device) -> CudaStreams:
-    """Those of this thread."""
+    """The streams of this thread on a device."""
     known: dict[torch.device, CudaStreams] | None = getattr(_OF_THREAD, "streams", None)
     if known is None:
         known = _OF_THREAD.streams = {}

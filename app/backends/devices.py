@@ -1,4 +1,4 @@
-"""Which devices there are, and how many threads a CPU replica computes with."""
+"""Which devices there are, and how many threads a CPU replica uses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
 
     Args:
         spec: `auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*N` and `cuda:I` with
-            commas between; `cpu,cpu` is `cpu*2`.
+            commas in between; `cpu,cpu` is `cpu*2`.
         replicas_per_device: how many replicas each device gets.
 
     Raises:
-        ValueError: if the spec is not of that form, or names a device that is not there.
+        ValueError: if the spec is malformed or names a missing device.
     """
     if not SPEC.fullmatch(spec):
         raise ValueError(f"{spec!r} is not one of: {SPEC_HELP}")
@@ -42,38 +42,39 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
                 devices.append(Device("cuda", int(part.removeprefix("cuda:"))))
         indices = [device.index for device in devices if device.kind == "cuda"]
         if len(set(indices)) != len(indices) or any(index >= visible for index in indices):
-            raise ValueError(f"{spec!r}: {visible} CUDA devices are visible, each named once")
+            raise ValueError(
+                f"{spec!r}: {visible} CUDA devices are visible; name each at most once"
+            )
     return tuple(device for device in devices for _ in range(replicas_per_device))
 
 
 def cpu_threads(devices: tuple[Device, ...], processes: int = 1) -> int:
     """Intra-op threads per CPU replica: all usable cores but one, shared evenly; at least one.
 
-    Several processes share the cores evenly first, and each leaves one of its own out.
+    Several processes first share the cores evenly, and each of them leaves one core free.
 
-    The one that is left out is the event loop's: where both want it, every parallel section of a
-    forward waits for a core that parses requests. docs/adr/0001-replicas-are-threads.md has
-    figures.
+    The free core is for the event loop. If both used it, every parallel section of a forward would
+    wait for a core that parses requests. docs/adr/0001-replicas-are-threads.md has figures.
     """
     replicas = sum(device.kind == "cpu" for device in devices)
     return max(1, (usable_cores() // processes - 1) // max(1, replicas))
 
 
 def compute_with(threads: int, cores: Collection[int] | None = None) -> None:
-    """Compute with so many intra-op threads in this thread; torch keeps the number by thread.
+    """Set this thread's number of intra-op threads, and the cores that they may use.
 
     Args:
-        threads: so many, this one among them.
-        cores: what they are kept to, where the system can do that; None: to nothing.
+        threads: their number, including this one.
+        cores: those to stay on, where the system supports that; None: any.
     """
     if cores is not None and hasattr(os, "sched_setaffinity"):
         try:
-            os.sched_setaffinity(0, cores)  # of this thread, and of those that it starts
-        except OSError as error:  # forbidden here, or these cores are no longer ours
+            os.sched_setaffinity(0, cores)  # this thread and those that it starts
+        except OSError as error:  # forbidden, or the cores are no longer available
             LOG.warning("not_kept_to_cores", cores=sorted(cores), error=str(error))
     torch.set_num_threads(threads)
 
 
 def share_one_core(devices: tuple[Device, ...], processes: int = 1) -> bool:
-    """Whether the replicas compute on the only core that the event loop of their process has."""
+    """Whether the replicas share the only core of their process with its event loop."""
     return all(device.kind == "cpu" for device in devices) and usable_cores() // processes <= 1

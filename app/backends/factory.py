@@ -1,4 +1,4 @@
-"""Which backend serves a selection on a device: one per form, put together by the plan."""
+"""Chooses the backend for a selection on a device: one per form, combined by the plan."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class TorchBackends:
 
     Args:
         devices: of all replicas.
-        max_batch_size: the largest batch that will be run, where a selection says no other.
+        max_batch_size: the largest batch, where a selection sets no other.
         threads: of each replica on the CPU.
-        packages: where compiled ones are kept.
-        trial: nobody is served by them: no need to warn.
+        packages: the loaded compiled packages.
+        trial: these backends only measure and need no warnings.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class TorchBackends:
     def make(
         self, folder: Path, manifest: Manifest, digest: str, selection: Selection, device: Device
     ) -> Backend:
-        """A backend that is not loaded yet.
+        """Make a backend that is not loaded yet.
 
         Args:
-            folder: the artifact.
-            manifest: what is in it.
-            digest: of the manifest; what was measured is kept under it.
+            folder: the artifact's folder.
+            manifest: of the artifact.
+            digest: of the manifest; measurements are stored under it.
             selection: what may serve.
-            device: where; of a pipeline the selection has several.
+            device: where to run; a pipeline's devices are in the selection.
 
         Raises:
-            VariantUnusable: if nothing of the selection is made for such a device.
+            VariantUnusable: if no form of the selection runs on such a device.
         """
         if selection.devices:
             (form,) = selection.candidates
@@ -77,8 +77,8 @@ class TorchBackends:
             return PipelineBackend(folder, manifest, form, selection.devices, begin)
         has_free_sizes = not all(spec.is_fixed for spec in manifest.inputs)
         if selection.variant is None and (self._replicas > 1 or has_free_sizes):
-            # They would run one at a time on all replicas, and for how long at a free size nobody
-            # has measured.
+            # They would run one at a time over all replicas, and for an unmeasured time at a free
+            # size.
             selection = without_gil_holders(selection)
         forms = runs_on(selection, device.kind)
         if not forms:
@@ -92,7 +92,7 @@ class TorchBackends:
         if device.kind == "cuda" and steps is not None and len(forms) > 1:
             steps, why_not = None, "export times forms without the graphs that they run in here"
         if steps is None and len(forms) > 1:
-            # A pin is what somebody wanted; a plan that does not hold here should be tuned again.
+            # A pin is deliberate; a plan that does not apply here should be tuned again.
             expected = selection.variant or self._trial or device.kind == "cuda"
             log = LOG.info if expected else LOG.warning
             log(
@@ -106,8 +106,8 @@ class TorchBackends:
                 self._backend(folder, manifest, form, device),
                 Golden(manifest, variant.tolerance),
                 holds_gil=variant.format == "aotinductor",
-                # Several take all cores, and the event loop has to wait for one of them before it
-                # could hand the next batch over: two replicas, 1.95 times of one, not 1.83.
+                # Several replicas use all cores, and the event loop would wait for one before it
+                # could hand over the next batch: two replicas reach 1.95 times one, not 1.83.
                 prefetches=device.kind == "cpu" and self._replicas > 1,
             )
             for form, variant in forms.items()

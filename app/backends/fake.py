@@ -1,7 +1,7 @@
-"""A scriptable backend without torch, to test what stands above the backends.
+"""A scriptable backend without torch, to test the layers above the backends.
 
-It answers `value = 2 * x` for inputs of one number per item, so that a test can tell by content
-whose answer it got, and does whatever its script says on the way.
+It answers `value = 2 * x` for inputs of one number per item, so that a test can tell the answers
+apart, and runs its script on the way.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from app.backends.base import Between, size_of
 from app.types import Arrays, ServedStep, Serving
 from models.timing import nothing
 
-# Gets the inputs of a run and either returns its outputs, or None to leave that to the backend; it
-# may block, or raise what a real backend would.
+# Gets the inputs of a run; returns its outputs, or None to leave that to the backend. It may block,
+# or raise what a real backend would.
 Step = Callable[[Arrays], Arrays | None]
 
 
@@ -24,18 +24,18 @@ class FakeBackend:
     """See `app.backends.base.Backend`.
 
     Args:
-        script: called at every run; None: nothing special ever happens.
-        refusal: what loading raises; None: it loads.
+        script: called at every run; None: nothing special happens.
+        load_error: raised by `load`; None: it loads.
 
     Attributes:
-        batches: the values of `x` of every run that was begun, as lists.
-        gate: runs wait for it; open at first. Close it to hold a replica busy.
-        calls: names of the methods that were called, in order.
+        batches: the values of `x` of every run that was started, as lists.
+        gate: runs wait for it; open at first. Close it to keep a replica busy.
+        calls: names of the called methods, in order.
     """
 
-    def __init__(self, script: Step | None = None, refusal: Exception | None = None) -> None:
+    def __init__(self, script: Step | None = None, load_error: Exception | None = None) -> None:
         self.script = script
-        self.refusal = refusal
+        self.load_error = load_error
         self.batches: list[list[float]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -44,8 +44,8 @@ class FakeBackend:
     def load(self) -> None:
         """See `Backend`."""
         self.calls.append("load")
-        if self.refusal is not None:
-            raise self.refusal
+        if self.load_error is not None:
+            raise self.load_error
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
         """See `Backend`."""

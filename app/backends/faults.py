@@ -1,4 +1,4 @@
-"""Whose fault it was: what torch raises while a model runs, in the words of this house."""
+"""Translates what torch raises while a model runs into this project's errors."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 
 from app.errors import DeviceLost, ModelError, OutOfMemory
 
-# What torch's allocators and libraries say: that of the CPU raises a RuntimeError as for anything
-# else, pinned memory what is raised of a lost device, and TorchScript's interpreter makes a
-# RuntimeError of whatever it hears from below.
+# Messages of torch's allocators and libraries. The CPU's allocator raises a plain RuntimeError,
+# pinned memory raises the error of a lost device, and TorchScript's interpreter turns any error
+# from below into a RuntimeError.
 NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 NO_MEMORY = (
     NO_HOST_MEMORY,
     "CUDA out of memory",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED",  # what it says where there is no room for its own
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # raised when its own buffers do not fit
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-# Whichever it is, what was asked of the device before may be what it tells of. But cuBLAS, which
-# torch lets say so too, also refuses what it does not support, and goes on.
+# Such an error may come from any earlier operation on the device. But cuBLAS, whose errors torch
+# reports in the same words, also rejects what it does not support, and still works.
 LOST = re.compile(
     r"CUDA error:(?! CUBLAS_STATUS_)|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
 )
@@ -31,14 +31,14 @@ LOST = re.compile(
 
 @contextlib.contextmanager
 def faults_of(device: torch.device) -> Iterator[None]:
-    """Run a model in it.
+    """Translate the errors of a model that runs in this context.
 
     Args:
-        device: what it runs on, for the message.
+        device: where it runs, for the message.
 
     Raises:
-        OutOfMemory: if it did not fit; a smaller part of the batch may.
-        DeviceLost: if the device is lost to the process.
+        OutOfMemory: if it did not fit; a smaller part of the batch may fit.
+        DeviceLost: if the process has lost the device.
         ModelError: if the batch made the model fail.
     """
     try:
@@ -55,6 +55,6 @@ def faults_of(device: torch.device) -> Iterator[None]:
 
 
 def _out_of_memory(device: torch.device, error: BaseException) -> OutOfMemory:
-    """Without the frames of what was raised: they keep tensors while smaller parts are tried."""
+    """An error without the frames of its cause: they keep tensors while smaller parts are tried."""
     error.__traceback__ = None
     return OutOfMemory(f"out of memory on {device}")

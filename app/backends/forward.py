@@ -1,4 +1,4 @@
-"""What every backend of torch does: load a file, run a batch, and say whose fault it was."""
+"""What all torch backends share: load a file, run a batch, and say whose fault an error was."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LOG = structlog.get_logger(__name__)
 
 
 class FormBackend(ABC):
-    """One form of one variant on one device: what TorchScript and compiled ones have in common.
+    """One form of one variant on one device: the base of TorchScript and compiled backends.
 
     Args:
-        folder: the artifact; what is loaded is checked against its digest.
-        manifest: what is in it.
+        folder: the artifact; files are checked against their digests.
+        manifest: of the artifact.
         form: which variant, and whether it is optimized at load.
         device: where to run.
     """
@@ -48,11 +48,11 @@ class FormBackend(ABC):
 
     @abstractmethod
     def open(self, data: bytes, device: torch.device) -> Forward:
-        """Make a callable of the variant's file, or of a stage's; subclasses say how.
+        """Make a callable from the variant's file, or from a stage's; subclasses say how.
 
         Args:
-            data: the file.
-            device: where it is to run.
+            data: the file's bytes.
+            device: where it will run.
 
         Raises:
             VariantUnusable: if this machine must not run it.
@@ -60,8 +60,8 @@ class FormBackend(ABC):
         """
 
     @abstractmethod
-    def refused(self, name: str) -> ArtifactInvalid:
-        """What to say when torch cannot read a file."""
+    def load_error(self, name: str) -> ArtifactInvalid:
+        """The error for a file that torch cannot read."""
 
     def load(self) -> None:
         """See `Backend`."""
@@ -69,7 +69,7 @@ class FormBackend(ABC):
         self._forward = parts[0] if len(parts) == 1 else Stages(parts)
 
     def opened(self, name: str, device: torch.device) -> Forward:
-        """One of the variant's files, loaded onto a device.
+        """Load one of the variant's files onto a device.
 
         Raises:
             ArtifactInvalid, ReplicaError: see `Backend.load`.
@@ -86,9 +86,9 @@ class FormBackend(ABC):
         except ArchiveError as error:
             raise ArtifactInvalid(f"{name}: {error}") from error
         except (RuntimeError, ValueError, OSError) as error:
-            # Torch's words hold paths and code: they are for the log only.
+            # Torch's messages hold paths and code: they are for the log only.
             LOG.error("form_not_loaded", file=name, form=str(self.form), error=str(error))
-            raise self.refused(name) from error
+            raise self.load_error(name) from error
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
         """See `Backend`."""
@@ -130,7 +130,7 @@ class FormBackend(ABC):
         return self.device.type == "cuda"
 
     def streams(self) -> Streams | None:
-        """Those of the device, for the thread that asks; None: it does not work by itself."""
+        """The device's streams for the calling thread; None: it does not work asynchronously."""
         return streams_of(self.device) if self.works_by_itself else None
 
     def close(self) -> None:
@@ -149,13 +149,13 @@ class FormBackend(ABC):
     def _launching(self) -> Lane:
         lane = self._on_lane()
         if lane is None:
-            raise ReplicaError(f"bug: a batch is launched, and {self.device} only runs them")
+            raise ReplicaError(f"bug: {self.device} cannot launch batches, it only runs them")
         return lane
 
     def _on_lane(self) -> Lane | None:
-        """Made in the thread that uses it."""
+        """The lane, made in the thread that uses it."""
         if self._lane is None and (streams := self.streams()) is not None:
-            captures = self.variant.format == "torchscript"  # packages ask events of their own
+            captures = self.variant.format == "torchscript"  # packages query their own events
             self._lane = Lane(
                 self._loaded(), self.manifest, streams, self.device, captures=captures
             )
@@ -163,10 +163,10 @@ class FormBackend(ABC):
 
 
 def verified_bytes(file: Path, manifest: Manifest) -> bytes:
-    """A file, checked once more: it may have changed since, as when a replica is rebuilt.
+    """A file's bytes, checked again: it may have changed since, as when a replica is rebuilt.
 
     Raises:
-        ArtifactInvalid: if it is not what the manifest says.
+        ArtifactInvalid: if it differs from the manifest.
     """
     try:
         return read_verified(file.parent, file.name, manifest.files[file.name])
@@ -181,9 +181,9 @@ def run_forward(
 
     Args:
         forward: a loaded form.
-        inputs: input name -> array [n, ...]; never written to.
+        inputs: input name -> array [n, ...]; never modified.
         manifest: names, dtypes and order of inputs and outputs.
-        device: where the form lives.
+        device: where the form is loaded.
 
     Returns:
         output name -> array [n, ...].
@@ -197,5 +197,5 @@ def run_forward(
 
 
 def _tensor(array: Array) -> torch.Tensor:
-    """Shares memory; torch only reads it, but warns of arrays that are marked read-only."""
+    """Share the array's memory; a read-only array is copied, because torch warns about it."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

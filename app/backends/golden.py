@@ -17,11 +17,11 @@ QUICK_S = 0.02
 
 
 class Golden:
-    """The golden examples of one model, decoded, against one variant's tolerance.
+    """The decoded golden examples of one model, with one variant's tolerance.
 
     Args:
-        manifest: where the examples stand.
-        tolerance: how far the variant may be from them.
+        manifest: has the examples.
+        tolerance: how far the variant may differ from them.
     """
 
     def __init__(self, manifest: Manifest, tolerance: Tolerance) -> None:
@@ -40,7 +40,7 @@ class Golden:
         self._groups = tuple(by_shape.values())
 
     def batches(self, sizes: Sequence[int]) -> Iterator[Arrays]:
-        """One batch per size and shape of example, to warm a backend with; made when asked for."""
+        """One batch per size and shape of example, to warm a backend with; made on demand."""
         for size in sizes:
             for group in self._groups:
                 yield self._batch(self._rows(group, size))
@@ -49,8 +49,8 @@ class Golden:
         """Replay the first example alone.
 
         Raises:
-            ArtifactInvalid: if the answer is wrong.
-            BackendError: if there is none.
+            ArtifactInvalid: if the output is wrong.
+            BackendError: if there is no output.
         """
         self._check(backend, [0])
 
@@ -61,15 +61,15 @@ class Golden:
 
         Args:
             backend: a loaded one.
-            sizes: of the batches.
+            sizes: batch sizes.
             between: called between forwards.
 
         Returns:
-            batch size -> seconds of its run, see `replay_at`; size 1 is always among them.
+            batch size -> seconds of its run, see `replay_at`; size 1 is always included.
 
         Raises:
-            ArtifactInvalid: if an answer is wrong, naming example, output and difference.
-            BackendError: if there is none.
+            ArtifactInvalid: if an output is wrong, naming example, output and difference.
+            BackendError: if there is no output.
         """
         quickest_s = {}
         for size in dict.fromkeys((1, *sizes)):
@@ -80,12 +80,12 @@ class Golden:
         return quickest_s
 
     def replay_at(self, backend: Backend, size: int, between: Between = nothing) -> float:
-        """Replay the examples in batches of one size: each alone, or different ones side by side.
+        """Replay the examples in batches of one size: each alone, or different ones together.
 
-        None may find its way into another's answer. For arguments and errors see `replay`.
+        No item may influence another's answer. For arguments and errors see `replay`.
 
         Returns:
-            seconds of a run; where shapes differ, of the slowest.
+            seconds of a run; where shapes differ, those of the slowest.
         """
         slowest_s = 0.0
         for group in self._groups:
@@ -99,7 +99,7 @@ class Golden:
 
     @staticmethod
     def _rows(group: Sequence[int], size: int) -> list[int]:
-        """Which examples a batch of `size` items is made of."""
+        """The examples that make up a batch of `size` items."""
         return [group[row % len(group)] for row in range(size)]
 
     def _batch(self, indices: Sequence[int]) -> Arrays:
@@ -130,7 +130,7 @@ def _shapes(arrays: Arrays) -> tuple[tuple[int, ...], ...]:
 
 def _rows(outputs: Arrays, name: str, size: int) -> Array:
     if name not in outputs:
-        raise ArtifactInvalid(f"the model gave outputs {sorted(outputs)}, not {name!r}")
+        raise ArtifactInvalid(f"the model returned outputs {sorted(outputs)}, not {name!r}")
     rows = outputs[name]
     if rows.ndim == 0 or rows.shape[0] != size:
         raise ArtifactInvalid(f"output {name!r} has shape {list(rows.shape)} for {size} items")

@@ -1,6 +1,6 @@
-"""Which batches run as a captured graph: one launch of the whole forward instead of one per step.
+"""Chooses the batches that run as a captured graph: one launch instead of one per operation.
 
-A graph is for one size. It is used where it was measured to be quicker.
+A graph has one batch size. It is used where it was measured to be faster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.backends.streams import Work
 
 
 class Graph(NamedTuple):
-    """A captured forward of so many rows; what it reads, what it writes, and how it is launched."""
+    """A captured forward for a fixed number of rows: its inputs, its outputs, and its launch."""
 
     rows: int
     inputs: Sequence[torch.Tensor]
@@ -24,16 +24,15 @@ class Graph(NamedTuple):
     replay: Work
 
     def run(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """A forward of as many rows, or of fewer.
+        """Run a forward of up to `self.rows` rows.
 
-        The rest is filled with the last one: nothing that a model has not seen before, and nothing
-        of another batch.
+        Missing rows repeat the last one, which the model has seen and which is of this batch.
 
         Args:
-            given: the inputs, on the device.
+            given: inputs on the device.
 
         Returns:
-            new tensors: the next forward may begin before these have left the device.
+            new tensors: the next forward may start before these are copied.
         """
         rows = len(given[0])
         for static, tensor in zip(self.inputs, given, strict=True):
@@ -52,30 +51,31 @@ class _Size(NamedTuple):
 
 
 class Graphs:
-    """The graphs of one form, and what they take beside the same forwards launched step by step."""
+    """The graphs of one form, with times with a graph and without."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []  # ascending
         self._sizes: list[_Size] = []
 
     def knows(self, rows: int) -> bool:
-        """Whether batches of so many rows were measured."""
+        """Whether this batch size was measured."""
         at = bisect_left(self._rows, rows)
         return at < len(self._rows) and self._rows[at] == rows
 
     def measured(
         self, rows: int, plain_s: float, graph: Graph | None = None, graph_s: float = math.inf
     ) -> None:
-        """What a batch of so many rows takes, in seconds: without its graph, and with it."""
+        """Record a batch size's seconds: without its graph, and with it."""
         at = bisect_left(self._rows, rows)
         self._rows.insert(at, rows)
         self._sizes.insert(at, _Size(plain_s, graph_s, graph))
 
     def best(self, rows: int) -> Graph | None:
-        """The graph that a batch of so many rows runs in; None: it is launched step by step.
+        """The graph for a batch of this size; None: it runs without.
 
-        That of its size, where it is quicker. Or that of the next larger size, filled up, where it
-        is quicker than the next smaller size without: then it is quicker than this size without.
+        It is the graph of this size, where it is faster. Otherwise that of the next larger size,
+        padded, where it is faster than the next smaller size without a graph: then it is also
+        faster than this size without one.
         """
         at = bisect_left(self._rows, rows)
         if at == len(self._rows):
@@ -86,6 +86,6 @@ class Graphs:
         return self._sizes[at].graph if self._sizes[at].graph_s < plain_s else None
 
     def clear(self) -> None:
-        """Give their memory back."""
+        """Release the graphs' memory."""
         self._rows.clear()
         self._sizes.clear()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-SLOW_S = 0.1  # quicker forwards are cheap to warm at every size
+SLOW_S = 0.1  # faster forwards are cheap to warm at every size
 LEAST_GAIN = 0.05  # of the time per item that a larger batch must save to be worth its latency
-IN_A_ROW = 2  # sizes without a gain: one may have been held up by other work on the machine
+IN_A_ROW = 2  # sizes without a gain: other work on the machine may delay one
 
 
 class Growth:
     """Follows the forwards of one model at ascending batch sizes.
 
-    Once a forward is slow and two larger sizes in a row have saved hardly any time per item, the
-    model is bound by computing: a still larger batch would take longer and answer no more items.
+    Once a forward is slow and two larger sizes in a row saved hardly any time per item, the model
+    is compute-bound: a larger batch would take longer without answering more items.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
-"""How batches go through a device that works by itself: copied in, computed, copied out.
+"""Passes batches through a device that works asynchronously: copied in, computed, copied out.
 
-The three go on at once, of different batches: while the device computes one, the next is put
-together in host memory and copied, and the answers of the one before come back. The thread only
-says what is to be done after what, and waits for the moment at which a batch is back.
+The three steps of different batches overlap: while the device computes one batch, the next is
+assembled in host memory and copied in, and the outputs of the previous one are copied out. The
+thread only enqueues the steps and waits until a batch is back.
 
-All of it is proved without such a device, on streams that put everything off for as long as they
-may (tests.late_streams.py).
+It is tested without such a device, on streams that delay everything as long as they may
+(tests.late_streams.py).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from models.tensors import TensorSpec, Tolerance
 from models.timing import nothing, time_interleaved
 
 LOG = structlog.get_logger(__name__)
-SLOTS = 2  # batches that are on their way at once
-WEIGHT = 0.2  # of the newest batch
-LONG_S = 0.001  # of the device: a batch that is waited for without spinning
-LOOKS = 50  # at such a batch, whether it is done: it is late by a fiftieth at most
+SLOTS = 2  # batches in flight at once
+WEIGHT = 0.2  # of the newest batch in the average
+LONG_S = 0.001  # on the device: longer batches are waited for without spinning
+POLLS = 50  # of such a batch: its end is noticed a fiftieth late at most
 TIMED_ROUNDS = 9
 TIMING_BUDGET_S = 0.25  # for each batch size
 
 
 class Slot:
-    """The memory of one batch on its way."""
+    """The memory of one batch in flight."""
 
     def __init__(self, inputs: int, outputs: int, streams: Streams) -> None:
         self.host_in = [Buffer(streams.host_bytes) for _ in range(inputs)]
@@ -49,12 +49,12 @@ class Slot:
 
 
 class LaneBatch:
-    """A batch on its way: see `app.backends.base.Launched`.
+    """A batch in flight: see `app.backends.base.Launched`.
 
     Args:
-        lane: which one it is on.
+        lane: its lane.
         slot: its memory until it is back.
-        rows: how many it has.
+        rows: number of its rows.
     """
 
     def __init__(self, lane: Lane, slot: Slot, rows: int) -> None:
@@ -62,16 +62,16 @@ class LaneBatch:
         self._slot: Slot | None = slot
         self._rows = rows
         self._expected_s = lane.expected_s(rows)
-        # Who waits for a device spins: for a short batch only.
+        # Waiting for a device spins: only for a short batch.
         long = self._expected_s >= LONG_S
-        self._pause_s = min(LONG_S, self._expected_s / LOOKS) if long else 0.0
+        self._pause_s = min(LONG_S, self._expected_s / POLLS) if long else 0.0
         self._times = NO_DEVICE_TIMES
         self._spans: list[Span] = []
         self._made: Sequence[torch.Tensor] = ()
         self._out: list[torch.Tensor] = []
 
     def begin(self, slot: Slot, host_in: Sequence[torch.Tensor], graph: Graph | None) -> None:
-        """Say what is to be done after what."""
+        """Enqueue the three steps in order."""
         lane = self._lane
         given = [
             buffer.view(each.dtype, each.shape)
@@ -108,7 +108,7 @@ class LaneBatch:
         """See `Launched`."""
         try:
             return self._spans[-1].is_done
-        except RuntimeError:  # which `outputs` will tell of
+        except RuntimeError:  # which `outputs` will raise
             return True
 
     def outputs(self) -> Arrays:
@@ -124,10 +124,10 @@ class LaneBatch:
         return self._times
 
     def end(self) -> None:
-        """Wait for it; then others may have its memory.
+        """Wait for the batch, then release its memory.
 
         Raises:
-            ModelError, ReplicaError: what came of it.
+            ModelError, ReplicaError: what went wrong.
         """
         lane = self._lane
         try:
@@ -138,32 +138,32 @@ class LaneBatch:
                 self._times = DeviceTimes(*(span.seconds for span in self._spans))
                 lane.took(self._rows, sum(self._times))
         finally:
-            self._let_go()
+            self._release()
 
     def abort(self) -> None:
-        """It was begun in part: that must end before others may have its memory."""
+        """Wait for a partly started batch to end, then release its memory."""
         try:
             with faults_of(self._lane.device):
                 self._lane.streams.finish()
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._made = ()  # on the device
         if self._slot is not None:
-            self._lane.let_go(self._slot)
+            self._lane.release(self._slot)
         self._slot = None
 
 
 class Lane:
-    """One loaded form on one device; in the thread of its replica.
+    """One loaded form on one device; used in its replica's thread.
 
     Args:
         loaded: the form.
-        manifest: what it takes and gives.
-        streams: of the device, for this thread.
+        manifest: of the artifact.
+        streams: the device's, for this thread.
         device: for messages.
-        captures: whether to try to make graphs of it.
+        captures: whether to try to capture graphs.
     """
 
     def __init__(
@@ -184,10 +184,10 @@ class Lane:
         self._staged: Arrays | None = None
         self._captures = captures and all(spec.is_fixed for spec in manifest.inputs)
         self._graphs = Graphs()
-        self._device_s: dict[int, float] = {}  # by bucket
+        self._device_s: dict[int, float] = {}  # by batch size bucket
 
     def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the form gives for tensors on the device: as many and such as the manifest says."""
+        """Run the form on tensors on the device; returns the outputs that the manifest declares."""
         return declared_outputs(self._loaded(*given), self.manifest.outputs)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
@@ -205,11 +205,11 @@ class Lane:
         return self._launch(inputs, self._graphs.best(size_of(inputs)))
 
     def capture(self, batch: Arrays, tolerance: Tolerance, between: Between = nothing) -> None:
-        """Make a graph of the forward of such a batch, and find out whether it is quicker.
+        """Capture the forward of a batch as a graph, and measure whether it is faster.
 
         Args:
-            batch: one of the size; it was run before.
-            tolerance: of its answers; a graph that gives others is not used.
+            batch: one of this size; it was run before.
+            tolerance: of its outputs; a graph with others is not used.
             between: called between forwards.
         """
         rows = size_of(batch)
@@ -224,7 +224,7 @@ class Lane:
                 if _agree(self._run(batch, graph), wanted, tolerance):
                     runs[True] = partial(self._run, batch, graph)
                 else:
-                    LOG.warning("graph_not_used", rows=rows, reason="it gives other answers")
+                    LOG.warning("graph_not_used", rows=rows, reason="its outputs differ")
             except OutOfMemory as error:
                 LOG.warning("graph_not_used", rows=rows, reason=str(error))
         taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
@@ -235,21 +235,21 @@ class Lane:
             self._graphs.measured(rows, median_s[False])
 
     def expected_s(self, rows: int) -> float:
-        """What the device takes for so many, all in all; 0: nobody knows yet."""
+        """Total device seconds expected for a batch of this size; 0: not known yet."""
         return self._device_s.get(_bucket(rows), 0.0)
 
     def took(self, rows: int, seconds: float) -> None:
-        """The device has taken so long for so many: less is believed at once, the first is long."""
+        """Record device seconds: a smaller value counts at once, since the first run is slow."""
         bucket = _bucket(rows)
         known_s = self._device_s.get(bucket, seconds)
         self._device_s[bucket] = min(seconds, known_s + WEIGHT * (seconds - known_s))
 
-    def let_go(self, slot: Slot) -> None:
-        """The batch that had it is back, or lost."""
+    def release(self, slot: Slot) -> None:
+        """Take back the memory of a batch that is done or lost."""
         self._free.append(slot)
 
     def close(self) -> None:
-        """Wait for what is on its way; then its memory can go."""
+        """Wait for the batches in flight, then release the memory."""
         self.streams.finish()
         self._graphs.clear()
         self._free.clear()
@@ -275,7 +275,7 @@ class Lane:
         return self._launch(inputs, graph).outputs()
 
     def _on_host(self, buffer: Buffer, inputs: Arrays, name: str) -> torch.Tensor:
-        """An input where the device can copy it from; it is there already if it was staged."""
+        """An input in host memory that the device can copy from; it may be staged there already."""
         array = inputs[name]
         view = buffer.view(torch.from_numpy(np.empty(0, array.dtype)).dtype, array.shape)
         if self._staged is None or self._staged[name] is not array:
@@ -284,7 +284,7 @@ class Lane:
 
     def _next_slot(self) -> Slot:
         if not self._free:
-            raise ReplicaError("bug: a third batch is launched while two are on their way")
+            raise ReplicaError("bug: a third batch is launched while two are in flight")
         return self._free[-1]
 
     def _graph_of(self, batch: Arrays, rows: int) -> Graph | None:
@@ -298,7 +298,7 @@ class Lane:
                 ]
                 with torch.inference_mode():
                     outputs, replay = self.streams.capture(lambda: self.forward(inputs))
-        except OutOfMemory as error:  # of this size
+        except OutOfMemory as error:  # only this size does not fit
             LOG.info("graph_not_captured", rows=rows, reason=str(error))
             return None
         except CaptureFailed as failure:

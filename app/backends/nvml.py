@@ -1,4 +1,4 @@
-"""What a GPU's driver says of it: memory, temperature, utilisation. By NVML, where that answers."""
+"""A GPU's memory, temperature and utilization as its driver reports them, where NVML works."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from app.types import Device
 
 LOG = structlog.get_logger(__name__)
 
-# Asked at each scrape.
+# Called at each scrape.
 Reading = Callable[[], float]
 
 
 def readings_of(device: Device, library: ModuleType = pynvml) -> dict[str, Reading]:
-    """What can be asked of a device; empty where there is no NVML, or it does not know the device.
+    """The readings of a device; empty without NVML, or if NVML does not know the device.
 
-    A part of a GPU (MIG) has its own memory, but mostly no utilisation.
+    A part of a GPU (MIG) has its own memory, but usually no utilization.
 
     Args:
-        device: one of CUDA; others have nothing.
+        device: a CUDA device; others have no readings.
         library: NVML.
 
     Returns:
         some of `memory_used_bytes`, `memory_bytes`, `temperature_celsius` and `utilization_ratio`
-        (of the last moments, 0 to 1). One that does not answer any more is NaN.
+        (of the last moments, 0 to 1). A reading that fails later is NaN.
     """
     if device.kind != "cuda":
         return {}
@@ -56,12 +56,12 @@ def readings_of(device: Device, library: ModuleType = pynvml) -> dict[str, Readi
 def _ask(ask: Reading, library: ModuleType) -> float:
     try:
         return float(ask())
-    except library.NVMLError:  # not on this device, or not any more: a scrape must not fail of it
+    except library.NVMLError:  # not on this device, or no longer: a scrape must not fail
         return math.nan
 
 
 def _handle(device: Device, library: ModuleType) -> Any:
-    """By its UUID: NVML numbers all devices of the machine, CUDA those that are visible."""
+    """Find the device by UUID: NVML numbers all devices of the machine, CUDA the visible ones."""
     uuid = str(torch.cuda.get_device_properties(device.index).uuid)
     try:
         return library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -1,7 +1,7 @@
-"""A model in stages, each on a device of its own: parts of a batch follow each other through them.
+"""A model in stages, each on its own device: parts of a batch pass through them one after another.
 
-While the second stage has the first part of a batch, the first stage has the second part: all
-devices compute at once, but for the beginning and the end of a batch.
+While the second stage computes the first part of a batch, the first stage computes the second part:
+all devices compute at once, except at the beginning and the end of a batch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from models.plan import Form
 from models.timing import nothing, time_interleaved
 
 HOST = torch.device("cpu")
-MOST_PARTS = 16  # of one batch
+MAX_PARTS = 16  # of one batch
 ROUNDS = 7
 BUDGET_S = 0.5  # for each batch size
-CLOSE_PATIENCE_S = 1.0  # with each stage; an idle one ends at once
+CLOSE_PATIENCE_S = 1.0  # for each stage; an idle one ends at once
 
-# What the thread of a stage does first.
+# Called first in the thread of a stage.
 Begin = Callable[[], None]
 
 
@@ -46,7 +46,7 @@ class Stage(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """A part of a batch on its way; what becomes of it goes to `ends`."""
+    """A part of a batch in flight; its result goes to `ends`."""
 
     number: int
     tensors: Sequence[torch.Tensor]
@@ -63,7 +63,7 @@ class Pipeline:
     process from ending.
 
     Args:
-        stages: in their order.
+        stages: in order.
         begin: called first in each thread.
     """
 
@@ -79,7 +79,7 @@ class Pipeline:
             thread = threading.Thread(target=work, name=f"stage-{number + 1}", daemon=True)
             thread.start()
             self._threads.append(thread)
-        # They hold no reference to this: what nobody has closed ends with its last user.
+        # They hold no reference to this object: an unclosed pipeline ends with its last user.
         self._end = weakref.finalize(self, _end, queues)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
@@ -87,12 +87,12 @@ class Pipeline:
         return self.run(tensors, self.parts_of(len(tensors[0])))
 
     def parts_of(self, rows: int) -> int:
-        """Into how many parts a batch of so many rows is cut."""
+        """Number of parts for a batch of this size."""
         at = min(bisect_left(self._sizes, rows), len(self._sizes) - 1)
         return min(rows, self._parts[at] if self._sizes else 2 * self._stages)
 
     def cut(self, rows: int, parts: int) -> None:
-        """Cut batches of so many rows into so many parts from now on."""
+        """Set the number of parts for batches of this size."""
         at = bisect_left(self._sizes, rows)
         if at < len(self._sizes) and self._sizes[at] == rows:
             self._parts[at] = parts
@@ -101,17 +101,17 @@ class Pipeline:
             self._parts.insert(at, parts)
 
     def run(self, tensors: Sequence[torch.Tensor], parts: int) -> Any:
-        """One forward in so many parts; what the last stage gives, put together again.
+        """One forward in several parts, whose outputs are joined again.
 
         Raises:
-            Exception: whatever a stage raises; of several parts that fail, the first one's.
+            Exception: what a stage raises; of several failed parts, the first one's.
         """
         ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         cut = list(zip(*(torch.chunk(tensor, max(1, parts)) for tensor in tensors), strict=True))
         for number, part in enumerate(cut):
             self._first.put(_Work(number, part, ends))
         made: list[Any] = [None] * len(cut)
-        for _ in cut:  # all of them, also if one fails: the next batch finds the stages empty
+        for _ in cut:  # all of them, even if one fails: the next batch needs empty stages
             number, one = ends.get()
             made[number] = one
         try:
@@ -122,11 +122,11 @@ class Pipeline:
             if isinstance(made[0], torch.Tensor):
                 return torch.cat(made)
             return [torch.cat(outputs) for outputs in zip(*made, strict=True)]
-        finally:  # an error keeps these frames alive, and they would keep the error
+        finally:  # an error keeps these frames alive, which would keep the error
             del one, part, made, cut, tensors
 
     def close(self) -> None:
-        """End the threads and wait for them, but for one that hangs; may be called twice."""
+        """End the threads and wait for them, except one that hangs; may be called twice."""
         self._end()
         for thread in self._threads:
             thread.join(CLOSE_PATIENCE_S)
@@ -151,25 +151,27 @@ def _run(stage: Stage, works: Queue, later: Queue | None, begin: Begin) -> None:
                 work.ends.put((work.number, made))
             else:
                 later.put(_Work(work.number, sequence_of(made), work.ends))
-        except BaseException as error:  # raised by whoever waits for the batch
+        except BaseException as error:  # raised in the thread that waits for the batch
             work.ends.put((work.number, error))
         finally:  # an idle stage must not keep the last batch alive
             del work, made
 
 
 def _check_rows(made: Any, rows: int) -> None:
-    """A part with a row too many would shift the answers of the next one."""
+    """Check a part's rows: one too many would shift the answers of the next part."""
     for tensor in sequence_of(made):
         if isinstance(tensor, torch.Tensor) and (tensor.ndim == 0 or len(tensor) != rows):
-            raise ValueError(f"a part of {rows} items gave a tensor of shape {list(tensor.shape)}")
+            raise ValueError(
+                f"a part of {rows} items returned a tensor of shape {list(tensor.shape)}"
+            )
 
 
 class PipelineBackend(TorchScriptBackend):
     """A variant in stages over several devices; see `app.backends.base.Backend`.
 
     Args:
-        folder: see `FormBackend`, like what follows.
-        manifest: what is in it.
+        folder: see `FormBackend`, as for the manifest.
+        manifest: of the artifact.
         form: of a variant that has stages.
         devices: one for each stage.
         begin: called first in the thread of each stage.
@@ -197,12 +199,12 @@ class PipelineBackend(TorchScriptBackend):
         self._pipeline = Pipeline(stages, self._begin)
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
-        """See `Backend`; measures into how many parts a batch of each size is best cut."""
+        """See `Backend`; measures the best number of parts for each batch size."""
         pipeline, rows = self._loaded(), 1
         for batch in batches:
             rows = size_of(batch)
             runs: dict[int, Callable[[], object]] = {}
-            for parts in (1 << power for power in range(MOST_PARTS.bit_length())):
+            for parts in (1 << power for power in range(MAX_PARTS.bit_length())):
                 if parts <= rows:
                     runs[parts] = partial(self._run_in, parts, batch)
             taken = time_interleaved(runs, ROUNDS, BUDGET_S, between)

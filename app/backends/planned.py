@@ -1,4 +1,4 @@
-"""One backend made of one per form: each batch runs in the form that is the fastest at its size."""
+"""A backend that combines one per form: each batch runs in the form that is fastest at its size."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from models.timing import WARM_RUNS, Limits, nothing, seconds_of, take_turns
 
 LOG = structlog.get_logger(__name__)
 TIMED = Limits(rounds=9, budget_s=0.5, warm_runs=0)  # for each batch size
-PATIENCE_S = 60.0  # with another replica that measures
-LOOK_S = 0.001  # between two looks at what else a waiting thread could do
+PATIENCE_S = 60.0  # for another replica that measures
+POLL_S = 0.001  # between two calls of other work in a waiting thread
 
 Sized: TypeAlias = Iterable[tuple[int, Sequence[Arrays]]]  # size -> a batch of each shape
 
@@ -46,11 +46,11 @@ class Part:
     """A form that may serve.
 
     Attributes:
-        backend: runs it.
-        golden: the examples, against the tolerance of its variant.
+        backend: runs the form.
+        golden: the examples, with the tolerance of its variant.
         holds_gil: whether a forward stops the whole process, so that only short ones may be used.
-        prefetches: whether it is better given its next batch before it asks for one, though its
-            device does not work by itself.
+        prefetches: whether it gains from getting its next batch early, although its device does
+            not work asynchronously.
     """
 
     backend: Backend
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a server measured itself.
+    """The results of a server's own measurement.
 
     Attributes:
         steps: the fastest form by batch size.
@@ -75,25 +75,25 @@ class Measured:
 
 
 class Measurements:
-    """What was measured in this process, so that replicas of one kind measure once, in turns."""
+    """The measurements of this process: replicas of one kind measure once, in turns."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Measured] = {}
         self._lock = threading.Lock()
 
     def known(self, key: Hashable) -> Measured | None:
-        """What was measured before."""
+        """An earlier measurement."""
         return self._found.get(key)
 
     def get(
         self, key: Hashable, measure: Callable[[], Measured], between: Between = nothing
     ) -> Measured:
-        """What is known, else what `measure` finds; a thread that waits calls `between`."""
+        """An earlier measurement, or that of `measure`; a waiting thread calls `between`."""
         waits_until = time.monotonic() + PATIENCE_S
-        while not self._lock.acquire(timeout=LOOK_S):
+        while not self._lock.acquire(timeout=POLL_S):
             if key in self._found:
                 return self._found[key]
-            if time.monotonic() > waits_until:  # who measures may hang: it is no longer waited for
+            if time.monotonic() > waits_until:  # the other may hang: stop waiting for it
                 return measure()
             between()
         try:
@@ -105,19 +105,19 @@ class Measurements:
 
 
 class PlannedBackend:
-    """Dispatches by batch size; see `app.backends.base.Backend`.
+    """Runs each batch in the form for its size; see `app.backends.base.Backend`.
 
-    It follows the steps that it is given, or that another replica has measured. Where there are
-    none, or one of their forms cannot be used here, it holds a contest: it loads every form, times
-    them while it is warmed, and keeps the fastest.
+    It follows the given steps, or those that another replica has measured. If there are none, or
+    one of their forms cannot be used here, it runs a contest: it loads every form, times them
+    while they are warmed, and keeps the fastest.
 
     Args:
         parts: form -> its backend, in the order of preference.
-        steps: what export measured on such a processor; None: measure.
+        steps: as export measured on such a processor; None: measure.
         processor: what it runs on.
-        measurements: where measured steps are kept.
-        key: what is measured: artifact, selection and kind of processor.
-        mixable: whether all forms give the same answers; if not, one of them runs every size.
+        measurements: stores measured steps.
+        key: identifies a measurement: artifact, selection and kind of processor.
+        mixable: whether all forms give the same answers; if not, one form runs every size.
     """
 
     def __init__(
@@ -150,20 +150,20 @@ class PlannedBackend:
             self._measured = self._measurements.known((self._key, tuple(self._parts)))
             self._steps = self._measured.steps if self._measured else ()
         planned = {step.form for step in self._steps}
-        refusals = self._load([form for form in self._parts if form in planned])
-        if not planned or planned - self._loaded.keys():  # no plan holds: whatever there is joins
+        problems = self._load([form for form in self._parts if form in planned])
+        if not planned or planned - self._loaded.keys():  # no plan applies: all forms compete
             self._stored = self._measured = None
-            refusals += self._load([form for form in self._parts if form not in self._loaded])
+            problems += self._load([form for form in self._parts if form not in self._loaded])
             self._loaded = dict(self._parts)  # in the order of preference again
             if not self._loaded:
-                raise VariantUnusable("; ".join(dict.fromkeys(refusals)))
+                raise VariantUnusable("; ".join(dict.fromkeys(problems)))
             self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
-        """See `Backend`; replays the golden examples on every form, and measures where it must.
+        """See `Backend`; replays the golden examples on every form, and measures where needed.
 
         Raises:
-            ArtifactInvalid: if a form answers wrongly.
+            ArtifactInvalid: if a form's outputs are wrong.
             ModelError: if a planned form, or every form, fails.
         """
         groups = itertools.groupby(batches, key=size_of)
@@ -224,18 +224,18 @@ class PlannedBackend:
         self._loaded = {}
 
     def _at(self, size: int) -> Backend:
-        """Who runs batches of that size."""
+        """The backend for batches of this size."""
         part = self._loaded.get(form_at(self._steps, size)) if self._steps else None
         if part is None:
             raise ReplicaError("bug: the backend runs although it is not loaded")
         return part.backend
 
     def _launching(self, size: int) -> LaunchingBackend:
-        return cast(LaunchingBackend, self._at(size))  # as all say of themselves
+        return cast(LaunchingBackend, self._at(size))  # as every part reports
 
     def _load(self, forms: Sequence[Form]) -> list[str]:
-        """Load what can be used here; what refuses is dropped, and its reasons are returned."""
-        refusals = []
+        """Load the usable forms; drop the others and return the reasons."""
+        problems = []
         for form in forms:
             part = self._parts[form]
             try:
@@ -244,14 +244,14 @@ class PlannedBackend:
                 if isinstance(error, DoesNotFit) and not self._loaded:
                     raise
                 LOG.warning("variant_unusable", form=str(form), reason=str(error))
-                refusals.append(str(error))
+                problems.append(str(error))
                 del self._parts[form]
             else:
                 self._loaded[form] = part
-        return refusals
+        return problems
 
     def _warm(self, sized: Sized, between: Between) -> int:
-        """Warm the form that serves each size; returns the largest size that is worth running."""
+        """Warm the form for each size; returns the largest size worth running."""
         growth, largest, proved = Growth(), 1, set[Form]()
         for largest, same in sized:
             form = form_at(self._steps, largest)
@@ -274,11 +274,11 @@ class PlannedBackend:
         return largest
 
     def _measure(self, sized: Sized, between: Between) -> Measured:
-        """Hold a contest: warm every form at ascending sizes, time all in turns, and choose.
+        """Run a contest: warm every form at ascending sizes, time all in turns, and choose.
 
-        A form that fails is dropped while there are others. One that holds the GIL, and so stops
-        the whole process, runs up to the first size at which it does so for too long; of slow
-        forms, one that has clearly lost at a size runs no larger one.
+        A form that fails is dropped while others remain. A form that holds the GIL, which stops
+        the whole process, runs up to the first size at which it holds it too long. Of slow forms,
+        one that has clearly lost at a size runs no larger one.
         """
         growth, largest = Growth(), 1
         rounds: dict[int, dict[Form, list[float]]] = {}
@@ -324,7 +324,7 @@ def _warm_at(part: Part, size: int, same: Sequence[Arrays], between: Between) ->
     """Warm a form at one size and replay the golden examples on it.
 
     Returns:
-        seconds of a forward; of a slow one the quicker of two, for one may be held up.
+        seconds of a forward; of a slow one the faster of two, because one may be delayed.
     """
     part.backend.warm_up(same, between)
     seconds = part.golden.replay_at(part.backend, size, between)
@@ -334,7 +334,7 @@ def _warm_at(part: Part, size: int, same: Sequence[Arrays], between: Between) ->
 
 
 def _gil_s(part: Part, same: Sequence[Arrays]) -> float:
-    """For how long a forward holds the GIL; the least of a few, for each may be held up."""
+    """How long a forward holds the GIL: the least of a few runs, each of which may be delayed."""
     if not part.holds_gil:
         return 0.0
     runs = [partial(part.backend.run, batch) for batch in same]

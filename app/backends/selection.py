@@ -1,4 +1,4 @@
-"""Which forms of a model may serve: by its plan, or as whoever deploys it says."""
+"""Selects the forms of a model that may serve: by its plan, or as the operator says."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from models.tensors import Tolerance
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What whoever deploys the server asks for; None: what the artifact says.
+    """What the operator asks for; None: as the artifact says.
 
     Attributes:
         variant: the only variant to serve.
         precision: the precision whose plan to follow.
-        of_file: whether the models file asks for it, and not the server's settings.
+        of_file: whether the models file asks for it rather than the server's settings.
     """
 
     variant: str | None = None
@@ -29,22 +29,22 @@ class Preference:
     of_file: bool = False
 
     def name_of(self, variable: str, key: str) -> str:
-        """Where it was asked for."""
+        """The place where it was asked for."""
         return f"`{key}` in the models file" if self.of_file else variable
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The candidates to serve a model with: all of one precision, so that answers do not vary.
+    """The candidates for serving a model: all of one precision, so that answers do not vary.
 
     Attributes:
         label: what was selected; part of the cache key.
         variant: the pinned one, or None where a plan decides.
         precision: of all candidates.
         candidates: form -> its variant, in the order of preference.
-        tolerance: how far their answers may be from the golden ones.
-        devices: one for each stage of the only candidate; empty: all of it is on one device.
-        max_batch_size: the largest batch that will be run; None: what the server is set to.
+        tolerance: how far their outputs may differ from the golden ones.
+        devices: one for each stage of the only candidate; empty: one device for everything.
+        max_batch_size: the largest batch to run; None: as the server is set.
     """
 
     label: str
@@ -56,8 +56,8 @@ class Selection:
     max_batch_size: int | None = None
 
 
-class NotAsAskedFor(ArtifactInvalid):
-    """The artifact is good, but it has no such variant: no older one shall stand in for it."""
+class PinnedVariantMissing(ArtifactInvalid):
+    """The artifact is good but lacks the pinned variant; no older version may replace it."""
 
 
 def select(
@@ -65,29 +65,29 @@ def select(
 ) -> Selection:
     """The candidates of an artifact.
 
-    A precision is a wish for whatever has it: a model that lacks it, or has it for other devices
-    only, follows its own plan, and where that is for other devices too, whatever runs here.
+    A precision is a preference: a model that lacks it, or has it only for other devices, follows
+    its own plan, and if that is for other devices too, any precision that runs here.
 
     Args:
         manifest: of the artifact.
-        preference: what the settings say.
-        kinds: of the devices that will serve it; none: of any.
+        preference: from the settings.
+        kinds: kinds of devices that will serve it; empty: any.
 
     Raises:
-        NotAsAskedFor: if it has no variant as pinned; the message names what there is.
+        PinnedVariantMissing: if it lacks the pinned variant; the message lists the others.
     """
     there = manifest.variants
     pinned = preference.variant
     pinned_by = preference.name_of("TORCHLANE_VARIANT", "variant")
     if pinned is not None:
         if pinned not in there:
-            raise NotAsAskedFor(
+            raise PinnedVariantMissing(
                 f"{_name(manifest)} has no variant {pinned!r} ({pinned_by}); "
                 f"it has: {', '.join(there)}"
             )
         precision = there[pinned].precision
         if preference.precision not in (None, precision):
-            raise NotAsAskedFor(
+            raise PinnedVariantMissing(
                 f"{_name(manifest)}: variant {pinned!r} ({pinned_by}) computes in {precision}, "
                 f"{preference.name_of('TORCHLANE_PLAN_PRECISION', 'precision')} says "
                 f"{preference.precision}"
@@ -99,8 +99,8 @@ def select(
             for precision in dict.fromkeys(each.precision for each in there.values())
             if all(_runs(there.values(), precision, kind) for kind in kinds)
         ]
-        wishes = (preference.precision, default_precision(manifest), *here)
-        precision = next((wish for wish in wishes if wish in here), default_precision(manifest))
+        ranked = (preference.precision, default_precision(manifest), *here)
+        precision = next((each for each in ranked if each in here), default_precision(manifest))
         chosen = {name: each for name, each in there.items() if each.precision == precision}
     return Selection(
         label=f"variant:{pinned}" if pinned else f"plan:{precision}",
@@ -114,12 +114,12 @@ def select(
 def planned_batch(
     manifest: Manifest, precision: Precision, kinds: Collection[DeviceKind]
 ) -> int | None:
-    """The largest batch that the artifact's plan reaches; None where it says nothing of that.
+    """The largest batch in the artifact's plan; None: no plan says.
 
     Args:
         manifest: of the artifact.
-        precision: that is served.
-        kinds: of the devices that serve it; a plan for others counts where there is none for these.
+        precision: the one that is served.
+        kinds: kinds of devices that serve it; if none of them has a plan, another kind's counts.
     """
     reached = {
         plan.processor.kind: plan.steps[precision][-1].up_to
@@ -131,13 +131,13 @@ def planned_batch(
 
 
 def stages(selection: Selection) -> int:
-    """How many devices it could use at once: as many as the only candidate has stages."""
+    """The number of devices it could use at once: the number of stages of its only candidate."""
     variants = {variant.file: variant for variant in selection.candidates.values()}
     return len(next(iter(variants.values())).files) if len(variants) == 1 else 1
 
 
 def without_gil_holders(selection: Selection) -> Selection:
-    """The selection less its compiled forms, which hold the GIL; as it is if nothing were left."""
+    """The selection without compiled forms, which hold the GIL; unchanged if none would remain."""
     rest = {f: v for f, v in selection.candidates.items() if v.format != "aotinductor"}
     return dataclasses.replace(selection, candidates=rest) if rest else selection
 
@@ -145,14 +145,14 @@ def without_gil_holders(selection: Selection) -> Selection:
 def stored_steps(  # noqa: PLR0911 - one per reason
     plan: DevicePlan | None, selection: Selection, here: Processor, torch_version: str, largest: int
 ) -> tuple[tuple[Step, ...] | None, str]:
-    """The steps that export measured, where they hold here; else why they do not.
+    """The steps that export measured, if they apply here; otherwise the reason why not.
 
     Args:
-        plan: of this kind of device; None where there is none.
+        plan: of this kind of device; None there is none.
         selection: what may serve.
-        here: the processor that will run it.
+        here: the processor that runs it.
         torch_version: of this process, such as 2.13.0+cpu.
-        largest: batch that will be run.
+        largest: the largest batch that will run.
     """
     if selection.variant is not None:
         return None, f"variant {selection.variant!r} is pinned"
@@ -171,7 +171,7 @@ def stored_steps(  # noqa: PLR0911 - one per reason
 
 
 def runs_on(selection: Selection, kind: DeviceKind) -> dict[Form, Variant]:
-    """The candidates that are made for a kind of device; optimizing at load is for CPUs only."""
+    """The candidates made for a kind of device; only CPUs optimize at load."""
     return {
         form: variant
         for form, variant in selection.candidates.items()
@@ -184,7 +184,7 @@ def _runs(variants: Iterable[Variant], precision: Precision, kind: DeviceKind) -
 
 
 def default_precision(manifest: Manifest) -> Precision:
-    """What the artifact is served in where nobody asks for anything else."""
+    """The precision to serve an artifact in when no other is asked for."""
     if manifest.plan is not None:
         return manifest.plan.precision
     return next(iter(manifest.variants.values())).precision

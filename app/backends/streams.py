@@ -1,6 +1,6 @@
-"""What a device that works by itself can be told: copy, compute, copy back, each after the other.
+"""The operations of a device that works asynchronously: copy in, compute, copy out, in order.
 
-`app.backends.cuda` has those of CUDA.
+`app.backends.cuda` implements them for CUDA.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-GROWTH = 1.5  # of memory for shapes that are not fixed, where more is needed
+GROWTH = 1.5  # of a buffer for free shapes when it must grow
 
 # Enqueues operations; called at once or later.
 Work: TypeAlias = Callable[[], None]
 
 
 class CaptureFailed(Exception):
-    """A forward cannot be captured as a graph; it can be launched step by step."""
+    """A forward cannot be captured as a graph, only launched step by step."""
 
 
 class Span(Protocol):
-    """Something that a device does, from its beginning to its end."""
+    """An operation of a device, from its start to its end."""
 
     def wait(self) -> None:
-        """Until it is done; not for anything behind it.
+        """Wait until it is done; not for anything behind it.
 
         Raises:
             RuntimeError: what went wrong on the device.
@@ -33,7 +33,7 @@ class Span(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Whether it is; asked now and then by who does not want to wait.
+        """Whether it is done; polled by callers that do not want to wait.
 
         Raises:
             RuntimeError: what went wrong on the device.
@@ -41,53 +41,53 @@ class Span(Protocol):
 
     @property
     def seconds(self) -> float:
-        """What it took by the device's clock; it is done."""
+        """Its duration by the device's clock; asked when it is done."""
 
 
 class Streams(Protocol):
-    """Three queues of a device; what is in one is done in its order, the three beside each other.
+    """Three queues of a device; each runs in order, and the three run in parallel.
 
-    All but `host_bytes` and `device_bytes` may call what they are given later, but no later than
-    someone waits for what is returned.
+    All methods but `host_bytes` and `device_bytes` may call their argument later, but at the
+    latest when the returned span is waited for.
     """
 
     def host_bytes(self, count: int) -> torch.Tensor:
-        """So much host memory that the device can copy from and to by itself: uint8 [count]."""
+        """Host memory that the device can copy from and to asynchronously: uint8 [count]."""
 
     def device_bytes(self, count: int) -> torch.Tensor:
-        """So much memory of the device: uint8 [count]."""
+        """Memory of the device: uint8 [count]."""
 
     def copy_in(self, work: Work) -> Span:
-        """Copies from host memory."""
+        """Copy from host memory."""
 
     def compute(self, work: Work, after: Span) -> Span:
-        """Whatever computes, once `after` is done."""
+        """Compute, once `after` is done."""
 
     def copy_out(self, work: Work, after: Span) -> Span:
-        """Copies to host memory, once `after` is done."""
+        """Copy to host memory, once `after` is done."""
 
     def capture(
         self, forward: Callable[[], Sequence[torch.Tensor]]
     ) -> tuple[Sequence[torch.Tensor], Work]:
-        """A forward as a graph, which is launched as one; it was run before.
+        """Capture a forward, which was run before, as a graph that is launched as one.
 
         Returns:
-            what the forward gives, and what computes it anew into these very tensors.
+            the forward's outputs, and the work that recomputes them in place.
 
         Raises:
-            CaptureFailed: if this forward is none that can be captured.
-            torch.OutOfMemoryError: if there is no memory for it.
+            CaptureFailed: if this forward cannot be captured.
+            torch.OutOfMemoryError: if it does not fit into memory.
         """
 
     def finish(self) -> None:
-        """Wait for all of the three, and for nobody else's."""
+        """Wait for all three queues, and for no others."""
 
 
 class Buffer:
-    """Memory that is made once, and again where more is needed.
+    """Memory that is allocated once, and again when more is needed.
 
     Args:
-        make: makes so many bytes.
+        make: allocates bytes.
     """
 
     def __init__(self, make: Callable[[int], torch.Tensor]) -> None:
@@ -95,7 +95,7 @@ class Buffer:
         self._bytes: torch.Tensor | None = None
 
     def view(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        """Its beginning, as a tensor; larger ones that follow may get other memory."""
+        """The start of the buffer as a tensor; a later, larger view may get other memory."""
         count = math.prod(shape) * dtype.itemsize
         has = 0 if self._bytes is None else len(self._bytes)
         if self._bytes is None or has < count:

@@ -16,8 +16,10 @@ class TorchScriptBackend(FormBackend):
         """See `FormBackend`."""
         return load_torchscript(data, device, optimized=self.form.optimized)
 
-    def refused(self, name: str) -> ArtifactInvalid:
-        """See `FormBackend`; the file itself is judged by its plain form."""
+    def load_error(self, name: str) -> ArtifactInvalid:
+        """See `FormBackend`; only the plain form tells whether the file itself is bad."""
         if self.form.optimized:
             return VariantUnusable(f"{self.form}: torch cannot optimize {name} here")
-        return ArtifactInvalid(f"{name} is not a TorchScript file that this torch reads")
+        return ArtifactInvalid(
+            f"{name} is not a TorchScript file that this version of torch can read"
+        )

@@ -1,4 +1,4 @@
-"""From a model's outputs to a prediction; the same for every kind of input."""
+"""From a model's outputs to a prediction, for every kind of input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AnswerEncoder:
     """Finishes and writes the predictions of one model.
 
     Args:
-        manifest: has the labels, and what turns the first output into scores.
+        manifest: has the labels and the kind of scores.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -28,27 +28,27 @@ class AnswerEncoder:
         self._outputs = tuple(spec.name for spec in manifest.outputs)
 
     def finish(self, outputs: Arrays) -> Arrays:
-        """A batch's outputs with the first one as scores: once a batch, not once an answer."""
+        """Turn the first output into scores: once per batch, not once per answer."""
         if self._scores == "none":
             return outputs
         first = self._outputs[0]
         return {**outputs, first: apply_scores(self._scores, outputs[first])}
 
     def check_top_k(self) -> None:
-        """Refuse to choose among what are no scores; see `Codec`."""
+        """Reject top_k for a model without scores; see `Codec`."""
         if not self._has_scores:
             raise InvalidInput(
                 "top_k chooses among the scores of a classifier, and this model has none: neither "
-                "labels nor a softmax or sigmoid over one axis; ask without top_k"
+                "labels nor a softmax or sigmoid over one axis; omit top_k"
             )
 
     def encode(self, outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
-        """Without labels `{outputs: {name: array}}`.
+        """The prediction as an object: without labels `{outputs: {name: array}}`.
 
         With labels `{label, score, scores}` of the first output; `outputs` has the others, if any.
 
-        With `top_k` the scores, or the first output, are the highest ones in descending order;
-        `indices` are their places in the whole, and `labels` what stands there.
+        With `top_k` the scores, or the first output, are only the highest ones in descending order;
+        `indices` are their positions in the whole, and `labels` their labels.
         """
         if top_k is None:
             top_k = self._top_k
@@ -102,7 +102,7 @@ class AnswerEncoder:
 
 
 def apply_scores(scores: Scores, output: Array) -> Array:
-    """Softmax over the last axis, sigmoid, or nothing; shape and dtype stay."""
+    """Softmax over the last axis, sigmoid, or nothing; keeps shape and dtype."""
     if scores == "softmax":
         shifted = np.exp(output - output.max(axis=-1, keepdims=True))  # largest is 0: no overflow
         return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
@@ -112,11 +112,11 @@ def apply_scores(scores: Scores, output: Array) -> Array:
 
 
 def highest(scores: Array, count: int) -> Array:
-    """Indices of the highest scores, descending; of equal ones the lower index comes first.
+    """Indices of the highest scores, descending; of equal scores the lower index comes first.
 
     Args:
         scores: [n], without NaN.
-        count: at least 1; more than n: all.
+        count: at least 1; above n: all.
     """
     size = len(scores)
     if count >= size:
@@ -127,18 +127,20 @@ def highest(scores: Array, count: int) -> Array:
     found = (scores >= least).nonzero()[0]
     if len(found) == count:
         return _descending(scores, found)
-    is_least = scores[found] == least  # of nearly all, where a softmax is sure
+    is_least = scores[found] == least  # nearly all of them, where a softmax is certain
     above = found[~is_least]
     return np.concatenate([_descending(scores, above), found[is_least][: count - len(above)]])
 
 
 def _descending(scores: Array, indices: Array) -> Array:
-    """Ascending indices in the order of their scores."""
+    """Sort ascending indices by descending score."""
     backwards = indices[::-1]
-    ascending = np.argsort(scores[backwards], kind="stable")  # of equal ones the higher index first
+    ascending = np.argsort(
+        scores[backwards], kind="stable"
+    )  # of equal scores the higher index first
     return np.asarray(backwards[ascending[::-1]])
 
 
 def _plain(output: Array) -> object:
-    """As orjson writes it: C-contiguous, and a number where there is no axis."""
+    """An output as orjson can write it: C-contiguous, and a number if it has no axes."""
     return np.ascontiguousarray(output) if output.ndim else output[()]

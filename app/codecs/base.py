@@ -18,13 +18,13 @@ MAX_REQUEST_PIXELS = 16_000_000
 
 
 class PixelBudget:
-    """How many pixels the pictures of one request may have together: decoding holds up the loop."""
+    """Limits the pixels of one request's pictures together: decoding blocks the event loop."""
 
     def __init__(self) -> None:
         self._left = MAX_REQUEST_PIXELS
 
     def spend(self, pixels: int) -> None:
-        """Take from the budget, before the work is done.
+        """Take pixels from the budget, before the work is done.
 
         Raises:
             PayloadTooLarge: if it is spent.
@@ -32,8 +32,8 @@ class PixelBudget:
         self._left -= pixels
         if self._left < 0:
             raise PayloadTooLarge(
-                f"the pictures of one request may have {MAX_REQUEST_PIXELS} pixels together; "
-                "split it or scale them down"
+                f"the pictures of one request may have at most {MAX_REQUEST_PIXELS} pixels "
+                "together; split it or scale them down"
             )
 
 
@@ -42,22 +42,22 @@ class Codec(Protocol):
 
     manifest: Manifest
     media_types: tuple[str, ...]
-    most_marks: int  # commas and opening brackets that the JSON of one item may need
-    most_lists: int  # opening brackets among them that are not the item's own object
+    most_marks: int  # commas and opening brackets in the JSON of one item at most
+    most_lists: int  # opening brackets among them, except the item's own object
 
     def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
-        """One item from its JSON value; pictures take from the request's budget.
+        """One item from its JSON value; pictures are charged to the request's budget.
 
         Raises:
             PayloadTooLarge: if the budget is spent.
-            InvalidInput: saying what was expected and what came.
+            InvalidInput: saying what was expected and what was sent.
         """
 
     def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
-        """The items of a JSON body, `{key: X}` or, with `max_items`, `{key: [X, ...]}`, if quick.
+        """The items of a JSON body, `{key: X}` or, with `max_items`, `{key: [X, ...]}`, if simple.
 
-        A fast way for bodies of nothing but numbers, with the outcome of `decode`. None says only
-        that the body should go that way: if anything is wrong with it, `decode` can tell what.
+        A fast path for bodies of nothing but numbers, with the same outcome as `decode`. None only
+        means that `decode` must read the body; it also explains what is wrong, if anything.
         """
 
     def decode_raw(
@@ -68,39 +68,39 @@ class Codec(Protocol):
         max_items: int | None,
         budget: PixelBudget | None = None,
     ) -> list[Item]:
-        """The items of a raw body: exactly one where `max_items` is None, else one to so many.
+        """The items of a raw body: exactly one if `max_items` is None, else one or more.
 
-        Pictures take from the request's budget.
+        Pictures are charged to the request's budget.
 
         Raises:
             UnsupportedMediaType: if the media type is not one of `media_types`.
-            InvalidInput: if the bytes are not what the media type and the manifest say.
-            PayloadTooLarge: if there are too many items, known before any of them is made, or if
-                the budget is spent.
+            InvalidInput: if the bytes do not match the media type and the manifest.
+            PayloadTooLarge: if there are too many items (checked before any is made), or
+                if the budget is spent.
         """
 
     def item_schema(self) -> JsonSchema:
-        """What an item is in JSON."""
+        """JSON Schema of an item."""
 
     def finish(self, outputs: Arrays) -> Arrays:
-        """What is answered and cached of a batch's outputs; rows stay rows, whatever their mates.
+        """Finish a batch's outputs for answers and cache; each row is independent of the others.
 
-        The one method that is called in a replica's thread.
+        The only method that is called in a replica's thread.
         """
 
     def check_top_k(self) -> None:
-        """Refuse `top_k` for a model without scores.
+        """Reject `top_k` for a model without scores.
 
         Raises:
-            InvalidInput: it has none.
+            InvalidInput: the model has none.
         """
 
     def encode(self, outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
-        """The prediction of one item, finished, as a JSON object; arrays stay arrays.
+        """The finished prediction of one item as a JSON object; arrays stay arrays.
 
         Args:
             outputs: of the item.
-            top_k: how many of the highest scores, in order; None: as the manifest says.
+            top_k: the number of highest scores, descending; None: as the manifest says.
         """
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
@@ -112,17 +112,17 @@ class Codec(Protocol):
 
 
 def at_index(index: int, error: CallerError) -> CallerError:
-    """What is wrong with an item, told of the batch that it came in."""
+    """An item's error, with the item's index in its batch."""
     problem: dict[str, str | int | float] = {"index": index, "problem": str(error)}
     details = [{**problem, **each} for each in error.details] or [problem]
     return type(error)(f"inputs[{index}]: {error}", details)
 
 
 def check_count(count: int, max_items: int) -> None:
-    """Refuse more items than one request may have.
+    """Reject more items than one request may have.
 
     Raises:
         PayloadTooLarge: with both numbers.
     """
     if count > max_items:
-        raise PayloadTooLarge(f"{count} items in one request, at most {max_items}; split it")
+        raise PayloadTooLarge(f"{count} items in one request, the limit is {max_items}; split it")

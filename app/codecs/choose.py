@@ -1,4 +1,4 @@
-"""Which codec a manifest asks for: a literal table."""
+"""The codec for each kind of input: a literal table."""
 
 from __future__ import annotations
 

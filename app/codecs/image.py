@@ -1,4 +1,4 @@
-"""Items as pictures: base64 in JSON, PNG or JPEG bytes; preprocessed tensors are taken as well."""
+"""Items as pictures: base64 in JSON, PNG or JPEG bytes; preprocessed tensors are accepted too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ImageCodec:
     """See `app.codecs.base.Codec`.
 
     Args:
-        manifest: its codec must be of kind `image`; the picture is the first and only input.
+        manifest: its codec must be of kind `image`; the picture is its only input.
 
     Raises:
         TypeError: a bug: the manifest has another codec.
@@ -67,13 +67,13 @@ class ImageCodec:
         max_items: int | None,
         budget: PixelBudget | None = None,
     ) -> list[Item]:
-        """One picture, or tensors; a picture file is one also where it is called octets."""
+        """One picture, or tensors; a picture file may also come as application/octet-stream."""
         if media_type in PICTURES:
             return [self._picture(body, budget)]
         check_media_type(media_type, self.media_types)
         if media_type != OCTET_STREAM:
             return self._tensor.decode_raw(media_type, body, max_items=max_items)
-        if sniffed(body) in PICTURES:  # no preprocessed picture begins like a file
+        if sniffed(body) in PICTURES:  # no preprocessed tensor begins like a file
             return [self._picture(body, budget)]
         try:
             return self._tensor.decode_raw(media_type, body, max_items=max_items)
@@ -81,7 +81,7 @@ class ImageCodec:
             raise InvalidInput(f"{error}; nor is it a PNG or JPEG file") from error
 
     def item_schema(self) -> JsonSchema:
-        """A string that JSON Schema cannot tell from others, or the tensor."""
+        """A string with a base64 picture, or the tensor."""
         picture = {
             "type": "string",
             "contentEncoding": "base64",

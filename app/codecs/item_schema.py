@@ -1,7 +1,7 @@
-"""What one item looks like in JSON, as a JSON Schema: as exact as JSON Schema can be.
+"""JSON Schema of one item, as exact as JSON Schema can be.
 
-It cannot say that lists with free axes are not ragged, that axes of one name have one size, nor
-what a picture in base64 is.
+It cannot express that lists with free axes must not be ragged, that axes of one name have one size,
+or what a picture in base64 is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JsonSchema = Mapping[str, Any]
 
 
 def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
-    """Of a model of tensors: with one input the numbers alone will do, else an object by name."""
+    """Schema of a tensor item: with one input also the numbers alone, else an object by name."""
     names = [spec.name for spec in inputs]
     by_name = {
         "type": "object",
@@ -30,7 +30,7 @@ def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
 
 
 def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
-    """Nested; also flat, where it is the only input and of a fixed shape."""
+    """The schema as nested lists; also flat, if it is the only input and of a fixed shape."""
     number = _number(spec)
     nested = dict(number)
     for axis in reversed(spec.axes):
@@ -41,7 +41,9 @@ def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
             "maxItems": axis.most,
         }
         if axis.name is not None:
-            nested["description"] = f"{axis.name}: one size wherever an item has this name"
+            nested["description"] = (
+                f"{axis.name}: the same size wherever this name occurs in an item"
+            )
     if not alone or not spec.is_fixed or len(spec.item_shape) == 1:
         return [nested]
     size = math.prod(spec.item_shape)

@@ -1,6 +1,6 @@
-"""JSON bodies of nothing but regular numbers, read into one array: no Python object per number.
+"""Reads JSON bodies of regular numbers into one array, without a Python object per number.
 
-Whatever is not plainly such a body, right or wrong, is left to the way that can explain itself.
+Any other body, valid or not, is left to the slower decoder, which can explain errors.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import simdjson
 from app.types import Array
 from models.tensors import TensorSpec
 
-# A parser keeps memory for its largest body, several times that; larger bodies get their own.
+# A parser keeps several times the size of its largest body; larger bodies get their own parser.
 MAX_KEPT_BYTES = 1 << 20
-# Up to here any whole number is a float64, and need not be told from 2.0 before it is cast.
+# Up to here every whole number is exact as float64, so 2 and 2.0 need not be told apart.
 MAX_EXACT = 2.0**53 - 1
 # A sum of squares by BLAS is the fastest check: 0.4 us for 1,024 floats, where np.isfinite and all
 # take 1.2. On larger arrays BLAS might start threads.
 MAX_PRODUCT_SIZE = 8192
 OPENING = np.uint8(ord("["))
 COMMA = np.uint8(ord(","))
-# simdjson's, at damage, another key, something else than numbers, numbers of no such type.
+# Raised by simdjson: damaged JSON, another key, values that are not numbers, another number type.
 OTHERWISE = (ValueError, KeyError, TypeError, RuntimeError)
 
 
@@ -32,7 +32,7 @@ class NumberReader:
     """Reads `{key: item}`, the item also as `{name: item}`, and `{key: [item, ...]}`.
 
     Args:
-        spec: the model's only input; `can_read` says whether it will do.
+        spec: the model's only input, for which `can_read` is true.
     """
 
     def __init__(self, spec: TensorSpec) -> None:
@@ -57,7 +57,7 @@ class NumberReader:
         return spec.is_fixed and spec.dtype != "bool"
 
     def read(self, key: str, body: bytes, max_items: int | None) -> Array | None:
-        """The items of a body, stacked, or None: it is wrong, or right in some other way.
+        """The items of a body, stacked; None: wrong, or valid in another form.
 
         Args:
             key: the only key of the body's object.
@@ -67,23 +67,23 @@ class NumberReader:
         Returns:
             Array [n, *item_shape] of the input's dtype, where n is 1 if `max_items` is None.
         """
-        if not body.isascii():  # simdjson would skip a byte order mark, which JSON has none of
+        if not body.isascii():  # simdjson would skip a byte order mark, which JSON forbids
             return None
         octets = np.frombuffer(body, np.uint8)
         lists = _count(octets, OPENING)
         if lists < min(self._lists, 1) + (max_items is not None):
-            return None  # of pictures, say
+            return None  # such as pictures
         if self._is_too_much(octets, lists, max_items or 1):
             return None
         if max_items is not None and body.rfind(b"{") > body.find(b"{"):
-            return None  # of items that are objects
+            return None  # items that are objects
         numbers = self._numbers(key, body, lists, max_items)
         if numbers is None or not self._fits(numbers):
             return None
         return numbers.astype(self._dtype, copy=False).reshape(-1, *self._shape)
 
     def _is_too_much(self, octets: Array, lists: int, items: int) -> bool:
-        """Whether a body has more than so many items: parsing takes twelve times its bytes."""
+        """Whether a body has too many items: parsing takes twelve times its bytes."""
         if lists > 1 + self._lists * items:
             return True
         if len(octets) <= MAX_KEPT_BYTES:
@@ -91,14 +91,14 @@ class NumberReader:
         return _count(octets, COMMA) >= self._flat[0] * items
 
     def _numbers(self, key: str, body: bytes, lists: int, max_items: int | None) -> Array | None:
-        """All numbers of a body of the right structure, in order, as float64 or int64.
+        """All numbers of a well-structured body, in order, as float64 or int64.
 
         A parser is busy while any part of what it parsed lives: none may leave this method.
         """
         parser = self._parser if len(body) <= MAX_KEPT_BYTES else simdjson.Parser()
         try:
             whole = parser.parse(body)
-            # Of a key that is there twice simdjson takes the first, orjson the last.
+            # For a duplicate key simdjson takes the first value, orjson the last.
             if not isinstance(whole, simdjson.Object) or len(whole) != 1:
                 return None
             value = whole[key]
@@ -107,7 +107,7 @@ class NumberReader:
             if not isinstance(value, simdjson.Array):
                 return None
             sizes = self._sizes(lists, len(value), max_items)
-            # These are as many lists as there are in the body, so the innermost hold none.
+            # These are all lists of the body, so the innermost hold none.
             if sizes is None or not _has_sizes(value, sizes):
                 return None
             if self._dtype.kind == "f":
@@ -120,11 +120,11 @@ class NumberReader:
         return numbers if numbers.size == math.prod(sizes) else None
 
     def _sizes(self, lists: int, length: int, max_items: int | None) -> tuple[int, ...] | None:
-        """Those of the only nesting, plain or flat, that takes so many lists; None: there is none.
+        """Sizes of the only nesting, plain or flat, with this many lists; None: there is none.
 
         Args:
             lists: in the whole body.
-            length: of the outermost list.
+            length: length of the outermost list.
             max_items: as for `read`.
         """
         if max_items is None:
@@ -135,24 +135,24 @@ class NumberReader:
         return {1 + length: flat, 1 + length * self._lists: plain}.get(lists)
 
     def _fits(self, numbers: Array) -> bool:
-        """Whether casting float64 or int64 numbers has the outcome of casting what was written."""
+        """Whether casting these float64 or int64 numbers equals casting the numbers as written."""
         few = numbers.size <= MAX_PRODUCT_SIZE and numbers.dtype.kind == "f"
-        # The sum is no smaller than any one of the squares, also as it is rounded.
+        # The sum is no smaller than any one of the squares, even when rounded.
         if few and np.vdot(numbers, numbers) < self._most * self._most:
             return True
         return bool(numbers.min() >= self._least and numbers.max() <= self._most)
 
 
 def _count(octets: Array, octet: np.uint8) -> int:
-    # Not ==, of which the fuzzer's instruments would keep every answer.
+    # Not ==: the fuzzer's instrumentation would keep every result.
     return int(np.count_nonzero(np.equal(octets, octet)))
 
 
 def _has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
-    """Whether lists are nested so deep, all of one depth of its size; what they hold is not seen.
+    """Whether lists are nested with exactly these sizes; the innermost values are not examined.
 
     Raises:
-        TypeError: where there is a number in place of a list.
+        TypeError: if there is a number in place of a list.
     """
     if len(nested) != sizes[0]:
         return False
@@ -163,7 +163,7 @@ def _has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
 
 def is_finite(array: Array) -> bool:
     """Whether an array of floats has neither NaN nor infinity."""
-    # A sum that overflows says nothing.
+    # A sum that overflows proves nothing.
     if array.size <= MAX_PRODUCT_SIZE and np.vdot(array, array) < math.inf:
         return True
     return bool(np.isfinite(array).all())

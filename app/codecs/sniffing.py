@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, where nobody says so or the client has guessed."""
+"""Recognizes a file by its first bytes, where the client names no type or has guessed."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ from models.tensors import TensorSpec
 MAX_NPY_HEADER_BYTES = 4096
 MAX_SHOWN = 8  # of a client's names, in an error
 MAX_SHOWN_CHARACTERS = 60
-# Of files that Python 2 wrote, of odd literals and of dtypes by names that numpy gives up: their
-# senders would fill our log.
+# Warnings about files written by Python 2, odd literals and deprecated dtype names: clients could
+# fill the log with them.
 NPY_WARNINGS = (
     {"message": r"Reading `\.npy`"},
     {"module": "<unknown>"},
     {"module": r"numpy\.lib\."},
 )
-# What numpy's reader of the header, a Python literal, raises at what is none.
+# Raised by numpy's reader of the header, a Python literal, if the header is malformed.
 NPY_DAMAGE = (
     *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
     tokenize.TokenError,
@@ -43,7 +43,7 @@ class TensorCodec:
     """See `app.codecs.base.Codec`.
 
     Args:
-        manifest: has the inputs' names, dtypes, shapes and bounds.
+        manifest: has names, dtypes, shapes and bounds of the inputs.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -54,7 +54,7 @@ class TensorCodec:
         self.most_marks = sum(map(_most_marks, self._inputs))
         self.most_lists = sum(map(_most_lists, self._inputs))
         self._reader: NumberReader | None = None
-        self._signature: Signature | None = None  # one for all items, where no dimension is free
+        self._signature: Signature | None = None  # the same for all items, if no dimension is free
         if all(spec.is_fixed for spec in self._inputs):
             self._signature = tuple(
                 (spec.name, np.dtype(spec.dtype).str, spec.item_shape) for spec in self._inputs
@@ -121,7 +121,7 @@ class TensorCodec:
         return tensor_item(self._inputs)
 
     def _check_shared(self, arrays: Arrays) -> None:
-        """See that axes of one name have one size."""
+        """Check that axes of one name have one size."""
         if not self._shared:
             return
         differ = mismatch(self._shared, {name: array.shape for name, array in arrays.items()})
@@ -144,7 +144,7 @@ class TensorCodec:
         return flat.reshape(-1, *spec.item_shape)
 
     def _items(self, stacked: Array) -> list[Item]:
-        """One item for each row: a view, so the whole lives as long as any of them."""
+        """One item per row: a view, so the whole array lives as long as any item."""
         name, signature = self._inputs[0].name, self._signature
         if len(stacked) == 1:
             return [Item({name: stacked[0, ...]}, signature)]
@@ -155,12 +155,12 @@ class TensorCodec:
 
 
 def _most_marks(spec: TensorSpec) -> int:
-    """Of one item: a comma behind each number, list and name, an opening bracket before a list."""
+    """Marks of one item: a comma after each number, list and name, a bracket for each list."""
     return math.prod(_most_sizes(spec)) + 2 * _most_lists(spec) + 4
 
 
 def _most_lists(spec: TensorSpec) -> int:
-    """Of one item: the list of the first axis, those of the second in it, and so on."""
+    """Lists of one item: the list of the first axis, those of the second in it, and so on."""
     sizes = _most_sizes(spec)
     return sum(math.prod(sizes[:depth]) for depth in range(len(sizes)))
 
@@ -170,10 +170,10 @@ def _most_sizes(spec: TensorSpec) -> list[int]:
 
 
 def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
-    """Refuse what is none of a codec's raw media types.
+    """Reject a media type that a codec does not read.
 
     Raises:
-        UnsupportedMediaType: listing what would be right.
+        UnsupportedMediaType: listing those that it reads.
     """
     if media_type not in raw:
         takes = ", ".join(("application/json", *raw))
@@ -181,7 +181,7 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
 
 
 def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
-    """A JSON value as one item of an input."""
+    """Convert a JSON value to one item of an input."""
     if not isinstance(value, list | int | float):
         raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {_kind(value)}")
     try:
@@ -193,18 +193,18 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
         ) from error
     if array.size == 0 and array.dtype == np.float64:  # an empty list has no type of its own
         array = array.astype(spec.dtype)
-        if not spec.is_fixed:  # and there is one way to write [0], [0, 2] and [0, 0, 7]
+        if not spec.is_fixed:  # because there is one way to write [0], [0, 2] and [0, 0, 7]
             inner = tuple(max(0, size) for size in spec.item_shape[array.ndim :])
             array = array.reshape(array.shape + inner)
     if flat and array.ndim == 1 and array.size == math.prod(spec.item_shape):
         array = array.reshape(spec.item_shape)
     if not spec.takes(array.shape):
         raise misshapen(spec, array.shape)
-    # Of bools among numbers numpy makes numbers.
+    # numpy turns bools among numbers into numbers.
     if spec.dtype != "bool" and array.dtype.kind != "b" and _holds_bools(value):
         raise not_all(spec)
     converted = convert(spec, array)
-    if spec.dtype != "bool":  # those that were converted are 0 or 1
+    if spec.dtype != "bool":  # converted bools are 0 or 1
         check_values(spec, converted)
     return converted
 
@@ -217,7 +217,7 @@ def _holds_bools(value: object) -> bool:
 
 
 def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
-    """Reads header and bytes apart: the header's claims allocate nothing."""
+    """Parse header and bytes separately: the header's claims allocate nothing."""
     file = io.BytesIO(body)
     try:
         for each in NPY_WARNINGS:
@@ -230,14 +230,16 @@ def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
     data = memoryview(body)[file.tell() :]
     if math.prod(shape) * dtype.itemsize != len(data):
         raise InvalidInput(
-            f"the .npy header tells of shape {list(shape)}, the bytes are {len(data)}"
+            f"the .npy header says shape {list(shape)}, but there are {len(data)} bytes"
         )
     try:
         array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
     except (ValueError, TypeError, OverflowError) as error:  # sizes no array can have
-        raise InvalidInput(f"the .npy header tells of shape {list(shape)}") from error
+        raise InvalidInput(
+            f"the .npy header says shape {list(shape)}, which no array can have"
+        ) from error
     rows = array if many else array[np.newaxis]
-    # Items of no bytes would cost nothing to claim by the billion.
+    # Billions of items without bytes would cost nothing to claim.
     if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or (many and rows.size == 0):
         if not many:
             raise misshapen(spec, shape)
@@ -254,7 +256,7 @@ def _npy_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
         return np.lib.format.read_array_header_1_0(file, MAX_NPY_HEADER_BYTES)
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(file, MAX_NPY_HEADER_BYTES)
-    raise InvalidInput(f"an .npy file of version {version}; 1.0 and 2.0 are read")
+    raise InvalidInput(f"unsupported .npy version {version}; use 1.0 or 2.0")
 
 
 def _kind(value: object) -> str:
@@ -268,5 +270,5 @@ def _listed(names: list[str]) -> str:
 
 
 def _short(text: str) -> str:
-    """A client's own words, quoted, no longer than is of use to it."""
+    """A client's text, quoted and shortened."""
     return repr(text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "...")

@@ -1,4 +1,4 @@
-"""The numbers of an item: made of the dtype that the manifest says, and within its limits."""
+"""Converts an item's numbers to the manifest's dtype, and checks their limits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from app.types import Array
 from models.bounds import out_of_range
 from models.tensors import Axis, TensorSpec
 
-INEXACT = 2**53  # from here on a float may stand for another whole number than was written
+INEXACT = 2**53  # from here on a float may differ from the whole number as written
 
 
 def wanted(spec: TensorSpec) -> str:
-    """What an item of an input is, for messages."""
+    """Description of an input's items, for messages."""
     sizes = map(_wanted_size, spec.item_shape, spec.axes)
     return f"{spec.dtype} of shape [{', '.join(sizes)}]"
 
@@ -27,9 +27,9 @@ def _wanted_size(size: int, axis: Axis) -> str:
 
 
 def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> CallerError:
-    """The error for an item of this shape; `details` has the size that is too small or too large.
+    """The error for an item of this shape; `details` has the sizes that are too small or too large.
 
-    Only of free axes, where the number of axes is right.
+    Only for free axes, if the number of axes is right.
     """
     details: list[Detail] = []
     if spec.accepts(shape):
@@ -49,7 +49,7 @@ def not_all(spec: TensorSpec) -> CallerError:
 
 
 def convert(spec: TensorSpec, array: Array) -> Array:
-    """To the manifest's dtype, refusing what would change a number by more than rounding."""
+    """Convert to the manifest's dtype, rejecting changes of a number beyond rounding."""
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":
         if array.dtype.kind != "b" and not _are_0_or_1(array):
@@ -63,7 +63,7 @@ def convert(spec: TensorSpec, array: Array) -> Array:
     if dtype.kind in "iu" and array.dtype.kind == "f" and (abs(array) >= INEXACT).any():
         raise InvalidInput(
             f"{spec.name!r}: whole numbers of 2**53 and more are exact only where all are written "
-            f"as integers, and one here has a decimal point or an exponent, or is out of the range "
+            f"as integers, but one here has a decimal point or an exponent, or is out of the range "
             f"of {spec.dtype}"
         )
     return converted
@@ -74,15 +74,15 @@ def _are_0_or_1(array: Array) -> bool:
 
 
 def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
-    """See that floats are finite, bools bytes of 0 or 1, and integers in the input's range.
+    """Check that floats are finite, bools 0 or 1, and integers in the input's range.
 
     Args:
         spec: of the input.
         array: of its dtype.
-        many: axis 0 is that of items; the error names the first wrong one by its index.
+        many: axis 0 counts items; the error names the index of the first wrong one.
 
     Raises:
-        InvalidInput: with the number and its limit.
+        InvalidInput: with the value and its limit.
     """
     if array.dtype.kind == "f":
         if not is_finite(array):
@@ -116,7 +116,7 @@ def _first(wrong: Array) -> tuple[int, ...]:
 def _wrong(
     spec: TensorSpec, problem: str, place: tuple[int, ...], many: bool, **numbers: int
 ) -> CallerError:
-    """The error for a number; `many`: its place begins with the index of its item."""
+    """The error for a value; with `many` its place begins with the index of its item."""
     axes = list(place[many:])
     at = f" at {axes}" if axes else ""
     error = InvalidInput(f"{spec.name!r}: {problem}{at}", [{"input": spec.name, **numbers}])

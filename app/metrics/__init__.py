@@ -1,4 +1,4 @@
-"""What is counted. Recorded where it happens; written out by GET /metrics."""
+"""Metrics: recorded where things happen, written out by GET /metrics."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from app.metrics.gauges import Gauges, ModelGauges, ModelInfo, ServedModel
 from app.types import ModelId
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-MOST_KEY_NAMES = 1000  # that have series of their own: names may come and go for years
-OTHER_KEYS = "(other)"  # no key can be named so
+MAX_KEY_NAMES = 1000  # with their own series: names may come and go for years
+OTHER_KEYS = "(other)"  # not a valid key name
 
 
 class Metrics(Counters, Gauges):
     """All metrics of one process, in a registry of their own.
 
     Attributes:
-        requests_open: requests for predictions without an answer; counted by who answers them.
+        requests_open: prediction requests without an answer; the code that answers counts them.
     """
 
     def __init__(self) -> None:
         self.requests_open = 0
-        # A _created series beside every series would double what is scraped.
+        # A _created series next to each series would double what is scraped.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._tallies = Tallies()
-        self.registry.register(self._tallies)  # the first: what it hands over is then collected
+        self.registry.register(self._tallies)  # first: the others then collect what it adds
         Counters.__init__(self, self.registry)
         Gauges.__init__(self, self.registry)
         self.requests_in_flight.set_function(lambda: self.requests_open)
@@ -62,23 +62,23 @@ class Metrics(Counters, Gauges):
         return ModelMetrics(self, self._tallies, model)
 
     def served(self, model: ModelId, values: ModelGauges[Callable[[], float]]) -> None:
-        """Show what is asked of a model when it is scraped."""
+        """Register the gauges of a model; their values are asked for at each scrape."""
         for gauge, value in zip(self.of_models, values, strict=True):
             gauge.labels(*labels_of(model)).set_function(value)
 
     def retired(self, model: ModelId) -> None:
-        """Show that no more; what was counted of it stays."""
+        """Remove the gauges of a model; its counters stay."""
         for gauge in self.of_models:
             gauge.remove(*labels_of(model))
 
     def load_ended(self, model: ModelId, result: str) -> None:
-        """Count what became of a version: 'loaded', 'failed' or 'retired'."""
+        """Count what happened to a version: 'loaded', 'failed' or 'retired'."""
         self.model_loads.labels(*labels_of(model), result).inc()
 
     def key(self, name: str) -> KeyMetrics:
-        """The metrics of callers with a key of this name; names beyond the first many share one."""
+        """The metrics of callers with a key of this name; names over the maximum share one."""
         if name not in self._key_names:
-            if len(self._key_names) >= MOST_KEY_NAMES:
+            if len(self._key_names) >= MAX_KEY_NAMES:
                 return self._key(OTHER_KEYS)
             self._key_names.add(name)
         return self._key(name)
@@ -89,38 +89,38 @@ class Metrics(Counters, Gauges):
 
     @functools.cache  # noqa: B019  # one Metrics per process, few replicas
     def batches_of(self, replica: str, device: str) -> ReplicaMetrics:
-        """The metrics of what a replica runs, looked up once."""
+        """The metrics of a replica, looked up once."""
         return ReplicaMetrics(self, self._tallies, replica, device)
 
     def replica(self, name: str, device: str, is_ready: Callable[[], bool]) -> None:
-        """Show whether a replica takes work; asked when it is scraped."""
+        """Register whether a replica takes work; asked at each scrape."""
         self.replica_ready.labels(name, device).set_function(lambda: float(is_ready()))
 
     def device(self, device: str, readings: Mapping[str, Callable[[], float]]) -> None:
-        """Show what its driver says of a device, such as `temperature_celsius`, at each scrape."""
+        """Register the driver's readings of a device, such as `temperature_celsius`."""
         for name, read in readings.items():
             self.of_devices[name].labels(device).set_function(read)
 
     def watch(
         self, is_ready: Callable[[], bool], models: Callable[[], Iterable[ServedModel]]
     ) -> None:
-        """Show readiness and what is served; both are asked when it is scraped."""
+        """Register readiness and the served models; both are asked at each scrape."""
         self.ready.set_function(lambda: float(is_ready()))
         self._model_info.models = models
 
     @functools.cache  # noqa: B019  # one Metrics per process, few combinations
     def request(self, route: str, status: int, code: str) -> RequestMetrics:
-        """The metrics of requests that ended so, looked up once."""
+        """The metrics of requests with this result, looked up once."""
         return RequestMetrics(self, self._tallies, route, status, code)
 
     async def scraped(self) -> bytes:
-        """What GET /metrics answers, in the Prometheus text format; called on the event loop."""
+        """The answer of GET /metrics in the Prometheus text format; called on the event loop."""
         self.tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self.registry)
 
     def open(self) -> None:
-        """Be ready for scrapes; called on the event loop. One process needs nothing for that."""
+        """Get ready for scrapes; called on the event loop. A single process needs nothing."""
 
     def close(self) -> None:
-        """The event loop is about to end."""
+        """Flush the counts: the event loop is about to end."""
         self._tallies.flush()

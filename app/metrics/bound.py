@@ -15,19 +15,19 @@ from app.types import NO_DEVICE_TIMES, CacheCounts, DeviceTimes, ModelId
 
 
 class Tallies(Collector):
-    """All tallies of a process; whenever metrics are collected, it brings these up to date."""
+    """All tallies of a process; it flushes them whenever metrics are collected."""
 
     def __init__(self) -> None:
         self._all: list[Tally | HistogramTally] = []
 
     def counter(self, counter: Counter) -> Tally:
-        """What counts for a counter."""
+        """A tally for a counter."""
         tally = Tally(counter.inc)
         self._all.append(tally)
         return tally
 
     def histogram(self, histogram: BulkHistogram, bounds: Sequence[float]) -> HistogramTally:
-        """What observes for a histogram."""
+        """A tally for a histogram."""
         tally = HistogramTally(bounds, histogram.add)
         self._all.append(tally)
         return tally
@@ -38,7 +38,7 @@ class Tallies(Collector):
             tally.flush()
 
     def collect(self) -> Iterator[Metric]:
-        """Nothing of its own."""
+        """Flush all tallies; there are no metrics of its own."""
         self.flush()
         return iter(())
 
@@ -59,7 +59,7 @@ class RequestMetrics:
         self._seconds = tallies.histogram(counters.request_seconds.labels(route, outcome), SECONDS)
 
     def ended(self, seconds: float) -> None:
-        """One more, after so many seconds."""
+        """Count a request that took this many seconds."""
         self._finished.inc()
         self._seconds.observe(seconds)
 
@@ -85,18 +85,18 @@ class ModelMetrics:
         )
 
     def looked_up(self, counts: CacheCounts) -> None:
-        """A request's items were looked up in the cache and among the flights."""
+        """Count a request's items as looked up in the cache and among the flights."""
         self._hit.inc(counts.hit)
         self._miss.inc(counts.miss)
         self._joined.inc(counts.joined)
 
     def outcome(self, outcome: str, amount: int = 1) -> None:
-        """Items of a request have ended: 'ok', an error code, or 'abandoned'."""
+        """Count items that have ended: 'ok', an error code, or 'abandoned'."""
         self._items(outcome).inc(amount)
 
 
 class KeyMetrics:
-    """The metrics of one name of API keys, bound once."""
+    """The metrics of one API key name, bound once."""
 
     def __init__(self, counters: Counters, tallies: Tallies, name: str) -> None:
         self.admitted, self.rate_limited, self.forbidden = (
@@ -126,11 +126,11 @@ class ReplicaMetrics:
         compute_s: float,
         device: DeviceTimes = NO_DEVICE_TIMES,
     ) -> None:
-        """A batch has ended.
+        """Count a batch that has ended.
 
         Args:
-            items: of it.
-            busy_s: since it was handed to the replica, or since that was done with another.
+            items: number of its items.
+            busy_s: since the replica got it, or finished the one before.
             compute_s: in the backend.
             device: by the device's own clock.
         """

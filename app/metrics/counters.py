@@ -1,4 +1,4 @@
-"""What is counted where it happens: counters and histograms."""
+"""Counters and histograms, updated where things happen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BulkHistogram(Histogram):
     """A histogram that takes many observations at once."""
 
     def add(self, counts: Sequence[int], total: float) -> None:
-        """Add so many observations to each bucket, which come to `total`."""
+        """Add observations to each bucket; their sum is `total`."""
         self._sum.inc(total)
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
@@ -43,26 +43,26 @@ class Counters:
         )
         self.connections_cut = Counter(
             "torchlane_connections_cut",
-            "Connections that were closed for what came over them, or did not, by code.",
+            "Connections closed because of what the client sent or failed to send, by code.",
             ("code",),
             registry=registry,
         )
         self.key_requests = Counter(
             "torchlane_key_requests",
-            "Requests by the name of their API key and what became of them at the door: "
+            "Requests by the name of their API key and the result of the access check: "
             "'admitted', 'rate_limited' or 'forbidden'.",
             ("key", "result"),
             registry=registry,
         )
         self.key_items = Counter(
             "torchlane_key_items",
-            "Items that were asked for, by the name of the API key.",
+            "Items in requests, by the name of the API key.",
             ("key",),
             registry=registry,
         )
         self.items = Counter(
             "torchlane_items",
-            "Items by outcome: 'ok', an error code, or 'abandoned' when their caller went away.",
+            "Items by outcome: 'ok', an error code, or 'abandoned' when the client disconnected.",
             (*LABELS, "outcome"),
             registry=registry,
         )
@@ -113,13 +113,13 @@ class Counters:
         )
         self.out_of_memory = Counter(
             "torchlane_out_of_memory",
-            "Batches that did not fit into a device's memory: are split, smaller ones cut.",
+            "Batches too large for a device's memory; they are split, and later ones smaller.",
             LABELS,
             registry=registry,
         )
         self.replica_batches = Counter(
             "torchlane_replica_batches",
-            "Batches that a replica ran, whatever came of them.",
+            "Batches that a replica ran, successfully or not.",
             REPLICA_LABELS,
             registry=registry,
         )
@@ -144,7 +144,7 @@ class Counters:
         self.replica_device_seconds = Counter(
             "torchlane_replica_device_seconds",
             "Seconds of these by the device's own clock, where it has one, by stage: 'copy_in', "
-            "'compute' or 'copy_out'. Copies of one batch may be hidden by the compute of another.",
+            "'compute' or 'copy_out'. Copies of one batch may overlap the compute of another.",
             (*REPLICA_LABELS, "stage"),
             registry=registry,
         )
@@ -156,7 +156,7 @@ class Counters:
         )
         self.model_loads = Counter(
             "torchlane_model_loads",
-            "Versions by what became of them: 'loaded', 'failed' or 'retired'.",
+            "Versions by result: 'loaded', 'failed' or 'retired'.",
             (*LABELS, "result"),
             registry=registry,
         )

@@ -25,7 +25,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served of a model: one variant (`plan` where several take turns), one precision."""
+    """What is served of a model: one variant (`plan`: several share the work), one precision."""
 
     model: ModelId
     variant: str
@@ -33,7 +33,7 @@ class ServedModel:
 
 
 class ModelGauges(NamedTuple, Generic[T_co]):
-    """One thing for each gauge of a model, such as what asks for its value."""
+    """One value for each gauge of a model, such as the function that reads it."""
 
     waiting: T_co
     queue_limit: T_co
@@ -50,7 +50,7 @@ class Declared(NamedTuple):
         name: without the prefix.
         text: its help.
         labels: their names.
-        mode: how those of several processes make one.
+        mode: how those of several processes are combined.
     """
 
     name: str
@@ -59,28 +59,28 @@ class Declared(NamedTuple):
     mode: Mode = "livesum"
 
 
-# A model has these while it is served.
+# A model has these gauges while it is served.
 OF_MODELS = ModelGauges(
     waiting=Declared("queue_depth_items", "Items that wait for a batch.", LABELS),
-    queue_limit=Declared("queue_limit_items", "Items that may wait; more are refused.", LABELS),
+    queue_limit=Declared("queue_limit_items", "Items that may wait; more are rejected.", LABELS),
     replicas=Declared("model_replicas", "Replicas that serve the model now.", LABELS),
     waiting_bytes=Declared("queue_bytes", "Bytes of the items that wait for a batch.", LABELS),
     queue_limit_bytes=Declared(
-        "queue_limit_bytes", "Bytes that waiting items may have; more are refused.", LABELS
+        "queue_limit_bytes", "Bytes that waiting items may have; more are rejected.", LABELS
     ),
     predicted_wait_s=Declared(
         "predicted_wait_seconds",
-        "Seconds that a request which came now would wait for its batch, as foreseen.",
+        "Seconds that a request arriving now is expected to wait for its batch.",
         LABELS,
         "livemax",
     ),
 )
 MODEL_GAUGES = frozenset(PREFIX + each.name for each in OF_MODELS)
 OF_DEVICES = {
-    "memory_used_bytes": "Bytes of the device's memory that are in use, by whomever.",
-    "memory_bytes": "Bytes of memory that the device has.",
+    "memory_used_bytes": "Bytes of the device's memory in use by any process.",
+    "memory_bytes": "Total bytes of the device's memory.",
     "temperature_celsius": "Temperature of the device.",
-    "utilization_ratio": "Share of the last moments in which the device computed.",
+    "utilization_ratio": "Share of recent time in which the device computed.",
 }
 
 
@@ -104,15 +104,15 @@ class Gauges:
         self.requests_in_flight = gauge(
             "requests_in_flight", "Requests for predictions that have no answer yet."
         )
-        self.cache_bytes = gauge("cache_bytes", "Real bytes in the prediction cache.")
+        self.cache_bytes = gauge("cache_bytes", "Bytes in the prediction cache, with overhead.")
         self.cache_entries = gauge("cache_entries", "Entries in the prediction cache.")
         self.cache_limit = gauge("cache_limit_bytes", "Bytes that the prediction cache may take.")
         self.bodies_bytes = gauge(
             "bodies_bytes",
-            "Bytes of bodies that are still on their way, without the first 64 KiB of each.",
+            "Bytes of bodies that are still arriving, without the first 64 KiB of each.",
         )
         self.bodies_limit = gauge(
-            "bodies_limit_bytes", "Bytes that they may take; more are refused."
+            "bodies_limit_bytes", "Bytes that arriving bodies may take; more are rejected."
         )
         self.tasks = gauge("event_loop_tasks", "Unfinished asyncio tasks.")
         self.replica_ready = gauge(
@@ -121,19 +121,19 @@ class Gauges:
         self.ready = gauge("ready", "1 while GET /health/ready says so, else 0.", (), "livemin")
         self.models_unready = gauge(
             "models_unready",
-            "Models that should answer and do not; GET /models says why.",
+            "Models that should answer but do not; GET /models says why.",
             (),
             "livemax",
         )
         self.models_file_wrong = gauge(
             "models_file_wrong",
-            "1 while the models file has mistakes, so that what it said before holds, else 0.",
+            "1 while the models file is wrong and its last good content applies, else 0.",
             (),
             "livemax",
         )
         self.build_info = gauge(
             "build_info",
-            "Always 1; the labels say what runs, `compiled` whether it is made as machine code.",
+            "Always 1; the labels say what runs, `compiled` whether mypyc compiled it.",
             ("version", "torch", "python", "compiled"),
             "livemax",
         )
@@ -145,7 +145,7 @@ class Gauges:
 
 
 class ModelInfo(Collector):
-    """Asks what is served at every scrape: a version that has left leaves no series behind."""
+    """Reads the served models at every scrape: a retired version leaves no series behind."""
 
     def __init__(self) -> None:
         self.models: Callable[[], Iterable[ServedModel]] = tuple

@@ -1,7 +1,7 @@
-"""Counts of this process, kept plainly until somebody asks for them.
+"""Counts of this process, kept as plain numbers until they are asked for.
 
-A counter of prometheus_client takes a lock for each count, and a histogram looks through its
-buckets for each observation. A request has six of them, which were 9 % of its time.
+A counter of prometheus_client takes a lock for each count, and a histogram searches its buckets for
+each observation. A request has six of them, which took 9 % of its time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Tally:
     """A counter.
 
     Args:
-        hand_over: takes what was counted since it was called last.
+        hand_over: gets the count since its last call.
     """
 
     __slots__ = ("_amount", "_hand_over")
@@ -24,11 +24,11 @@ class Tally:
         self._amount = 0.0
 
     def inc(self, amount: float = 1) -> None:
-        """Count so many more; not negative."""
+        """Add to the count; not negative."""
         self._amount += amount
 
     def flush(self) -> None:
-        """Hand over what has been counted."""
+        """Hand over the count."""
         amount, self._amount = self._amount, 0.0
         if amount:
             self._hand_over(amount)
@@ -38,9 +38,8 @@ class HistogramTally:
     """A histogram.
 
     Args:
-        bounds: of the buckets, ascending; each holds what is not larger. The last bucket has none.
-        hand_over: takes how many observations fell into each bucket since it was called last, and
-            what they come to.
+        bounds: upper bounds of the buckets, ascending and inclusive. The last bucket has none.
+        hand_over: gets the number of observations per bucket since its last call, and their sum.
     """
 
     __slots__ = ("_bounds", "_counts", "_hand_over", "_total")
@@ -54,12 +53,12 @@ class HistogramTally:
         self._total = 0.0
 
     def observe(self, amount: float) -> None:
-        """Count one more, of this size."""
+        """Record one observation."""
         self._counts[bisect_left(self._bounds, amount)] += 1
         self._total += amount
 
     def flush(self) -> None:
-        """Hand over what has been observed."""
+        """Hand over the observations."""
         counts, total = self._counts, self._total
         if any(counts):
             self._counts, self._total = [0] * len(counts), 0.0

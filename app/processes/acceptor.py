@@ -1,7 +1,7 @@
 """Accepts connections for several workers and hands each to the one with the fewest open ones.
 
-Long-lived connections stay where they came first, so it matters where that is; with a socket that
-all workers listen on, one can get all of them (docs/adr/0010-several-processes.md has figures).
+A long-lived connection stays with its first worker, so the choice matters; with a socket that all
+workers listen on, one can get all of them (docs/adr/0010-several-processes.md has figures).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Recipient:
     Attributes:
         channel: to it.
         listens: whether it takes connections.
-        loaded: whether loading its models has ended, well or badly.
-        passed: connections that it was given.
-        full: whether its channel takes no more for now.
+        loaded: whether loading its models has ended, successfully or not.
+        passed: connections handed to it.
+        full: whether its channel is full for now.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -43,9 +43,9 @@ class Acceptor:
 
     Args:
         bound: a bound TCP socket; owned by the acceptor from now on.
-        workers: how many there are to be.
-        recipients: those that live, by their places.
-        gone: how many connections each has closed.
+        workers: their intended number.
+        recipients: the living ones, by index.
+        gone: number of connections that each has closed.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Acceptor:
         self._recipients = recipients
         self._gone = gone
         self._loop = asyncio.get_running_loop()
-        self._next = 0  # who is asked first among equals
-        self._held: socket.socket | None = None  # accepted, and nobody could take it
+        self._next = 0  # the first choice among equals
+        self._held: socket.socket | None = None  # accepted, but no worker could take it
         self._accepting = False
         self._closed = False
         self.all_loaded_once = False
         bound.setblocking(False)
 
     def close(self) -> None:
-        """Pass on what waits, as far as somebody takes it, and listen no more."""
+        """Pass on waiting connections, as far as workers take them, and stop listening."""
         if self._closed:
             return
         while self._accepting and self._accept():
@@ -80,10 +80,10 @@ class Acceptor:
             self._held.close()
 
     def resume(self) -> None:
-        """Listen, now that somebody can take a connection."""
+        """Listen, now that a worker can take a connection."""
         if not self._accepting and not self._closed:
             self._accepting = True
-            self._listener.listen(BACKLOG)  # the first time; later it changes nothing
+            self._listener.listen(BACKLOG)  # later calls change nothing
             self._loop.add_reader(self._listener, self._accept)
             self._accept()
 
@@ -92,13 +92,13 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
 
     def _accept(self) -> bool:
-        """Pass on what waits.
+        """Pass on waiting connections.
 
         Returns:
             Whether more may wait.
         """
         for _ in range(BURST):
-            if self._choose() is None:  # let them wait in the kernel until somebody can take them
+            if self._choose() is None:  # they wait in the kernel until a worker can take them
                 self._pause()
                 return False
             try:
@@ -107,7 +107,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return False
             except ConnectionAbortedError:
-                continue  # it went away while it waited
+                continue  # the client left while it waited
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
@@ -119,7 +119,7 @@ class Acceptor:
         return True
 
     def _pass_on(self, connection: socket.socket) -> None:
-        """Give the accepted connection to a worker; if there is none, it stays held."""
+        """Hand the accepted connection to a worker; if none can take it, it stays held."""
         while (chosen := self._choose()) is not None:
             index, recipient = chosen
             try:
@@ -128,7 +128,7 @@ class Acceptor:
                 recipient.full = True
                 self._loop.add_writer(recipient.channel, self._has_room, recipient)
             except ConnectionError:
-                recipient.listens = False  # it has died, which is about to be heard
+                recipient.listens = False  # it has died, which the supervisor will notice
             else:
                 recipient.passed += 1
                 self._next = index + 1
@@ -144,9 +144,9 @@ class Acceptor:
     def _choose(self) -> tuple[int, Recipient] | None:
         """The worker with the fewest open connections among those that should get one.
 
-        Those are the ones whose models are loaded, if there are any. At the first start it is the
-        other way round, and connections wait until every worker that lives listens: nobody is to
-        be told that the server is ready before all of it is.
+        Workers with loaded models are preferred, if there are any. At the first start it is the
+        other way round, and connections wait until every living worker listens: the server must
+        not be reported ready before all of it is.
         """
         if not self.all_loaded_once and not all(e.listens for e in self._recipients.values()):
             return None

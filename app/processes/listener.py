@@ -1,8 +1,8 @@
 """Where connections come from: a listening socket, or a parent process that accepts them.
 
 uvloop's own servers accept one connection in each turn of the event loop. On a busy server a turn
-takes tens of milliseconds, so a burst of new connections, probes among them, would wait for
-seconds before anybody reads their first byte. Here every waiting one is taken at once.
+takes tens of milliseconds, so a burst of new connections, including probes, would wait for seconds
+before their first byte is read. Here all waiting connections are accepted at once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import structlog
 
 LOG = structlog.get_logger(__name__)
 BURST = 256  # accepted in one turn; at some 20 us each, the others do not wait long
-PAUSE_S = 0.5  # without descriptors or memory for a connection: until the next try
+PAUSE_S = 0.5  # until the next try, without descriptors or memory for a connection
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 DESCRIPTORS = 8  # in one message at most; the parent sends one
 
 
 class Source:
-    """Gives accepted connections their protocols; stands in the place of an `asyncio.Server`.
+    """Gives accepted connections their protocols; takes the place of an `asyncio.Server`.
 
     Args:
         make_protocol: gives the protocol of a new connection.
@@ -51,13 +51,13 @@ class Source:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
-        except Exception:  # of one connection: the others go on
+        except Exception:  # only this connection fails
             LOG.exception("connection_not_opened")
             connection.close()
             self._lost()
 
     def _lost(self) -> None:
-        """A connection never got a protocol."""
+        """Called for a connection that never got a protocol."""
 
 
 class Listener(Source):
@@ -81,7 +81,7 @@ class Listener(Source):
         self._loop.add_reader(bound, self._accept)
 
     def close(self) -> None:
-        """Take what waits already, so that it gets an answer, and listen no more."""
+        """Take the waiting connections, so that they get an answer, and stop listening."""
         if self._closed:
             return
         while self._accept():
@@ -91,14 +91,14 @@ class Listener(Source):
         self._socket.close()
 
     def _accept(self) -> bool:
-        """Take what waits, as much as one turn of the loop may hold; whether more may wait."""
+        """Take waiting connections, up to a limit per turn; returns whether more may wait."""
         for _ in range(BURST):
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return False
             except ConnectionAbortedError:
-                continue  # it went away while it waited
+                continue  # the client left while it waited
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
@@ -108,7 +108,7 @@ class Listener(Source):
         return True
 
     def _pause(self, error: OSError) -> None:
-        """The socket stays readable: without a pause the loop would turn for nothing else."""
+        """Pause: the socket stays readable, so the loop would spin."""
         LOG.error("cannot_accept", reason=error.strerror, next_try_s=PAUSE_S)
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)
@@ -119,13 +119,15 @@ class Listener(Source):
 
 
 class SocketHandover(Source):
-    """Takes the connections that a parent process has accepted, and its orders.
+    """Takes connections accepted by the parent process, and its orders.
 
     Args:
-        channel: a connected Unix socket, non-blocking; a byte a message, connections beside some.
+        channel: a connected Unix socket, non-blocking; one byte a message, some with
+            connections attached.
         make_protocol: gives the protocol of a new connection.
-        ordered: told each byte that came without a connection; empty when the parent is gone.
-        lost: told when a connection never got a protocol.
+        ordered: called with each byte that came without a connection; empty when the parent is
+            gone.
+        lost: called when a connection never got a protocol.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class SocketHandover(Source):
         self._loop.add_reader(channel, self._receive)
 
     def close(self) -> None:
-        """Listen to the parent no more; its order to drain comes after the last connection."""
+        """Stop listening to the parent; its order to drain comes after the last connection."""
         self._loop.remove_reader(self._channel)
 
     def _receive(self) -> None:
@@ -155,7 +157,7 @@ class SocketHandover(Source):
                 data, descriptors, flags = b"", [], 0
             for descriptor in descriptors:
                 self._take(socket.socket(fileno=descriptor))
-            if flags & socket.MSG_CTRUNC:  # no descriptor was free: the kernel has closed it
+            if flags & socket.MSG_CTRUNC:  # no descriptor was free, so the kernel closed it
                 LOG.error("connection_lost", reason="too many open files")
                 self._lost()
             elif not descriptors:

@@ -1,7 +1,7 @@
-"""uvicorn with our settings and our way to stop, in one process or in one of several.
+"""uvicorn with its own stop procedure, in one process or in one of several.
 
-A stop drains: not ready and no new work, then no new connections, then everything that was accepted
-is answered and the backends are closed. A signal begins it, or in a worker the parent's order.
+A stop drains: not ready and no new work, then no new connections, then every accepted request is
+answered and the backends are closed. A signal starts it, or in a worker an order of the parent.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# After the last answer, open connections get this long to bring their next request and be told 503:
+# After the last answer, open connections have this long to send their next request and get a 503:
 # closing at once would cut off clients that are just sending.
 LINGER_S = 1.0
 RESERVE = 0.2  # of the budget
 DATE_S = 1.0  # how often the Date header is renewed
-LOOP_HANGS = 4  # times what a forward may take
-LEAST_HANG_S = 5.0  # the loop itself stands still for a second where torch loads a large file
+LOOP_HANGS = 4  # times the limit of a forward
+LEAST_HANG_S = 5.0  # the loop itself stops for a second while torch loads a large file
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that leaves the signals to us and drains before it closes connections.
+    """A uvicorn server that handles signals itself and drains before it closes connections.
 
     Args:
-        config: uvicorn's.
+        config: uvicorn's configuration.
         lifecycle: what to drain.
         drain_s: budget of a graceful stop in seconds.
-        hang_s: what a forward may take; the process ends, with exit code 1 and all stacks on
-            stderr, when its event loop has stood still for four times as long, and 5 s at least.
-        worker: set in one of several processes: connections and the order to stop come from there.
+        hang_s: limit of a forward; the process ends, with exit code 1 and all stacks on
+            stderr, if its event loop stands still for four times as long, at least 5 s.
+        worker: set in one of several processes: the source of connections and of the order to stop.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn's own would raise the signal again when it has stopped, and exit 143."""
+        """Handle signals; uvicorn's own method would raise them again at the end and exit 143."""
         for number in SIGNALS if self._worker is None else ():
             signal.signal(number, self._signalled)
         yield
@@ -82,7 +82,7 @@ class Server(uvicorn.Server):
 
     def _ordered(self, order: bytes) -> None:
         if not order:
-            os._exit(1)  # the parent is gone, and nobody would ever end us
+            os._exit(1)  # the parent is gone: nothing else would end this process
         if order == DRAIN:
             self._stop("parent")
 
@@ -91,14 +91,14 @@ class Server(uvicorn.Server):
         LOG.info("draining", signal=ordered_by, budget_s=self._drain_s)
         self._lifecycle.begin_drain(self._drain_s)
         self.should_exit = True
-        with contextlib.suppress(RuntimeError):  # after the loop's end there is nobody to be told
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             asyncio.get_running_loop().call_soon_threadsafe(self._stop_ordered.set)
 
     async def main_loop(self) -> None:
-        """Wait for the order to stop; uvicorn itself would look ten times a second.
+        """Wait for the order to stop; uvicorn's own loop would poll ten times a second.
 
-        Native code that holds the interpreter's lock and never returns stops this loop and all
-        threads: a timer of faulthandler, which needs no lock, ends the process then.
+        Native code that holds the GIL and never returns stops this loop and all threads. Then a
+        timer of faulthandler, which needs no GIL, ends the process.
         """
         try:
             await self._until_told_to_stop()
@@ -141,28 +141,28 @@ class Server(uvicorn.Server):
         worker.tell(LISTENS)
 
     def _protocol(self) -> asyncio.Protocol:
-        """What uvicorn makes for each connection."""
+        """The protocol of a connection, as uvicorn makes it."""
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         state = self.lifespan.state
         return make(config=self.config, server_state=self.server_state, app_state=state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, answer what was accepted, then let uvicorn close what is left."""
+        """Stop listening, answer what was accepted, then let uvicorn close the rest."""
         self._lifecycle.begin_drain(self._drain_s)
         for server in self.servers:
             server.close()
         reserve_s = RESERVE * self._drain_s  # for answers to be written and backends to be closed
         await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
-        # Every outcome is settled; answers are being written, and clients told to go elsewhere.
+        # Every outcome is settled; answers are being written, and clients are sent elsewhere.
         connections = self.server_state.connections
         linger_s = min(LINGER_S, self._lifecycle.stop_left_s() / 2)
         await _until_empty(connections, time.monotonic() + linger_s)
         for connection in list(connections):
-            connection.shutdown()  # idle ones close, the others when their answer has been read
+            connection.shutdown()  # idle ones close, the others once their answer was read
         writing_s = max(0.0, self._lifecycle.stop_left_s() - reserve_s / 2)
         await _until_empty(connections, time.monotonic() + writing_s)
-        # What is there even now does not send its body, or not read its answer: uvicorn cancels it.
-        # Not at the top: it imports prometheus_client, which looks at once whether it is shared.
+        # What remains does not send its body, or does not read its answer: uvicorn cancels it.
+        # Not at the top: it imports prometheus_client, which checks at import whether it is shared.
         from app.api.transport.protocol import Protocol  # noqa: PLC0415
 
         for connection in list(connections):
@@ -174,6 +174,6 @@ class Server(uvicorn.Server):
 
 
 async def _until_empty(collection: Sized, deadline: float) -> None:
-    """Uvicorn tells nobody when a request or connection ends: look a hundred times a second."""
+    """Poll a hundred times a second: uvicorn does not signal the end of a request or connection."""
     while collection and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

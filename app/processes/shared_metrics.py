@@ -1,8 +1,8 @@
-"""The metrics of several processes as one: each writes its own down, a scrape adds them up.
+"""The metrics of several processes as one: each writes its values down, and a scrape adds them up.
 
-prometheus_client keeps each process's values in files of a folder, named by the worker's place and
-not by its process id: a worker that takes the place of a dead one counts on where that one stopped.
-A process writes once a second and when it ends; the one that is scraped writes at that moment.
+prometheus_client keeps each process's values in files of a folder. They are named by the worker's
+index, not its process id: a restarted worker continues the counts of the one that died. A process
+writes once a second and when it ends; the one that is scraped writes at that moment too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WRITE_S = 1.0  # between two writes: what a worker that is killed may lose of it
 DEVICES_S = 5.0  # the same for what takes longer to ask: the system and drivers of devices
 NOTHING_LEFT = ModelGauges(*(lambda: 0.0 for _ in ModelGauges._fields))
 PROCESS_CPU = "process_cpu_seconds"
-# Descriptors are limited by process, so the process that is nearest to its limit counts; the
-# youngest start says how long all of them have run, and changes when a worker is restarted.
+# Descriptors are limited per process, so the process closest to its limit counts; the latest start
+# says how long all have been running, and changes when a worker is restarted.
 PROCESS_GAUGES: dict[str, Literal["livesum", "livemax", "livemin"]] = {
     "process_virtual_memory_bytes": "livesum",
     "process_resident_memory_bytes": "livesum",
@@ -47,19 +47,19 @@ PROCESS_GAUGES: dict[str, Literal["livesum", "livemax", "livemin"]] = {
 
 
 def forget_gauges(index: int) -> None:
-    """A worker has died: what it has written down of its counts stays, what it held is gone."""
+    """Drop the gauges of a dead worker; its counts stay."""
     multiprocess.mark_process_dead(str(index))  # type: ignore[no-untyped-call]
 
 
 def clear(folder: Path) -> None:
-    """Remove what processes of an earlier run wrote down; the folder is one server's own."""
+    """Remove values left by an earlier run; the folder belongs to this server alone."""
     for kind in ("counter", "gauge", "histogram"):
         for path in folder.glob(f"{kind}_*.db"):
             path.unlink()
 
 
 def _share_values(name: str) -> None:
-    """Metrics that are made from now on keep their values in the folder, under this name."""
+    """Keep the values of metrics made from now on in the folder, under this name."""
     values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
 
 
@@ -75,7 +75,7 @@ class _Process:
         self._cpu_s = 0.0  # CPU seconds already added to the counter
 
     def refresh(self, families: Iterable[Metric]) -> None:
-        """Write down what a ProcessCollector has collected."""
+        """Write down the output of a ProcessCollector."""
         for family in families:
             for sample in family.samples:
                 if family.name == PROCESS_CPU:
@@ -94,7 +94,7 @@ class _Writer:
         self._again()
 
     def close(self) -> None:
-        """Stop."""
+        """Write once more and stop."""
         self._timer.cancel()
         self._write()
 
@@ -117,10 +117,10 @@ class SupervisorMetrics:
 
 
 class SharedMetrics(Metrics):
-    """The metrics of one worker, which writes out those of all.
+    """The metrics of one worker, which can write out those of all workers.
 
     Args:
-        index: the worker's place.
+        index: of the worker.
     """
 
     def __init__(self, index: int) -> None:
@@ -140,7 +140,7 @@ class SharedMetrics(Metrics):
         self._quick = [gauge for gauge in self.gauges.values() if gauge not in of_devices]
 
     def retired(self, model: ModelId) -> None:
-        """See `Metrics`; what is written down cannot be removed, so it is zero, and left out."""
+        """See `Metrics`; written values cannot be removed, so they become zero and are left out."""
         self.served(model, NOTHING_LEFT)
 
     def open(self) -> None:
@@ -159,7 +159,7 @@ class SharedMetrics(Metrics):
             super().close()
 
     async def scraped(self) -> bytes:
-        """What all processes have counted, in the Prometheus text format."""
+        """The metrics of all processes, in the Prometheus text format."""
         self.write_down()
         self.write_devices()
         declared = [_empty(family) for family in self.registry.collect()]
@@ -195,7 +195,7 @@ def _empty(family: Metric) -> Metric:
 
 
 class _Merged(Collector):
-    """What all processes wrote down.
+    """The values of all processes.
 
     Args:
         declared: every metric there is, without samples; those without counts stay so.
@@ -205,7 +205,7 @@ class _Merged(Collector):
         self._declared = declared
 
     def collect(self) -> Iterator[Metric]:
-        """Each metric once, with the samples of all processes added up as its mode says."""
+        """Each metric once, with the samples of all processes combined by its mode."""
         merged = multiprocess.MultiProcessCollector(None)  # type: ignore[no-untyped-call]
         families = merged.collect()  # type: ignore[no-untyped-call]
         found = {family.name: family for family in families}

@@ -1,4 +1,4 @@
-"""The parent of several workers: starts, restarts and ends them, and accepts for all of them.
+"""The parent of several workers: starts, restarts and ends them, and accepts connections for all.
 
 It imports no torch and answers no request.
 """
@@ -23,10 +23,10 @@ from app.processes.worker import DRAIN, LISTENS, NOT_READY, READY, ClosedConnect
 
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-USAGE_EXIT_CODE = 2  # of a worker whose settings do not fit this machine
+USAGE_EXIT_CODE = 2  # from a worker whose settings do not fit this machine
 RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
-STEADY_S = 60.0  # a worker that lived as long begins anew with the first delay
-CLOSE_S = 10.0  # beyond the budget of a drain, until what is left is killed
+STEADY_S = 60.0  # a worker that lived this long starts again at the first delay
+CLOSE_S = 10.0  # after the budget of a drain, until the rest is killed
 REAP_S = 5.0  # from the end of a worker's channel to the end of its process
 
 
@@ -35,11 +35,11 @@ class WorkersPlan:
     """What a supervisor runs.
 
     Attributes:
-        command: of a worker, which is told its place after `--worker`.
+        command: of a worker, which gets its place after `--worker`.
         environment: of a worker.
         workers: how many.
         drain_s: budget of a graceful stop.
-        folder: what the processes share; empty, and the caller's to remove.
+        folder: shared by the processes; empty, and removed by the caller.
     """
 
     command: Sequence[str]
@@ -78,7 +78,7 @@ class Supervisor:
         self._exit_code = 0
 
     async def run(self) -> int:
-        """Returns the exit code, when every worker has ended."""
+        """Run until every worker has ended; returns the exit code."""
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._acceptor = Acceptor(self._bound, self._plan.workers, self._lives, self._closed)
@@ -95,7 +95,7 @@ class Supervisor:
                 life.process.wait()
             self._metrics.close()
 
-    # Workers come and go.
+    # Starting and restarting workers.
 
     def _start(self, index: int) -> None:
         if self._stopping:
@@ -105,7 +105,7 @@ class Supervisor:
             place = Place(
                 index, self._plan.workers, os.getpid(), theirs.fileno(), self._plan.folder
             )
-            process = subprocess.Popen(  # nosec B603 # this very program, once more
+            process = subprocess.Popen(  # nosec B603 # this same program
                 [*self._plan.command, "--worker", str(place)],
                 env=self._plan.environment,
                 pass_fds=[theirs.fileno()],
@@ -147,7 +147,7 @@ class Supervisor:
                 LOG.error("not_ready", workers=[i for i, w in self._lives.items() if not w.ready])
 
     def _died(self, index: int, life: _Life) -> None:
-        """Its end of the channel has closed, which only the end of its process does."""
+        """Clean up after a worker: its channel closes only when its process ends."""
         self._loop.remove_reader(life.channel)
         self._loop.remove_writer(life.channel)
         life.channel.close()
@@ -157,16 +157,16 @@ class Supervisor:
         forget_gauges(index)
         if not self._stopping:
             self._replace(index, life, code)
-            self._acceptor.resume()  # those that live may all listen now
+            self._acceptor.resume()  # all living workers may listen now
         elif not life.ended_by_us:
             self._exit_code = self._exit_code or code
         if self._stopping and not self._lives:
             self._end(self._exit_code)
 
     def _replace(self, index: int, life: _Life, code: int) -> None:
-        """Start another one in its place, unless that would not help."""
-        nobody_serves = not any(other.loaded for other in self._lives.values())
-        if code == USAGE_EXIT_CODE or (not life.loaded and nobody_serves):
+        """Restart a worker, unless that would not help."""
+        none_serves = not any(other.loaded for other in self._lives.values())
+        if code == USAGE_EXIT_CODE or (not life.loaded and none_serves):
             LOG.error("worker_cannot_start", worker=index, exit_code=code)
             self._exit_code = code or 1
             self._stop()
@@ -178,7 +178,7 @@ class Supervisor:
         LOG.error("worker_died", worker=index, exit_code=code, restart_in_s=delay_s)
         self._loop.call_later(delay_s, self._start, index)
 
-    # The end.
+    # Stopping.
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._stopping:
@@ -189,7 +189,7 @@ class Supervisor:
         self._stop()
 
     def _stop(self) -> None:
-        """No new connections; whoever serves answers what it has, the others need not begin."""
+        """Accept no more connections; serving workers answer what they have, others are killed."""
         self._acceptor.close()
         self._stopping = True
         self._kill([life for life in self._lives.values() if not life.listens])
@@ -206,7 +206,7 @@ class Supervisor:
         except BlockingIOError:
             self._loop.add_writer(life.channel, self._order_drain, life)
         except ConnectionError:
-            pass  # it has died, which is about to be heard
+            pass  # it has died, which `_heard` will notice
 
     def _overdue(self) -> None:
         LOG.error("workers_stuck", workers=list(self._lives))
@@ -225,10 +225,10 @@ class Supervisor:
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:
-    """As a shell would say it: 128 and the signal, where one has ended it."""
+    """The exit code as a shell reports it: 128 plus the signal, if one ended the process."""
     try:
         code = process.wait(REAP_S)
-    except subprocess.TimeoutExpired:  # it has closed its channel and lives on: it must not
+    except subprocess.TimeoutExpired:  # it closed its channel but still runs
         process.kill()
         code = process.wait()
     return code if code >= 0 else 128 - code

@@ -1,7 +1,7 @@
-"""One of several processes behind one port: its place, and its wire to the parent.
+"""One of several processes behind one port: its place, and its channel to the parent.
 
-The parent sends connections and the order to drain; the worker tells how far it has come. What the
-two say to each other is a byte a message, so that nothing has to be framed.
+The parent sends connections and the order to drain; the worker reports how far it is. Each message
+is one byte, so nothing needs framing.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-CONNECTION = b"c"  # to a worker: with the descriptor of an accepted connection
-DRAIN = b"d"  # to a worker: every connection that it will get has come before this
-LISTENS = b"u"  # to the parent: answers, though its models may be loading still
+CONNECTION = b"c"  # to a worker: carries the descriptor of an accepted connection
+DRAIN = b"d"  # to a worker: no connection follows this
+LISTENS = b"u"  # to the parent: it answers, though its models may still be loading
 READY = b"l"  # to the parent: every model is loaded
-NOT_READY = b"n"  # to the parent: loading has ended, and not every model is there
+NOT_READY = b"n"  # to the parent: loading has ended, but not every model is loaded
 COUNTER_BYTES = 8
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a worker stands; on its command line as `INDEX/OF:PARENT:CHANNEL:FOLDER`.
+    """A worker's place; on its command line as `INDEX/OF:PARENT:CHANNEL:FOLDER`.
 
     Attributes:
-        index: which worker, from 0; a restarted one takes the place of the one that died.
-        of: how many there are.
+        index: which worker, from 0; a restarted one keeps the index.
+        of: number of workers.
         parent: process id.
         channel: descriptor of the socket to the parent.
-        folder: what the processes share.
+        folder: shared by the processes.
     """
 
     index: int
@@ -44,15 +44,15 @@ class Place:
     folder: Path
 
     def __str__(self) -> str:
-        """As on the command line."""
+        """The form on the command line."""
         return f"{self.index}/{self.of}:{self.parent}:{self.channel}:{self.folder}"
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Read what `str` wrote.
+        """Parse the output of `str`.
 
         Raises:
-            ValueError: if it did not write this.
+            ValueError: if the text is malformed.
         """
         which, parent, channel, folder = text.split(":", 3)
         index, of = which.split("/")
@@ -60,11 +60,11 @@ class Place:
 
 
 class ClosedConnections:
-    """How many connections each worker has closed: written by it, read by the parent, no message.
+    """Connections closed by each worker: written by it, read by the parent, without a message.
 
     Args:
-        folder: what the processes share; the file in it is made when it is not there.
-        workers: how many there are.
+        folder: shared by the processes; the file in it is created if missing.
+        workers: number of workers.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -73,66 +73,66 @@ class ClosedConnections:
             self._counts = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
 
     def __getitem__(self, index: int) -> int:
-        """Of one worker, since it was started."""
+        """Connections closed by one worker since its start."""
         return self._counts[index]
 
     def add(self, index: int) -> None:
-        """One more; called by that worker alone."""
+        """Count one more; called by that worker alone."""
         self._counts[index] += 1
 
     def reset(self, index: int) -> None:
-        """That worker has ended, and all its connections with it."""
+        """Forget the count of a worker that has ended, and its connections with it."""
         self._counts[index] = 0
 
 
 class OpenConnections(set[Hashable]):
-    """uvicorn's set of the connections that it serves; each one that leaves it is counted."""
+    """uvicorn's set of open connections; counts each one that is removed."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__()
         self._worker = worker
 
     def discard(self, connection: Hashable) -> None:
-        """It was closed."""
+        """Count a connection that was closed."""
         if connection in self:
             self._worker.connection_closed()
         super().discard(connection)
 
 
 class Worker:
-    """What a worker process has of its parent; made once, before anything is loaded.
+    """A worker's view of its parent; made once, before anything is loaded.
 
     Args:
-        place: where it stands.
+        place: the worker's place.
     """
 
     def __init__(self, place: Place) -> None:
         self.index = place.index
         self.of = place.of
         self.folder = place.folder
-        # The descriptor itself stays open until the process has ended: its end tells the parent.
+        # The descriptor stays open until the process ends: its end tells the parent.
         self.channel = socket.socket(fileno=os.dup(place.channel))
         self.channel.setblocking(False)
         self._closed = ClosedConnections(place.folder, place.of)
 
     def tell(self, news: bytes) -> None:
-        """Tell the parent; if it is gone, so are we in a moment."""
+        """Send the parent a message; if it is gone, this process ends in a moment."""
         self.channel.send(news)
 
     def connection_closed(self) -> None:
-        """The parent gives new connections to whoever has the fewest."""
+        """Count a closed connection: the parent prefers the worker with the fewest."""
         self._closed.add(self.index)
 
 
 def obey_parent_alone(parent: int) -> None:
-    """End when the parent ends, however it does; leave SIGTERM and SIGINT to it.
+    """End when the parent ends, for any reason; leave SIGTERM and SIGINT to the parent.
 
-    Both are sent to a whole group of processes by some supervisors; the parent says when it is our
-    turn, after the last connection.
+    Some supervisors send both to a whole group of processes; the parent tells its workers when to
+    stop, after the last connection.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere the end of the channel tells, once the loop runs
+    if sys.platform == "linux":  # elsewhere the closed channel tells, once the loop runs
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was faster
+    if os.getppid() != parent:  # it ended before that
         os._exit(1)

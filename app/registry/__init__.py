@@ -1,1 +1,1 @@
-"""The models there are: on disk, and in memory."""
+"""The models: on disk, and in memory."""

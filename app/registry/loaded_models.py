@@ -1,6 +1,6 @@
-"""What is loaded: how far each version has come, and which model a request means.
+"""What is loaded: the state of each version, and which model a request means.
 
-Written by the life cycle, read by the HTTP layer; both on the event loop.
+Written by the lifecycle, read by the HTTP layer; both on the event loop.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
-MOST_NAMED = 10  # models in one sentence: a repository may hold hundreds
+MAX_NAMED = 10  # models in one sentence: a repository may hold hundreds
 
 
 class ModelState(enum.Enum):
-    """How far a version has come."""
+    """State of a version."""
 
     LOADING = "loading"
     READY = "ready"
-    DRAINING = "draining"  # it answers what it has accepted, and leaves
+    DRAINING = "draining"  # it answers accepted requests, then leaves
     UNLOADED = "unloaded"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What the HTTP layer may know of a model that was loaded."""
+    """What the HTTP layer knows about a loaded model."""
 
     id: ModelId
     manifest: Manifest
@@ -40,12 +40,12 @@ class LoadedModel:
     selection: Selection
     signed_by: str | None = None  # fingerprint of the trusted key
     settings: ModelSettings = field(default_factory=ModelSettings)
-    max_batch_size: int = 1  # the largest, as the settings and its plan say
+    max_batch_size: int = 1  # the largest, by the settings and its plan
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica as seen from one model; `serving` is None while it does not have it."""
+    """A replica as seen from one model; `serving` is None while it lacks the model."""
 
     name: str
     device: Device
@@ -55,12 +55,12 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """One version that was looked at.
+    """A version that the server has found.
 
     Attributes:
         problem: what is wrong with it, if anything.
-        step: what is being done while it loads.
-        since: when it came into its state, on `time.monotonic`.
+        step: the current step while it loads.
+        since: start of its state, on `time.monotonic`.
     """
 
     id: ModelId
@@ -71,24 +71,24 @@ class VersionStatus:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names, and the number of the others."""
     found = list(names)
-    more = len(found) - MOST_NAMED
-    return ", ".join(found[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "") or "none"
+    more = len(found) - MAX_NAMED
+    return ", ".join(found[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
 class LoadedModels:
-    """Every model of the repository, and the versions of it that are served.
+    """Every model of the repository, and its versions that are served.
 
     Args:
-        default_model: what a request without a name means; None: the only model that there is. It
-            stays the default when others appear, as long as it is there.
+        default_model: the model for requests without a name; None: the only model in the
+            repository, which stays the default when others appear, as long as it exists.
 
     Attributes:
-        changes: how often what is served has changed.
-        default_model: what a request without a name means now; None: it has to name a model.
+        changes: number of changes of what is served.
+        default_model: the model for requests without a name now; None: they must name one.
         is_discovered: whether the repository has been read.
-        is_unreadable: whether it could not be read from the start.
+        is_unreadable: whether it could never be read.
     """
 
     def __init__(self, default_model: str | None) -> None:
@@ -102,7 +102,7 @@ class LoadedModels:
 
     @property
     def keeps_default(self) -> bool:
-        """Whether a model is the default only because it was the only one before."""
+        """Whether a model is the default only because it once was the only one."""
         several = len(self._statuses) > 1
         return several and self._configured is None and self.default_model is not None
 
@@ -112,11 +112,11 @@ class LoadedModels:
         return tuple(self._statuses)
 
     def discovered(self, newest: Iterable[ModelId], kept_default: str | None = None) -> None:
-        """The repository has been read.
+        """Record the contents of the repository.
 
         Args:
-            newest: the newest version of each of its models; of new models these will be loaded.
-            kept_default: the only model that another process of this server found at first.
+            newest: the newest version of each model; new models load this one.
+            kept_default: the default that another process of this server chose.
         """
         for model in newest:
             if model.name not in self._statuses:
@@ -131,17 +131,17 @@ class LoadedModels:
         self.default_model = kept if kept in self._statuses else only
 
     def unreadable(self) -> None:
-        """The repository could not be read at all."""
-        self.is_unreadable = not self.is_discovered  # what is loaded goes on serving
+        """Record that the repository could not be read."""
+        self.is_unreadable = not self.is_discovered  # loaded models keep serving
 
     def record(self, status: VersionStatus) -> None:
-        """How far a version has come, or why it failed."""
+        """Record the state of a version."""
         self._statuses.setdefault(status.id.name, {})[status.id] = status
 
     def reached(self, model: ModelId, step: str) -> float:
-        """A load has reached a step; returns for how many seconds it has gone on.
+        """Record a load's current step; returns the seconds since the load began.
 
-        It may be told late: a version that is no longer being loaded stays as it is.
+        It may come late: the status of a version that is no longer loading stays.
         """
         status = self._statuses.get(model.name, {}).get(model)
         if status is None or status.state is not ModelState.LOADING:
@@ -150,13 +150,13 @@ class LoadedModels:
         return time.monotonic() - status.since
 
     def mended(self, model: ModelId) -> None:
-        """A version that is served has no problem any more."""
+        """Clear the problem of a version that is served."""
         status = self._statuses[model.name][model]
         if status.problem is not None:
             self.record(replace(status, problem=None))
 
     def forget(self, name: str, there: Iterable[int]) -> None:
-        """Forget versions that are not there any more, or were thought to be loaded and are not."""
+        """Forget versions that are gone, or were marked as loading but are not."""
         statuses, numbers = self._statuses.get(name, {}), set(there)
         for model, status in tuple(statuses.items()):
             waits = status.state is ModelState.LOADING
@@ -167,17 +167,17 @@ class LoadedModels:
             self._choose_default()
 
     def publish(self, model: LoadedModel) -> None:
-        """Serve this version from now on; requests that name none mean the newest."""
+        """Serve this version; requests without a version use the newest one."""
         self.change(model)
         self.record(VersionStatus(model.id.plain, ModelState.READY))
 
     def change(self, model: LoadedModel) -> None:
-        """Something about a version is another thing from now on."""
+        """Replace what is known about a served version."""
         self._served[model.id.plain] = model
         self._changed(model.id.name)
 
     def withdraw(self, model: ModelId) -> None:
-        """Serve this version no more: requests mean the newest of those that are left."""
+        """Stop serving a version; requests use the newest of the remaining ones."""
         self._served.pop(model, None)
         self.record(VersionStatus(model, ModelState.DRAINING))
         self._changed(model.name)
@@ -187,7 +187,7 @@ class LoadedModels:
         return model in self._served
 
     def served(self, model: ModelId) -> LoadedModel | None:
-        """What is known of a version that is served."""
+        """A version that is served; None: it is not."""
         return self._served.get(model)
 
     def versions(self, name: str) -> tuple[ModelId, ...]:
@@ -204,10 +204,10 @@ class LoadedModels:
             self._current.pop(name, None)
 
     def resolve(self, name: str | None = None, version: int | None = None) -> LoadedModel:
-        """The loaded model that a request means; without a name the default one.
+        """The loaded model for a request; without a name the default one.
 
         Raises:
-            ModelNotFound: if there is no such model, or this version of it is not loaded.
+            ModelNotFound: if there is no such model, or the version is not loaded.
             ModelNotReady: if it is still loading, or could not be loaded.
         """
         name = name or self.default_model
@@ -225,20 +225,20 @@ class LoadedModels:
         return other
 
     def models(self) -> tuple[LoadedModel, ...]:
-        """Everything that is loaded."""
+        """Every loaded version."""
         return tuple(self._served.values())
 
     def get(self, name: str) -> LoadedModel | None:
-        """What a request for the model means that names no version, if anything."""
+        """The loaded model for requests that name no version, if any."""
         return self._current.get(name)
 
     def statuses(self, name: str) -> tuple[VersionStatus, ...]:
-        """Every version of a model that was looked at, newest first."""
+        """Every known version of a model, newest first."""
         statuses = self._statuses.get(name, {})
         return tuple(statuses[model] for model in sorted(statuses, reverse=True))
 
     def why_not(self, name: str) -> TorchlaneError:
-        """What to tell somebody who asks for a model that is not loaded."""
+        """The error for a request for a model that is not loaded."""
         statuses = self.statuses(name)
         if self.is_unreadable:
             return ModelNotReady("no model is loaded: the repository cannot be read")
@@ -251,24 +251,26 @@ class LoadedModels:
             return ModelNotFound(f"{what}; there are: {listed(self.names)}")
         failed = next((each for each in statuses if each.state is ModelState.FAILED), None)
         if failed is None:
-            return ModelNotFound(f"model {name!r} was unloaded; GET /models lists what is loaded")
+            return ModelNotFound(
+                f"model {name!r} was unloaded; GET /models lists the loaded models"
+            )
         return ModelNotReady(f"model {name!r} could not be loaded: {failed.problem}")
 
     def _no_default(self) -> TorchlaneError:
-        """What to tell somebody who names no model where it is not known which one is meant."""
+        """The error for a request without a model name if there is no default."""
         if self.is_unreadable:
             return ModelNotReady("no model is loaded: the repository cannot be read")
         if not self.is_discovered:
             return ModelNotReady("the models are loading; try again shortly")
         if not self._statuses:
-            return ModelNotFound("there is no model: the repository is empty")
+            return ModelNotFound("there are no models: the repository is empty")
         return ModelNotFound(
-            "there are several models and none is the default: name one, as in "
+            "there are several models and no default: name one, as in "
             "/models/NAME/predict, or set TORCHLANE_DEFAULT_MODEL; "
             f"there are: {listed(self.names)}"
         )
 
     def is_unloaded(self, name: str) -> bool:
-        """Whether somebody asked for no version of it to be served."""
+        """Whether all its versions were unloaded on request."""
         states = {status.state for status in self._statuses.get(name, {}).values()}
         return bool(states) and states <= {ModelState.UNLOADED, ModelState.DRAINING}

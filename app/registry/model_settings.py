@@ -1,4 +1,4 @@
-"""What holds for one model: how it is batched and queued, where it runs, who may call it."""
+"""Settings of one model: how it is batched and queued, where it runs, who may call it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Resolved once per model: what the models file says of it, else the server's settings.
+    """The settings of one model: from the models file, else from the server's settings.
 
     Attributes:
-        max_batch_size: items in one batch at most.
-        plan_may_lower: whether that is less for an artifact whose plan ends at smaller batches.
+        max_batch_size: maximum number of items in a batch.
+        plan_may_lower: whether an artifact whose plan ends at smaller batches lowers that.
         batch_wait_s: how long the oldest item waits for others although a replica is idle.
-        queue_limit_items: items that may wait.
-        queue_limit_bytes: bytes of their arrays.
-        timeout_s: a request's time where it does not say; also the most it may say.
-        devices: names of those that it runs on; None: all.
-        replicas: on how many of their replicas it runs at most; None: all.
-        variant: the only one to serve; None: the artifact's plan.
+        queue_limit_items: maximum number of waiting items.
+        queue_limit_bytes: maximum bytes of their arrays.
+        timeout_s: default and maximum time of a request.
+        devices: names of the devices to run on; None: all.
+        replicas: maximum number of their replicas to run on; None: all.
+        variant: the only variant to serve; None: the artifact's plan.
         precision: to compute in; None: the artifact's choice.
-        pinned_by_file: whether these two are of the models file.
-        cache: whether its predictions are kept.
+        pinned_by_file: whether the models file sets variant and precision.
+        cache: whether its predictions are cached.
         allowed_keys: names of the API keys that may call it; None: all.
     """
 
@@ -45,7 +45,7 @@ class ModelSettings:
     allowed_keys: frozenset[str] | None = None
 
     def installed_as(self, other: ModelSettings) -> ModelSettings:
-        """These settings, but for what takes a load to change: that is as in the other ones."""
+        """These settings, with the other's values for everything that takes a reload to change."""
         return replace(
             self,
             max_batch_size=other.max_batch_size,
@@ -58,7 +58,7 @@ class ModelSettings:
         )
 
     def largest_batch(self, planned: int | None) -> int:
-        """Items in one batch at most, of an artifact whose plan reaches so many; None: no plan."""
+        """Maximum batch size for an artifact whose plan ends at `planned`; None: no plan."""
         if planned is None or not self.plan_may_lower:
             return self.max_batch_size
         return min(self.max_batch_size, planned)

@@ -1,11 +1,11 @@
-"""Whether the process should get traffic: which models it must answer for, and which of them do."""
+"""Readiness: which models the process must answer for, and which of them do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.registry.loaded_models import MOST_NAMED, LoadedModels
+from app.registry.loaded_models import MAX_NAMED, LoadedModels
 from app.types import ModelId
 
 EVERY = "*"
@@ -19,7 +19,7 @@ class Readiness:
     reasons: tuple[str, ...]
 
     def but(self, reason: str) -> Readiness:
-        """Not ready, for its reasons, or for this one where it has none."""
+        """Not ready, for its own reasons, or for this one if it has none."""
         return Readiness(False, self.reasons or (reason,))
 
 
@@ -27,8 +27,8 @@ class Requirements:
     """Models without which the process is not ready.
 
     Args:
-        loaded: what there is.
-        names: of the required models; EVERY: of all that are found first.
+        loaded: the loaded models.
+        names: of the required models; EVERY: all that are found first.
     """
 
     def __init__(self, loaded: LoadedModels, names: Iterable[str]) -> None:
@@ -40,7 +40,7 @@ class Requirements:
 
     @property
     def name_any(self) -> bool:
-        """Whether there is a model without which the process is not ready."""
+        """Whether any model is required."""
         return bool(self._names - {EVERY})
 
     def change(self, names: Iterable[str]) -> None:
@@ -48,17 +48,17 @@ class Requirements:
         self._names = set(names)
 
     def discovered(self) -> None:
-        """The repository has been read: EVERY means the models that are there now."""
+        """Resolve EVERY to the models in the repository now."""
         if EVERY in self._names and self._loaded.names:
             self._names = set(self._loaded.names)
 
     def problems(self, serves: Callable[[ModelId], bool]) -> dict[str, str]:
-        """Models that should answer and do not, by name, and why.
+        """Models that should answer but do not, by name, and why.
 
-        A model that was unloaded on purpose has no problem.
+        A model that was unloaded on purpose is no problem.
 
         Args:
-            serves: whether a replica that works has the version.
+            serves: whether a working replica has the version.
         """
         loaded = self._loaded
         there = set(loaded.names)
@@ -75,7 +75,7 @@ class Requirements:
         return found
 
     def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
-        """Ready: every required model answers, and where none is required, any model does.
+        """Readiness: every required model answers; if none is required, any model does.
 
         Args:
             serves: see `problems`.
@@ -86,9 +86,9 @@ class Requirements:
         if not loaded.is_discovered:
             return Readiness(False, ("the repository has not been read yet",))
         problems = self.problems(serves)
-        reasons = [] if loaded.names else ["the repository holds no model; export one"]
+        reasons = [] if loaded.names else ["the repository has no models; export one"]
         answers = any(each.id.name not in problems for each in loaded.models())
         reasons += [text for name, text in problems.items() if name in self._names or not answers]
-        if len(reasons) > MOST_NAMED:
-            reasons[MOST_NAMED:] = [f"and {len(reasons) - MOST_NAMED} more"]
+        if len(reasons) > MAX_NAMED:
+            reasons[MAX_NAMED:] = [f"and {len(reasons) - MAX_NAMED} more"]
         return Readiness(not reasons, tuple(reasons))

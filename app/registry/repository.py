@@ -1,4 +1,4 @@
-"""Artifact folders on disk: which exist, are they as export wrote them, and who signed them."""
+"""Artifact folders on disk: which exist, whether they are intact, and who signed them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.manifest import MANIFEST_FILE, Manifest
 
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
-# Of the files of a version: names, bytes and times.
+# State of a version's files: names, sizes and times.
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 
 
@@ -25,7 +25,7 @@ class Artifact:
     """An artifact whose every file had the right digest when it was opened.
 
     Attributes:
-        digest: SHA-256 of the manifest, in hex; it stands for the whole artifact.
+        digest: SHA-256 of the manifest, in hex; it identifies the whole artifact.
         signed_by: fingerprint of the trusted key that signed it; None where no keys are given.
     """
 
@@ -37,11 +37,11 @@ class Artifact:
 
 
 class Repository:
-    """Reads `root/MODEL/VERSION`; never writes, and opens no file that lies elsewhere.
+    """Reads `root/MODEL/VERSION`; never writes, and opens no file outside of it.
 
     Args:
         root: the folder that export writes to.
-        verifier: who judges signatures; None: artifacts need none, and nobody looks at them.
+        verifier: checks signatures; None: they are not required and not checked.
     """
 
     def __init__(self, root: Path, verifier: Verifier | None = None) -> None:
@@ -49,10 +49,10 @@ class Repository:
         self._verifier = verifier
 
     def versions(self) -> dict[str, list[int]]:
-        """Model name -> its version numbers, newest first; what else lies there is passed over.
+        """Model name -> its version numbers, newest first; other entries are ignored.
 
-        These are names only. A folder that is a link out of the repository is among them, so that
-        `open` refuses it and somebody hears of it.
+        These are only names. A folder that links out of the repository is included, so that `open`
+        rejects it and the problem is reported.
         """
         found: dict[str, list[int]] = {}
         for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
@@ -65,20 +65,20 @@ class Repository:
         return found
 
     def why_empty(self) -> str:
-        """What to tell the operator where `versions` finds nothing: the path, and what to do."""
+        """The message for the operator if `versions` finds nothing: the path, and what to do."""
         root = self.root.absolute()
         if not root.exists():
-            return f"{root} does not exist; python -m export makes it, or name another folder"
+            return f"{root} does not exist; `python -m export` creates it, or choose another folder"
         if not root.is_dir():
-            return f"{root} is no folder; name the one that holds MODEL/VERSION"
+            return f"{root} is not a folder; choose the one that contains MODEL/VERSION"
         if (root / MANIFEST_FILE).exists():
             return f"{root} is one version of a model; did you mean {root.parent.parent}?"
         if any(root.glob(f"[1-9]*/{MANIFEST_FILE}")):
             return f"{root} is the folder of one model; did you mean {root.parent}?"
-        return f"{root} holds no MODEL/VERSION; python -m export writes one with --out {root}"
+        return f"{root} contains no MODEL/VERSION; `python -m export` writes one with --out {root}"
 
     def stamp(self, model: ModelId) -> Stamp:
-        """Changes when a version's files do: their names, sizes and times."""
+        """State of a version's files, which changes when they do: names, sizes and times."""
         try:
             with os.scandir(self.root / model.name / str(model.version)) as entries:
                 stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
@@ -99,7 +99,7 @@ class Repository:
             raise ArtifactInvalid(f"{model}: {error}") from error
         if (manifest.model, manifest.version) != (model.name, model.version):
             raise ArtifactInvalid(
-                f"{model}: {MANIFEST_FILE} is of {manifest.model}/{manifest.version}; "
+                f"{model}: {MANIFEST_FILE} belongs to {manifest.model}/{manifest.version}; "
                 "the folder was moved or renamed"
             )
         return Artifact(model, folder, manifest, digest, signed_by)

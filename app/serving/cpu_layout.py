@@ -1,4 +1,4 @@
-"""How many CPU replicas, and with how many threads each: measured on the model that is served."""
+"""Measures how many CPU replicas to use, with how many threads each, on the served model."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from app.backends.devices import compute_with
 from models.cores import core_time
 
 LOG = structlog.get_logger(__name__)
-# What the event loop takes for an item that comes alone: parsed, queued, answered. Of digits as
-# JSON 110 us as machine code, 220 us without (docs/performance.md). It wants a core for that while
-# replicas compute, and holds the GIL.
+# Event loop time for an item that comes alone: parsed, queued, answered. For digits as JSON it is
+# 110 us with the compiled request path, 220 us without (docs/performance.md). It needs a core for
+# that while replicas compute, and holds the GIL.
 LOOP_S = 150e-6
-MIN_GAIN = 0.15  # that the usual layout is given up for
+MIN_GAIN = 0.15  # needed to choose another layout than the usual one
 ROUNDS = 5
-BUSY = 0.1  # share of the cores that other processes took: then it cannot be told for sure
-PATIENCE = 3  # times as many rounds where they do
+BUSY = 0.1  # share of the cores used by other processes: above it the result is uncertain
+PATIENCE = 3  # times as many rounds then
 SLICE_S = 0.1  # of one layout in one round, at least
-MORE_ENDS = 4  # forwards in a slice, beside two of each replica
-BUDGET_S = 3.0  # for all of them; a forward that runs by then is waited for
-LOOK_S = 0.1  # between two looks whether time is up
-AHEAD = 2  # forwards of a replica that may be done and not yet answered
+MORE_ENDS = 4  # forwards in a slice, in addition to two of each replica
+BUDGET_S = 3.0  # for all layouts; forwards running by then are waited for
+POLL_S = 0.1  # between two checks whether time is up
+AHEAD = 2  # finished forwards of a replica that may wait for their answer
 
 
 class Layout(NamedTuple):
-    """So many replicas, each computing with so many intra-op threads."""
+    """A number of replicas, and the intra-op threads of each."""
 
     replicas: int
     threads: int
@@ -42,18 +42,18 @@ class Layout(NamedTuple):
 
 
 Forward: TypeAlias = Callable[[], object]
-# The cores that a replica of a layout is kept to; None: all.
+# The cores that a replica of a layout stays on; None: all.
 CoresOf: TypeAlias = Callable[[int, Layout], frozenset[int] | None]
 
 
 def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
-    """What may be the best on so many cores; the usual one first: all but the event loop's core.
+    """Candidates for the best layout; the usual one first: all cores but the event loop's.
 
-    Those that leave more than one core idle are none of them, but where memory asks for it.
+    Layouts that leave more than one core idle are left out, unless memory limits the replicas.
 
     Args:
-        cores: that this process may use.
-        most_replicas: that there is memory for.
+        cores: usable by this process.
+        most_replicas: limited by memory.
     """
     found = [Layout(1, max(1, cores - 1))]
     threads = 1
@@ -74,18 +74,18 @@ def throughput(
     until: float = math.inf,
     loop_s: float = LOOP_S,
 ) -> float:
-    """Items/s of replicas that compute side by side, beside something like a busy event loop.
+    """Items/s of replicas that compute in parallel, next to a simulated busy event loop.
 
     Args:
-        layout: how many replicas, with how many threads.
+        layout: number of replicas and threads.
         forward: one batch; called by all replicas at once.
-        items: of a batch.
-        cores_of: the cores that each replica is kept to.
-        until: moment of `time.perf_counter` at which it is given up, but for forwards that run.
-        loop_s: what the event loop does for each item.
+        items: in a batch.
+        cores_of: the cores that each replica stays on.
+        until: end of the measurement on `time.perf_counter`; running forwards are waited for.
+        loop_s: event loop time for each item.
 
     Returns:
-        0 where it was given up before enough forwards had ended.
+        0 if the time was up before enough forwards had ended.
 
     Raises:
         Exception: whatever `forward` raises.
@@ -103,7 +103,7 @@ def throughput(
                     return
                 forward()
                 done.put((number, time.perf_counter()))
-        except BaseException as error:  # raised by whoever waits for the forward
+        except BaseException as error:  # raised in the thread that waits for the forward
             done.put(error)
 
     threads = [
@@ -119,7 +119,7 @@ def throughput(
             if len(ends) >= enough and now - began >= SLICE_S:
                 break
             try:
-                one = done.get(timeout=min(LOOK_S, until - now))
+                one = done.get(timeout=min(POLL_S, until - now))
             except queue.Empty:
                 continue
             if isinstance(one, BaseException):
@@ -136,7 +136,7 @@ def throughput(
             thread.join()
     if len(ends) < enough:
         return 0.0
-    first = layout.replicas - 1  # how they start, all at once, is not in it
+    first = layout.replicas - 1  # the simultaneous start is left out
     ends.sort()
     return (len(ends) - 1 - first) * items / (ends[-1] - ends[first])
 
@@ -147,17 +147,17 @@ def best(
     cores_of: CoresOf,
     stop: threading.Event | None = None,
 ) -> Layout:
-    """The layout that does most; the first one, unless another does clearly more.
+    """The fastest layout; the first one, unless another is clearly faster.
 
-    They run in turns, so that all share the noise. One that is too slow to be measured in the time
-    that there is does nothing. Where other processes take the cores there are more rounds, another
-    layout must do more in each of them, and the log says that it was measured under load.
+    They run in turns, so that noise affects all of them. A layout too slow to be measured in the
+    available time counts as zero. While other processes use the cores there are more rounds,
+    another layout must win each of them, and the log says that it was measured under load.
 
     Args:
-        candidates: what each would run; the usual one first.
-        items: of one forward.
-        cores_of: the cores that each replica is kept to.
-        stop: nobody waits for the answer any more.
+        candidates: the forward of each; the usual one first.
+        items: in one forward.
+        cores_of: the cores that each replica stays on.
+        stop: set when the result is no longer needed.
     """
     rates: dict[Layout, list[float]] = {layout: [] for layout in candidates}
     began, cores, others = time.perf_counter(), core_time(), 0.0
@@ -166,7 +166,7 @@ def best(
         for layout, forward in candidates.items():
             if time.perf_counter() < until and not (stop and stop.is_set()):
                 rate = throughput(layout, forward, items, cores_of, until)
-                if rate > 0 or not rates[layout]:  # of one that was cut off no more is known
+                if rate > 0 or not rates[layout]:  # one that was cut off tells nothing more
                     rates[layout].append(rate)
         others = core_time().others_since(cores)
         if done >= ROUNDS and others <= BUSY:
@@ -193,7 +193,7 @@ def best(
 
 
 def _clearly_best(rates: Mapping[Layout, Sequence[float]], *, always: bool) -> Layout:
-    """The layout with the highest rate; the first unless it is beaten clearly, or in each round."""
+    """The layout with the highest rate; the first unless it loses clearly, or in each round."""
     usual = next(iter(rates))
     chosen = max(rates, key=lambda layout: _median(rates[layout]))
     clearly = _median(rates[chosen]) >= (1 + MIN_GAIN) * _median(rates[usual])

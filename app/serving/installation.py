@@ -1,4 +1,4 @@
-"""How a version is installed: in which form, on which replicas, in batches of which size."""
+"""How a version is installed: in which form, on which replicas, at which batch sizes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from app.types import Device
 
 LOG = structlog.get_logger(__name__)
 # How long a batch may grow while every turn of the event loop reads more: a wave of 32 requests is
-# read within it; what trickles in all the time is not held for longer.
+# read within it, and steady single requests do not delay a batch for longer.
 GATHER_S = 0.002
 
 
 def limits_of(settings: ModelSettings, max_batch_size: int) -> ModelLimits:
-    """What the engine is told of a model's settings."""
+    """A model's settings as limits for the engine."""
     return ModelLimits(
         BatchLimits(max_batch_size, settings.batch_wait_s, GATHER_S),
         settings.queue_limit_items,
@@ -39,11 +39,11 @@ class Installation:
     """How a version is installed.
 
     Attributes:
-        artifact: what.
-        selection: in which form.
+        artifact: the version.
+        selection: its forms.
         golden: its examples.
-        places: names of the replicas that it is for, and the devices that each uses for it.
-        max_batch_size: the largest batch that it is warmed for, if that is worth it.
+        places: names of the replicas to install on, with the devices that each uses.
+        max_batch_size: the largest batch to warm, if it is worth running.
     """
 
     artifact: Artifact
@@ -56,15 +56,15 @@ class Installation:
 def planned(
     artifact: Artifact, settings: ModelSettings, replicas: Sequence[Replica]
 ) -> Installation:
-    """How the settings of a model say that it is installed.
+    """Plan the installation of a version by its model's settings.
 
     Args:
         artifact: a version of it.
-        settings: its own.
-        replicas: all there are.
+        settings: the model's.
+        replicas: all replicas.
 
     Raises:
-        NotAsAskedFor: if it has no such variant.
+        PinnedVariantMissing: if it lacks the pinned variant.
     """
     replicas = _replicas_for(artifact.id.name, settings, replicas)
     kinds = {replica.device.kind for replica in replicas}
@@ -88,7 +88,7 @@ def planned(
 def _replicas_for(
     name: str, settings: ModelSettings, replicas: Sequence[Replica]
 ) -> Sequence[Replica]:
-    """Those on the devices of the model; where it does not need all, the emptiest first."""
+    """The replicas on the model's devices; if it does not need all, the least loaded first."""
     if settings.devices is not None:
         replicas = [each for each in replicas if str(each.device) in settings.devices]
     if settings.replicas is None:
@@ -97,10 +97,10 @@ def _replicas_for(
 
 
 def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:
-    """The replicas that a model is installed on, and the devices that each of them uses for it.
+    """The replicas to install a model on, and the devices that each of them uses for it.
 
-    A model in stages uses those of as many replicas, and is installed on the first of them; where
-    there are too few, each replica runs all stages by itself.
+    A model in stages uses the devices of as many replicas, and is installed on the first of them.
+    If there are too few, each replica runs all stages itself.
     """
     size, rest = stages(selection), list(replicas)
     places: dict[str, tuple[Device, ...]] = {}
@@ -111,7 +111,7 @@ def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tu
 
 
 def _of_different_devices(replicas: Sequence[Replica], size: int) -> list[Replica]:
-    """The first so many that have a device each; CPU replicas are one each. Empty: too few."""
+    """The first `size` replicas with different devices; each CPU replica counts. Empty: too few."""
     group: list[Replica] = []
     for each in replicas:
         taken = {one.device for one in group if one.device.kind == "cuda"}

@@ -12,7 +12,7 @@ import structlog
 
 from app.backends.base import Backend, Between, close_safely
 from app.backends.selection import (
-    NotAsAskedFor,
+    PinnedVariantMissing,
     Selection,
 )
 from app.codecs.choose import codec_for
@@ -37,24 +37,24 @@ from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
 PROGRESS_S = 2.0
-FAILED_TO_LOAD = "it could not be loaded or run; the log has the reason"
+FAILED_TO_LOAD = "the model could not be loaded or run; the log has the reason"
 
-# Makes a selection's backend on one device; handed in by main, so that no torch is known here.
+# Makes a selection's backend on one device; passed in by main, so that this module needs no torch.
 BackendFactory = Callable[[Artifact, Selection, Device], Backend]
 
 
 class Attempt(enum.Enum):
-    """What became of a version that was to be loaded.
+    """The result of installing a version.
 
-    After FAILED the next older one gets its turn; after REFUSED it does not: the version is good,
-    but lacks what the settings pin, or this machine cannot run that. An older one would be a silent
-    step back. HINDERED is FAILED for a reason that may pass: no memory, a replica that broke.
+    After FAILED the next older version is tried; after REJECTED it is not: the version is good, but
+    lacks what the settings pin, or this machine cannot run that. An older version would be a silent
+    step back. HINDERED is FAILED for a temporary reason: no memory, or a replica that broke.
     """
 
     LOADED = enum.auto()
     FAILED = enum.auto()
     HINDERED = enum.auto()
-    REFUSED = enum.auto()
+    REJECTED = enum.auto()
 
 
 class Installer:
@@ -63,9 +63,9 @@ class Installer:
     Args:
         repository: where their files are.
         engine: where they are published.
-        pool: what keeps them on the replicas.
-        metrics: where it is counted what became of versions.
-        make_backend: makes the backend of what was selected, on one device.
+        pool: keeps them on the replicas.
+        metrics: counts loaded, failed and retired versions.
+        make_backend: makes the backend of a selection, on one device.
         settings: of a model, by its name.
     """
 
@@ -86,14 +86,14 @@ class Installer:
         self._settings = settings
 
     async def install(self, model: ModelId, loaded: LoadedModels) -> Attempt:
-        """Serve a version, if it proves itself; whatever serves beside it goes on meanwhile.
+        """Serve a version if it passes its proof; what is served meanwhile keeps serving.
 
-        A version that is served already is installed anew, as its settings say by now, and takes
-        its own place in one step; if that fails, it serves on as it did.
+        A version that is served already is installed again with its current settings, and replaces
+        itself in one step; if that fails, it keeps serving as before.
 
         Args:
-            model: which.
-            loaded: where it is recorded how far it has come, and published at last.
+            model: the version.
+            loaded: records its state, and finally publishes it.
         """
         began, batch_s = time.monotonic(), dict[str, dict[int, float]]()
         settings, old = self._settings(model.name), loaded.served(model)
@@ -102,7 +102,7 @@ class Installer:
         else:
             model = model._replace(revision=old.id.revision + 1)
         try:
-            artifact = await in_thread(lambda: self._repository.open(model.plain), _let_go)
+            artifact = await in_thread(lambda: self._repository.open(model.plain), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
             maker = self._maker(model, plan, batch_s, _Progress(model.plain, loaded))
             await self._pool.install_everywhere(model, maker)
@@ -133,7 +133,7 @@ class Installer:
         return Attempt.LOADED
 
     def adjust(self, model: LoadedModel, settings: ModelSettings, loaded: LoadedModels) -> None:
-        """Let other settings hold at once, as far as that takes no load."""
+        """Apply new settings at once, as far as that takes no reload."""
         settings = settings.installed_as(model.settings)
         if settings != model.settings:
             self._engine.adjust(model.id, limits_of(settings, model.max_batch_size))
@@ -141,7 +141,7 @@ class Installer:
             LOG.info("model_settings_changed", model=str(model.id))
 
     async def retire(self, model: ModelId, loaded: LoadedModels) -> None:
-        """Serve a version no more: what it has accepted is answered, then its memory is free."""
+        """Stop serving a version: its accepted requests are answered, then its memory is freed."""
         served = loaded.served(model)
         installed = model if served is None else served.id
         loaded.withdraw(model)
@@ -153,13 +153,13 @@ class Installer:
 
     async def _failed(self, model: ModelId, loaded: LoadedModels, error: Exception) -> Attempt:
         """Report a version that could not be installed, and take it from the replicas."""
-        # Only ArtifactInvalid is written for clients; torch's own words hold paths and code.
+        # Only ArtifactInvalid is written for clients; torch's own messages hold paths and code.
         known = isinstance(error, ArtifactInvalid)
         problem = str(error) if known else FAILED_TO_LOAD
         event, state = "model_not_loaded", ModelState.FAILED
         if loaded.serves(model.plain):
             event, state = "model_settings_not_applied", ModelState.READY
-            problem = f"it serves with its settings of before: {problem}"
+            problem = f"it keeps serving with its earlier settings: {problem}"
         loaded.record(VersionStatus(model.plain, state, problem))
         LOG.error(event, model=str(model), problem=str(error), exc_info=not known)
         self._metrics.load_ended(model, "failed")
@@ -173,13 +173,13 @@ class Installer:
         batch_s: dict[str, dict[int, float]],
         progress: _Progress,
     ) -> Maker:
-        """How a replica gets a backend that has proved itself.
+        """The functions that give a replica a proven backend.
 
         Args:
-            model: what is installed.
-            plan: how.
-            batch_s: replica -> batch size -> seconds, filled with what the replay took.
-            progress: told of each step.
+            model: the version to install.
+            plan: its installation.
+            batch_s: replica -> batch size -> seconds, filled by the replay.
+            progress: gets each step.
         """
         golden, places, selection = plan.golden, plan.places, plan.selection
         buckets = batch_sizes(plan.max_batch_size)
@@ -205,19 +205,21 @@ class Installer:
             largest = backend.warm_up(batches(), between)
             progress.reached(f"replaying examples on {replica}")
             sizes = [size for size in buckets if size <= largest]
-            batch_s[replica] = golden.replay(backend, sizes, between)  # by what warming has chosen
+            batch_s[replica] = golden.replay(
+                backend, sizes, between
+            )  # up to the size that warming chose
 
-        def installed(replica: str) -> None:  # it may be late, or a rebuilt one
+        def installed(replica: str) -> None:  # may be late, or for a rebuilt replica
             self._engine.measured(model, replica, batch_s[replica])
 
         return Maker(places, load, prove, golden.probe, installed)
 
 
 class _Progress:
-    """What a load is at, told from whatever thread works at it.
+    """Reports the current step of a load, from any thread.
 
-    Made on the event loop, which alone writes what is shown. The log gets a line at most every
-    PROGRESS_S seconds.
+    Made on the event loop, which alone writes the visible state. The log gets at most one line
+    every PROGRESS_S seconds.
     """
 
     def __init__(self, model: ModelId, loaded: LoadedModels) -> None:
@@ -227,7 +229,7 @@ class _Progress:
         self._logged_s = 0.0
 
     def reached(self, step: str) -> None:
-        """The next step begins."""
+        """Report the next step."""
         tell(self._loop, self._show, step)
 
     def _show(self, step: str) -> None:
@@ -238,11 +240,11 @@ class _Progress:
 
 
 def _attempt(error: Exception) -> Attempt:
-    if isinstance(error, NotAsAskedFor | VariantUnusable):
-        return Attempt.REFUSED
+    if isinstance(error, PinnedVariantMissing | VariantUnusable):
+        return Attempt.REJECTED
     passing = isinstance(error, ReplicaError | OutOfMemory | OSError)
     return Attempt.HINDERED if passing and not isinstance(error, ReplicaHangs) else Attempt.FAILED
 
 
-def _let_go(_: Artifact) -> None:
-    """An artifact that nobody waits for holds nothing."""
+def _discard(_: Artifact) -> None:
+    """Drop an artifact that is no longer wanted; it holds no resources."""

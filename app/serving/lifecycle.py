@@ -1,7 +1,7 @@
 """Discover -> verify -> load -> replay -> warm -> publish -> retire: owns what is loaded, and how.
 
-It goes on as long as the process lives: new versions are loaded beside those that serve, take their
-place in one step, and only then do the old ones leave. `rollout.py` does that for one model.
+It runs as long as the process: new versions are loaded while the old ones serve, replace them in
+one step, and only then are the old ones retired. `rollout.py` does that for one model.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from app.types import ModelId
 LOG = structlog.get_logger(__name__)
 CLOSE_PATIENCE_S = 5.0  # at most, for a replica that is still in native code when the process ends
 MIN_CLOSE_S = 0.1  # at least, when the budget is spent
-OVERRIDES_LOOK_S = 1.0  # how often a process looks for what was asked of another one
+OVERRIDES_LOOK_S = 1.0  # seconds between checks for requests made to another process
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleConfig:
-    """How what is loaded is kept up.
+    """Configuration of the lifecycle.
 
     Attributes:
         policy: which versions to serve.
-        overrides: what an administrator asks for beside it.
+        overrides: requests of an administrator, in addition to the policy.
         models: settings of single models.
         required: models without which the process is not ready; None: as `models` says.
-        reload_s: seconds between two looks at the repository; 0: only when asked.
-        on_loaded: told when what was there at the start has been loaded, well or badly.
-        on_retired: told when versions have left, in a thread: their memory can be given back.
-        on_device_lost: told when a device is lost to the whole process, after its items are
+        reload_s: seconds between two checks of the repository; 0: only on request.
+        on_loaded: called when the initial models have been loaded, successfully or not.
+        on_retired: called in a thread when versions were retired: their memory can be freed.
+        on_device_lost: called when a device is lost to the whole process, after its items are
             settled.
     """
 
@@ -66,15 +66,15 @@ class LifecycleConfig:
 
 
 class Lifecycle:
-    """Serves the versions that the policy wants of every model in the repository.
+    """Serves the versions that the policy selects, of every model in the repository.
 
     Args:
-        repository: what there is on disk.
-        engine: what serves.
-        pool: the replicas, and what is installed on them.
+        repository: the artifacts on disk.
+        engine: serves the models.
+        pool: the replicas and their models.
         installer: loads and retires one version.
-        loaded: where it is recorded what is loaded.
-        config: how to keep it up.
+        loaded: records what is loaded.
+        config: see `LifecycleConfig`.
     """
 
     def __init__(
@@ -97,28 +97,28 @@ class Lifecycle:
         self._config = config
         self.device_lost = False
         self._stop_by: float | None = None  # moment of time.monotonic
-        self._looking = asyncio.Lock()  # one change at a time
+        self._reconciling = asyncio.Lock()  # one change at a time
         self._reading = asyncio.Lock()  # of the models file
-        self._settled = False  # has all been tried that was there at the start?
-        self._heard = 0  # how often something had been asked for when the last look began
+        self._settled = False  # whether everything present at the start was tried
+        self._handled = 0  # number of requests when the last reconciliation began
         self._rollout = Rollout(
             repository, installer, loaded, policy=config.policy, settings=config.models.of
         )
-        self._keeping: asyncio.Task[None] | None = None
-        self._minding: asyncio.Task[None] | None = None
-        self._obeying: set[asyncio.Task[Changes]] = set()
+        self._running: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._applying: set[asyncio.Task[Changes]] = set()
 
     async def start(self) -> None:
-        """Start the replicas, and loading in the background."""
+        """Start the replicas, and start loading in the background."""
         self._engine.watch_faults(self._pool.replica_failed)
         self._pool.start(self._give_up)
-        self._keeping = asyncio.create_task(self._keep_up())
-        self._keeping.add_done_callback(log_failure)
-        self._minding = asyncio.create_task(self._mind_settings())
-        self._minding.add_done_callback(log_failure)
+        self._running = asyncio.create_task(self._run())
+        self._running.add_done_callback(log_failure)
+        self._following = asyncio.create_task(self._follow_settings())
+        self._following.add_done_callback(log_failure)
 
     def begin_drain(self, budget_s: float) -> None:
-        """Not ready and no new work from now on; the budget of the whole stop starts to run.
+        """Stop being ready and accepting work; the budget of the whole stop starts to run.
 
         Only the first call counts.
         """
@@ -126,7 +126,7 @@ class Lifecycle:
             self._stop_by = time.monotonic() + budget_s
             self._engine.begin_drain()
             for task in self._working():
-                task.cancel()  # nothing is loaded any more
+                task.cancel()  # nothing more is loaded
 
     @property
     def stopping(self) -> bool:
@@ -134,11 +134,11 @@ class Lifecycle:
         return self._stop_by is not None
 
     def stop_left_s(self) -> float:
-        """Seconds that are left of the budget of a stop that has begun."""
+        """Seconds left of a started stop's budget."""
         return 0.0 if self._stop_by is None else max(0.0, self._stop_by - time.monotonic())
 
     async def drain(self, budget_s: float) -> None:
-        """Finish what was accepted; what is left after the budget gets ShuttingDown."""
+        """Finish accepted work; what is left after the budget gets ShuttingDown."""
         self.begin_drain(budget_s)
         if not await self._engine.drain(budget_s):
             LOG.error("drain_incomplete", budget_s=budget_s)
@@ -159,11 +159,11 @@ class Lifecycle:
                 LOG.error("replica_stuck", replica=replica.name, patience_s=patience_s)
 
     def _working(self) -> list[asyncio.Task[Any]]:
-        tasks = (*self._obeying, self._keeping, self._minding)
+        tasks = (*self._applying, self._running, self._following)
         return [task for task in tasks if task is not None]
 
     def readiness(self) -> Readiness:
-        """Ready: not draining, and what is required answers; if nothing is, all was tried once."""
+        """Ready: not draining, and required models answer; if none is required, all were tried."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
         readiness = self.requirements.readiness(self._works)
@@ -172,14 +172,14 @@ class Lifecycle:
         return readiness.but(f"models are being loaded: {listed(self.problems())}")
 
     def problems(self) -> dict[str, str]:
-        """Models that should answer and do not, by name, and why."""
+        """Models that should answer but do not, by name, and why."""
         return self.requirements.problems(self._works)
 
     def _works(self, model: ModelId) -> bool:
         return any(replica.serves(model) for replica in self._replicas)
 
     def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
-        """Replicas that it is for: `loading` while one works but lacks it; else what each runs."""
+        """The model's replicas: `loading` while a working one lacks it; else what each runs."""
         return tuple(
             ReplicaStatus(
                 replica.name,
@@ -191,31 +191,31 @@ class Lifecycle:
         )
 
     async def reload(self) -> Changes:
-        """Look at the repository now; what could not be loaded before is tried again."""
-        return await self._obey(self._config.overrides.reload())
+        """Check the repository now; what could not be loaded before is tried again."""
+        return await self._apply(self._config.overrides.reload())
 
     async def load(self, name: str, version: int | None = None) -> Changes:
-        """Serve a version beside what the policy says; without one, what it says.
+        """Serve a version in addition to the policy's; without a version, follow the policy again.
 
         Raises:
             ModelNotFound: if the repository has no such version.
         """
         await self._check_there(name, version)
-        return await self._obey(self._config.overrides.load(ModelId(name, version or ALL)))
+        return await self._apply(self._config.overrides.load(ModelId(name, version or ALL)))
 
     async def unload(self, name: str, version: int | None = None) -> Changes:
-        """Serve a version no more, or none of a model, until it is asked for again.
+        """Stop serving a version, or a whole model, until it is loaded again.
 
-        Of the other versions the policy's next one takes its place first.
+        The policy's next version takes its place first.
 
         Raises:
             ModelNotFound: if the repository has no such version, and it is not served.
         """
         await self._check_there(name, version)
-        return await self._obey(self._config.overrides.unload(ModelId(name, version or ALL)))
+        return await self._apply(self._config.overrides.unload(ModelId(name, version or ALL)))
 
     async def _check_there(self, name: str, version: int | None) -> None:
-        on_disk = (await in_thread(self._repository.versions, _let_go)).get(name, [])
+        on_disk = (await in_thread(self._repository.versions, _discard)).get(name, [])
         numbers = {*on_disk, *(model.version for model in self.loaded.versions(name))}
         if not numbers:
             raise ModelNotFound(f"there is no model {name!r} in the repository")
@@ -223,23 +223,23 @@ class Lifecycle:
             found = ", ".join(str(number) for number in sorted(numbers))
             raise ModelNotFound(f"there is no version {version} of {name!r}; there are: {found}")
 
-    async def _obey(self, override: Override) -> Changes:
+    async def _apply(self, override: Override) -> Changes:
         if self.stopping:
-            raise ShuttingDown("the server is shutting down; ask another one")
-        # A task of its own: who asked may go away, and half a change would be none.
-        task = asyncio.create_task(self._look(override, again=True))
-        self._obeying.add(task)
-        task.add_done_callback(self._obeying.discard)
+            raise ShuttingDown("the server is shutting down; try another one")
+        # A task of its own: the caller may leave, but a change must not stop halfway.
+        task = asyncio.create_task(self._reconcile(override, again=True))
+        self._applying.add(task)
+        task.add_done_callback(self._applying.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
-                raise  # who asked has gone; it goes on
-            raise ShuttingDown("the server is shutting down; ask another one") from None
+                raise  # the caller has left; the task goes on
+            raise ShuttingDown("the server is shutting down; try another one") from None
 
-    async def _keep_up(self) -> None:
+    async def _run(self) -> None:
         overrides = self._config.overrides
-        await self._look(overrides.now())
+        await self._reconcile(overrides.now())
         self._settled = True
         self._config.on_loaded()
         readiness = self.readiness()
@@ -254,31 +254,31 @@ class Lifecycle:
         pause_s = self._config.reload_s
         if overrides.are_shared:
             pause_s = min(pause_s or OVERRIDES_LOOK_S, OVERRIDES_LOOK_S)
-        looked_at = time.monotonic()
+        checked_at = time.monotonic()
         while pause_s > 0 and not self.stopping:
             await asyncio.sleep(pause_s)
             try:
                 override = overrides.now()
-                again = override.asked > self._heard
-                if again or 0 < self._config.reload_s <= time.monotonic() - looked_at:
-                    looked_at = time.monotonic()
-                    await self._look(override, again=again)
-            except Exception:  # what is served goes on, and the next look may succeed
+                again = override.asked > self._handled
+                if again or 0 < self._config.reload_s <= time.monotonic() - checked_at:
+                    checked_at = time.monotonic()
+                    await self._reconcile(override, again=again)
+            except Exception:  # what is served goes on, and the next check may succeed
                 LOG.exception("look_failed")
 
-    async def _look(self, override: Override, *, again: bool = False) -> Changes:
-        """Compare what is served with what should be, and change it.
+    async def _reconcile(self, override: Override, *, again: bool = False) -> Changes:
+        """Compare what is served with what should be served, and change it.
 
         Args:
-            override: what was asked for beside the policy.
-            again: try once more what could not be loaded.
+            override: what was requested in addition to the policy.
+            again: try again what could not be loaded.
         """
         changes = Changes()
-        await self._take_settings()  # what takes no load waits for no load
-        async with self._looking:
-            self._heard = max(self._heard, override.asked)
+        await self._take_settings()  # settings that take no load must not wait for one
+        async with self._reconciling:
+            self._handled = max(self._handled, override.asked)
             try:
-                found = await in_thread(self._repository.versions, _let_go)
+                found = await in_thread(self._repository.versions, _discard)
             except OSError as error:
                 LOG.error("repository_unreadable", error=str(error))
                 self.loaded.unreadable()
@@ -290,22 +290,22 @@ class Lifecycle:
                 if not self.stopping:
                     await self._rollout.bring_up(name, found.get(name, []), override, changes)
         if changes.retired:
-            await in_thread(self._config.on_retired, _let_go)
+            await in_thread(self._config.on_retired, _discard)
         return changes
 
-    async def _mind_settings(self) -> None:
-        """Look at the models file also while a version is being loaded, which may take minutes."""
+    async def _follow_settings(self) -> None:
+        """Check the models file even while a version is being loaded, which may take minutes."""
         while self._config.reload_s > 0 and not self.stopping:
             await asyncio.sleep(self._config.reload_s)
             try:
                 await self._take_settings()
-            except Exception:  # as in `_keep_up`
+            except Exception:  # as in `_run`
                 LOG.exception("look_failed")
 
     async def _take_settings(self) -> None:
-        """Take over what the models file says, as far as that takes no load."""
+        """Apply the models file, as far as that takes no load."""
         async with self._reading:
-            await in_thread(self._config.models.look, _let_go)
+            await in_thread(self._config.models.look, _discard)
         if self._config.required is None:
             self.requirements.change(self._config.models.required)
         for model in self.loaded.models():
@@ -313,7 +313,7 @@ class Lifecycle:
             self._installer.adjust(model, settings, self.loaded)
 
     def _discovered(self, found: Mapping[str, Sequence[int]], override: Override) -> None:
-        """Note which models there are, and which one is the default."""
+        """Record the models in the repository, and the default model."""
         before = self.loaded.names
         newest = (ModelId(name, numbers[0]) for name, numbers in found.items())
         self.loaded.discovered(newest, override.default)
@@ -325,12 +325,12 @@ class Lifecycle:
             LOG.warning(
                 "default_model_kept",
                 model=default,
-                beside=listed(name for name in self.loaded.names if name != default),
-                hint="set TORCHLANE_DEFAULT_MODEL: after a restart /predict would mean no model",
+                others=listed(name for name in self.loaded.names if name != default),
+                hint="set TORCHLANE_DEFAULT_MODEL: after a restart /predict would have no model",
             )
 
     async def _give_up(self, fault: DeviceLost) -> None:
-        """The process is lost with its device: whoever still waits gets an outcome first."""
+        """End with a lost device, once every waiting request has an outcome."""
         self.device_lost = True
         await self.drain(0.0)
         self._config.on_device_lost(fault)
@@ -342,5 +342,5 @@ def _state(replica: Replica, model: ModelId | None) -> str:
     return replica.state.value
 
 
-def _let_go(_: object) -> None:
-    """What was found out for nobody is dropped."""
+def _discard(_: object) -> None:
+    """Drop a result that is no longer wanted."""

@@ -4,7 +4,7 @@
     max_batch_size = 32
     timeout_ms = 200
 
-docs/models-file.md lists what can be said; a test keeps the two together.
+docs/models-file.md lists all settings; a test keeps the two in step.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from models.plan import Precision
 
 LOG = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 1 << 20
-SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is the same at two looks in a row is whole
+SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is the same at two checks in a row is complete
 SETTING = "TORCHLANE_MODELS_FILE"
 
 _Path: TypeAlias = tuple[str, ...]
 
 
 class ModelsFileError(ValueError):
-    """The file is wrong; the message names it, and line and key of each mistake."""
+    """A wrong models file; the message names the file, and line and key of each mistake."""
 
 
 class Entry(BaseModel):
-    """What the file says of one model; what it leaves out is as the server's settings say."""
+    """The file's settings for one model; missing ones come from the server's settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -55,7 +55,7 @@ class Entry(BaseModel):
     required: bool = True
 
     def over(self, defaults: ModelSettings) -> ModelSettings:
-        """The settings of the model."""
+        """The model's settings: these over the defaults."""
         found: dict[str, Any] = {
             "max_batch_size": self.max_batch_size,
             "plan_may_lower": None if self.max_batch_size is None else False,
@@ -69,7 +69,7 @@ class Entry(BaseModel):
             "allowed_keys": None if self.allowed_keys is None else frozenset(self.allowed_keys),
         }
         settings = replace(defaults, **{k: v for k, v in found.items() if v is not None})
-        if self.variant is not None or self.precision is not None:  # one pins the other
+        if self.variant is not None or self.precision is not None:  # setting one resets the other
             settings = replace(
                 settings, variant=self.variant, precision=self.precision, pinned_by_file=True
             )
@@ -80,17 +80,17 @@ class ModelsFile:
     """Settings of every model.
 
     Args:
-        file: None: there is none, and all models have the server's settings.
-        defaults: those.
-        devices: names of those that the server has.
-        asks_for_keys: whether callers have names that `allowed_keys` could hold.
+        file: None: all models have the server's settings.
+        defaults: the server's settings.
+        devices: names of the server's devices.
+        asks_for_keys: whether API keys exist that `allowed_keys` could name.
 
     Attributes:
-        problem: what is wrong with the file now, so that what it said before holds.
-        required: models without which the server is not ready, by what the file says.
+        problem: what is wrong with the file now; its last good content applies.
+        required: models that the file requires for readiness.
 
     Raises:
-        ModelsFileError: if what is there now is wrong.
+        ModelsFileError: if the file is wrong now.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class ModelsFile:
             self._take(file, self._seen)
 
     def of(self, name: str) -> ModelSettings:
-        """The settings of a model, whether or not it is there."""
+        """The settings of a model, which may not exist."""
         return self._settings.get(name, self._defaults)
 
     def look(self) -> None:
-        """Take over what has changed in the file; if it is wrong, what it said before holds."""
+        """Apply changes of the file; if it is wrong, its last good content still applies."""
         if self._file is None:
             return
         text: bytes | None = None
@@ -129,12 +129,12 @@ class ModelsFile:
             text = _settled(self._file, text)
             if not text.strip() and self._settings:
                 raise ModelsFileError(
-                    f"{SETTING}={self._file}: it is empty; a comment alone says that no model has "
+                    f"{SETTING}={self._file}: empty file; write a comment to say that no model has "
                     "settings of its own"
                 )
             self._take(self._file, text)
         except ModelsFileError as error:
-            if str(error) != self.problem:  # told once, however often it is looked at
+            if str(error) != self.problem:  # reported once, however often it is checked
                 LOG.error("models_file_not_taken", problem=str(error), kept=sorted(self._settings))
             self.problem = str(error)
         else:
@@ -153,8 +153,8 @@ class _Reader:
     """Reads the file once, and collects every mistake in it.
 
     Args:
-        file: to be named.
-        text: what stands in it.
+        file: for messages.
+        text: its content.
         devices: see `ModelsFile`.
         asks_for_keys: see `ModelsFile`.
     """
@@ -169,18 +169,18 @@ class _Reader:
         try:
             self._text = text.decode("utf-8-sig").replace("\r\n", "\n")
             self._found = tomllib.loads(self._text)
-        except ValueError as error:  # of UTF-8, or of TOML: it says the line
+        except ValueError as error:  # not UTF-8, or not TOML: the message has the line
             raise ModelsFileError(f"{SETTING}={file}: {error}") from None
 
     def entries(self) -> dict[str, Entry]:
-        """What it says, by model.
+        """The entries of the file, by model.
 
         Raises:
             ModelsFileError: with all mistakes, one a line.
         """
         entries: dict[str, Entry] = {}
         for key in self._found.keys() - {"models"}:
-            self._wrong((key,), f"{key!r} is unknown; right are tables such as [models.digits]")
+            self._wrong((key,), f"{key!r} is unknown; use tables such as [models.digits]")
         models = self._found.get("models", {})
         if not isinstance(models, dict):
             self._wrong(("models",), "`models` must be a table, such as [models.digits]")
@@ -211,7 +211,9 @@ class _Reader:
         for device in () if entry.devices is None else _listed(entry.devices) or [""]:
             if device not in self._devices:
                 there = ", ".join(self._devices)
-                hint = "`replicas` says how many" if "*" in device else "see TORCHLANE_DEVICES"
+                hint = (
+                    "set their number with `replicas`" if "*" in device else "see TORCHLANE_DEVICES"
+                )
                 what = f"{device!r} is not a device of this server, which has {there}; {hint}"
                 self._wrong((*path, "devices"), f"[models.{name}] devices: {what}")
         if entry.allowed_keys is not None and not self._asks_for_keys:
@@ -223,7 +225,7 @@ class _Reader:
         self._mistakes.append((self._line_of(path), what))
 
     def _line_of(self, path: _Path) -> int:
-        """The line on which the first so many lines of the file begin to hold a key."""
+        """The number of the line with which a key appears in the file."""
         lines = self._text.split("\n")
         low, high = 1, len(lines)
         while low < high:
@@ -236,7 +238,7 @@ class _Reader:
 
 
 def _begins_to_hold(lines: Sequence[str], count: int, path: _Path) -> bool:
-    """Whether so many lines hold a key, with those that complete what the last of them begins."""
+    """Whether the first `count` lines, and those that complete the last one, contain a key."""
     for size in range(count, len(lines)):
         try:
             found: object = tomllib.loads("\n".join(lines[:size]))
@@ -251,11 +253,11 @@ def _begins_to_hold(lines: Sequence[str], count: int, path: _Path) -> bool:
 
 
 def _told(name: str, error: ErrorDetails) -> str:
-    """One mistake that pydantic has found."""
+    """The message for a mistake that pydantic found."""
     key, problem = ".".join(map(str, error["loc"])), error["msg"]
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(key, Entry.model_fields, n=1)
-        hint = f"did you mean {close[0]}?" if close else "docs/models-file.md lists all"
+        hint = f"did you mean {close[0]}?" if close else "docs/models-file.md lists all settings"
         return f"[models.{name}] {key} is not a model setting; {hint}"
     return f"[models.{name}] {key} = {error['input']!r}: {problem}"
 
@@ -267,22 +269,22 @@ def _read(file: Path) -> bytes:
     except OSError as error:
         raise ModelsFileError(f"{SETTING}={file}: {error.strerror}") from None
     if len(text) > MAX_FILE_BYTES:
-        raise ModelsFileError(f"{SETTING}={file}: more than {MAX_FILE_BYTES} bytes")
+        raise ModelsFileError(f"{SETTING}={file}: larger than {MAX_FILE_BYTES} bytes")
     return text
 
 
 def _settled(file: Path, text: bytes) -> bytes:
-    """What the file holds once nobody writes it: it may have been caught half-written.
+    """The content of the file once it stops changing: it may be read while it is being written.
 
     Raises:
-        ModelsFileError: if it goes on changing.
+        ModelsFileError: if it keeps changing.
     """
     for _ in range(SETTLING_LOOKS):
         time.sleep(SETTLING_S)
         if (now := _read(file)) == text:
             return text
         text = now
-    raise ModelsFileError(f"{SETTING}={file}: it goes on changing while it is read")
+    raise ModelsFileError(f"{SETTING}={file}: the file keeps changing while it is read")
 
 
 def _listed(value: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""What an administrator asked for beside the version policy; shared by the processes of a server.
+"""Requests of an administrator in addition to the version policy, shared by a server's processes.
 
-It does not outlast the server: what is to stay is set by TORCHLANE_VERSIONS.
+They end with the server; TORCHLANE_VERSIONS sets what should last.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from app.types import ModelId
 
-ALL = 0  # in the place of a version: every version of the model
+ALL = 0  # as a version: every version of the model
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """The state of what was asked for.
+    """The state of all requests.
 
     Attributes:
-        asked: how often something was.
-        loaded: versions to be served beside what the policy says.
-        unloaded: versions that are not to be served, whatever it says; version ALL: no version.
-        default: the model that a request without a name means, where no setting says so: nobody
-            asks for it, but all processes of a server must agree.
+        asked: number of requests so far.
+        loaded: versions to serve in addition to the policy's.
+        unloaded: versions not to serve, whatever the policy says; version ALL: the whole model.
+        default: the model for requests without a name, if no setting says so. It is not requested,
+            but all processes of a server must agree on it.
     """
 
     asked: int = 0
@@ -40,10 +40,10 @@ class Override:
 
 
 class Overrides:
-    """Keeps what was asked of one server.
+    """Stores the requests made to one server.
 
     Args:
-        file: shared by its processes; None: there is one.
+        file: shared by its processes; None: there is only one process.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -52,22 +52,22 @@ class Overrides:
 
     @property
     def are_shared(self) -> bool:
-        """Whether other processes may ask for something."""
+        """Whether other processes may add requests."""
         return self._file is not None
 
     def now(self) -> Override:
-        """What is asked for at present."""
+        """The current requests."""
         if self._file is not None and self._file.exists():
-            self._override = _read(self._file.read_bytes())  # it is replaced as a whole
+            self._override = _read(self._file.read_bytes())  # the file is replaced atomically
         return self._override
 
     def reload(self) -> Override:
-        """Have the repository looked at anew, and failed versions tried again."""
+        """Request a check of the repository, with failed versions tried again."""
         with self._changing() as override:
             return self._change(override)
 
     def load(self, model: ModelId) -> Override:
-        """Serve a version; with version ALL, what the policy says."""
+        """Request a version; with version ALL, what the policy says."""
         with self._changing() as override:
             unloaded = override.unloaded - {model, ModelId(model.name, ALL)}
             if model.version == ALL:
@@ -79,7 +79,7 @@ class Overrides:
             )
 
     def unload(self, model: ModelId) -> Override:
-        """Serve a version no more; with version ALL, none of the model."""
+        """Request that a version is no longer served; with version ALL, the whole model."""
         with self._changing() as override:
             loaded = override.loaded - {model}
             if model.version == ALL:
@@ -89,13 +89,13 @@ class Overrides:
             )
 
     def keep_default(self, name: str | None) -> None:
-        """Have every process take this model for the default one."""
+        """Make this model the default in every process."""
         with self._changing() as override:
             self._write(replace(override, default=name))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Override]:
-        """What is asked for at present; where it is shared, nobody else changes it meanwhile."""
+        """The current requests; if they are shared, no other process changes them meanwhile."""
         if self._file is None:
             yield self._override
             return

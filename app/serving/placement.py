@@ -1,4 +1,4 @@
-"""Which devices, how many replicas on each, and with how many threads: as set, or as measured."""
+"""Devices, replicas on each, and threads of each: as configured, or as measured."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from models.resources import memory_left_bytes, numa_nodes, usable_cores
 
 LOG = structlog.get_logger(__name__)
 CPU = Device("cpu")
-LIMIT_S = 120.0  # for measuring as a whole; a model may hang, and says so where it is watched
-FORWARD_S = 0.05  # that a measured forward takes at most, where smaller batches can see to it
+LIMIT_S = 120.0  # for the whole measurement; a model that hangs is reported where it is watched
+FORWARD_S = 0.05  # maximum of a measured forward, where a smaller batch can meet it
 WEIGHTS = (".pt", ".pt2")
 MEMORY_SHARE = 0.5  # of what is left, for the replicas' copies of the model
 
 
-# Finds the best layout of CPU replicas, unless the event says that nobody waits for it any more.
+# Finds the best layout of CPU replicas; gives up when the event is set.
 Measure: TypeAlias = Callable[[threading.Event], Layout]
 
 
 class Placement(NamedTuple):
-    """What replicas there are.
+    """The replicas of this process.
 
     Attributes:
-        devices: one for each replica.
+        devices: one per replica.
         threads: intra-op threads of each replica on the CPU.
-        near_memory: whether replicas on the CPU may be kept to NUMA nodes.
+        near_memory: whether replicas on the CPU may be bound to NUMA nodes.
     """
 
     devices: tuple[Device, ...]
@@ -53,7 +53,7 @@ class Placement(NamedTuple):
     near_memory: bool = True
 
     def begin(self, replica: int) -> Callable[[], None]:
-        """What the thread of a replica does first.
+        """The function that the thread of a replica calls first.
 
         Args:
             replica: its place among the devices.
@@ -63,7 +63,7 @@ class Placement(NamedTuple):
         on_cpu = [index for index, each in enumerate(self.devices) if each.kind == "cpu"]
         layout = Layout(len(on_cpu) if self.near_memory else 1, self.threads)
         number = on_cpu.index(replica)
-        # Asked in the thread: what the process may use can change while it lives.
+        # Called in the thread: the usable cores can change while the process runs.
         return lambda: compute_with(self.threads, cores_of(number, layout))
 
 
@@ -74,18 +74,18 @@ def place(
     processes: int,
     measure: Measure | None,
 ) -> Placement:
-    """Find the replicas.
+    """Choose the replicas.
 
     Args:
         spec: see `find_devices`.
-        replicas_per_device: None: one, or on a CPU that nobody named what is measured.
-        threads: of each replica on the CPU; None: see `cpu_threads`, or what is measured.
-        processes: that serve on this machine together, each with these devices.
-        measure: finds the layout of CPU replicas; only called where there is a choice. None: it
-            is not asked for.
+        replicas_per_device: None: one, or as measured if `auto` finds only a CPU.
+        threads: of each replica on the CPU; None: see `cpu_threads`, or as measured.
+        processes: number of serving processes, each with these devices.
+        measure: finds the layout of CPU replicas; only called if there is a choice. None: do not
+            measure.
 
     Raises:
-        ValueError: if the spec names devices that are not there, or is none.
+        ValueError: if the spec is malformed or names missing devices.
     """
     devices = find_devices(spec, replicas_per_device or 1)
     free = spec == "auto" and (replicas_per_device, threads) == (None, None)
@@ -93,15 +93,15 @@ def place(
         layout = _in_time(measure)
         if layout is not None:
             return Placement((CPU,) * layout.replicas, layout.threads)
-    # Several processes know nothing of each other's choice: all would begin with the same node.
+    # Processes do not know each other's choice: all would start with the same node.
     return Placement(devices, threads or cpu_threads(devices, processes), processes == 1)
 
 
 def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
-    """The cores that a CPU replica is kept to: those of one NUMA node; None: all.
+    """The cores that a CPU replica stays on: those of one NUMA node; None: all.
 
-    Each gets the node with the most cores that nobody computes on yet; where one of the replicas
-    does not fit into any, none is kept to a node.
+    Each replica gets the node with the most free cores; if one replica does not fit into any node,
+    none is bound.
     """
     nodes = numa_nodes()
     if layout.replicas < 2 or len(nodes) < 2:
@@ -119,11 +119,11 @@ def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is measured.
+    """The model to measure with.
 
     Attributes:
         default_model: the name of the model; None: the largest one.
-        policy: which version of it.
+        policy: selects its version.
         settings: of a model, by its name.
     """
 
@@ -138,10 +138,10 @@ def measured_layout(
     """The best layout for the default model, or the largest one, on the cores of this process.
 
     Args:
-        repository: where it lies.
+        repository: has its artifact.
         trial: what to measure.
-        packages: where compiled ones are kept, for to load one twice would leak.
-        stop: nobody waits for the answer any more.
+        packages: the loaded compiled packages, because loading one twice would leak.
+        stop: set when the result is no longer needed.
 
     Raises:
         LookupError: if there is no such model.
@@ -156,13 +156,13 @@ def measured_layout(
     preference = Preference(settings.variant, settings.precision)
     selection = select(artifact.manifest, preference, [CPU.kind])
     if stages(selection) > 1:
-        return candidates[0]  # several replicas would be its stages
+        return candidates[0]  # it would use several replicas as its stages
     most = settings.largest_batch(planned_batch(artifact.manifest, selection.precision, [CPU.kind]))
     batch_size = _quick_size(artifact.manifest, most)
     batch = next(Golden(artifact.manifest, selection.tolerance).batches([batch_size]))
     backends: dict[bool, Backend] = {}
     try:
-        # Where there is one replica the form may hold the GIL, see `TorchBackends.make`.
+        # With a single replica the form may hold the GIL, see `TorchBackends.make`.
         for alone in dict.fromkeys(each.replicas == 1 for each in candidates):
             threads = candidates[0].threads if alone else 1
             devices = (CPU,) * (1 if alone else 2)
@@ -171,7 +171,7 @@ def measured_layout(
                 artifact.folder, artifact.manifest, artifact.digest, selection, CPU
             )
             backends[alone] = backend
-            compute_with(threads)  # the fastest form is found with so many
+            compute_with(threads)  # the fastest form depends on the threads
             backend.load()
             backend.warm_up([batch])
         forwards: Mapping[Layout, Callable[[], object]] = {
@@ -184,7 +184,7 @@ def measured_layout(
 
 
 def _quick_size(manifest: Manifest, most: int) -> int:
-    """The largest batch that is not too slow to measure with, by what export has measured."""
+    """The largest batch that is fast enough to measure with, by export's measurements."""
     plan = manifest.plan.on(CPU.kind) if manifest.plan else None
     quickest_us: dict[int, float] = {}
     for times in plan.times if plan else ():
@@ -197,9 +197,9 @@ def _quick_size(manifest: Manifest, most: int) -> int:
 def _model_to_measure(
     repository: Repository, found: Mapping[str, Sequence[int]], trial: Trial
 ) -> Artifact:
-    """The default model's newest version that is to be served and is intact.
+    """The newest intact version of the default model that is to be served.
 
-    Without a default it is the largest model: it gains most by the right layout.
+    Without a default it is the largest model, which gains most from the right layout.
 
     Raises:
         LookupError: if there is none.
@@ -215,7 +215,7 @@ def _model_to_measure(
         for number in wanted.get(name, ()):
             try:
                 return repository.open(ModelId(name, number))
-            except ArtifactInvalid as error:  # whoever loads it says so
+            except ArtifactInvalid as error:  # loading it will report that
                 LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
     of = f"version of {trial.default_model!r}" if trial.default_model else "intact model"
     raise LookupError(f"the repository has no {of} to measure")
@@ -227,7 +227,7 @@ def _most_replicas(
     policy: VersionPolicy,
     cores: int,
 ) -> int:
-    """How many copies of all that is served there is memory for."""
+    """Number of copies of all served models that fit into memory."""
     left = memory_left_bytes()
     nbytes = sum(
         _weights_bytes(repository, name, policy.wanted(name, numbers).candidates)
@@ -237,20 +237,20 @@ def _most_replicas(
 
 
 def _weights_bytes(repository: Repository, name: str, candidates: Sequence[int]) -> int:
-    """Bytes of the files with weights, of the version that is tried first."""
+    """Bytes of the weight files of the first candidate."""
     files = [file for number in candidates[:1] for file in repository.stamp(ModelId(name, number))]
     return sum(size for file, size, _ in files if file.endswith(WEIGHTS))
 
 
 def _in_time(measure: Measure) -> Layout | None:
-    """What is measured, unless it fails or does not come back: then whoever loads it says why."""
+    """The measured layout; None: it failed or did not return, and loading will report why."""
     found: queue.SimpleQueue[Layout | Exception] = queue.SimpleQueue()
     stop = threading.Event()
 
     def run() -> None:
         try:
             found.put(measure(stop))
-        except Exception as error:  # handed over
+        except Exception as error:  # passed to the caller
             found.put(error)
 
     threading.Thread(target=run, name="measures-layout", daemon=True).start()
@@ -264,7 +264,7 @@ def _in_time(measure: Measure) -> Layout | None:
         if isinstance(layout, Layout):
             return layout
         problem = layout
-    if isinstance(problem, LookupError):  # no model yet, and nothing is wrong with that
+    if isinstance(problem, LookupError):  # no model yet, which is not an error
         LOG.info("cpu_layout_not_measured", reason=str(problem))
     else:
         LOG.warning("cpu_layout_not_measured", reason=f"{type(problem).__name__}: {problem}")

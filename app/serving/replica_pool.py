@@ -1,6 +1,6 @@
-"""Upkeep of the replicas: every model on every one of them, and what breaks built anew.
+"""Keeps every model on every replica, and rebuilds what breaks.
 
-Installing, removing and rebuilding take turns on each replica, so that none undoes another.
+Installing, removing and rebuilding take turns on each replica, so that they cannot undo each other.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from app.types import Device, ModelId
 LOG = structlog.get_logger(__name__)
 RECOVERY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
 
-# Threads of all replicas that may hang in native code at once before the process gives itself up.
-MOST_LOST_THREADS = 3
-PROOF_PATIENCE = 4  # times as long: what is proved runs beside what serves, and after it
-HANG_LOOKS = 4  # at every replica, in the time after which it hangs
-OVERSLEPT = 1.5  # times the pause between two looks: the process stood still, no look counts
+# Threads of all replicas that may hang in native code at once before the process gives up.
+MAX_LOST_THREADS = 3
+PROOF_PATIENCE = 4  # times as long: proofs run next to serving, with lower priority
+HANG_LOOKS = 4  # checks of every replica within the time limit of a forward
+OVERSLEPT = (
+    1.5  # times the pause between two checks: the process stood still, so the check does not count
+)
 
 
 class Maker(NamedTuple):
-    """How a model gets onto replicas; each is told the name of one, see `Replica.install`.
+    """Functions that put a model on a replica, whose name each gets; see `Replica.install`.
 
     Attributes:
-        hosts: names of the replicas that it is for, and the devices that each uses for it.
+        hosts: names of the replicas to install on, and the devices that each uses.
         load: makes a loaded backend.
         prove: warms a loaded backend and replays examples on it.
         check: runs one example, in the replica's thread.
-        installed: told on the event loop.
+        installed: called on the event loop.
     """
 
     hosts: Mapping[str, Sequence[Device]]
@@ -49,20 +51,20 @@ class Maker(NamedTuple):
     installed: Callable[[str], None]
 
     async def install(self, model: ModelId, replica: Replica) -> None:
-        """Load it there, prove it there."""
+        """Load and prove the model on a replica."""
         load, prove = partial(self.load, replica.name), partial(self.prove, replica.name)
         await replica.install(model, load, prove, lambda backend, _: self.check(backend))
         self.installed(replica.name)
 
 
 class ReplicaPool:
-    """Keeps models on replicas.
+    """Keeps models on replicas, and replicas working.
 
     Args:
-        replicas: all there are.
-        wake: told when a replica can take work that it could not before.
-        metrics: where to count what breaks.
-        hang_s: a forward, or a step of a load, that takes longer hangs.
+        replicas: all replicas.
+        wake: called when a replica can take new work.
+        metrics: counts faults.
+        hang_s: limit of a forward, or of a step of a load; longer ones count as hung.
     """
 
     def __init__(
@@ -83,10 +85,10 @@ class ReplicaPool:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, lost: Callable[[DeviceLost], Coroutine[None, None, None]]) -> None:
-        """Start the replicas, and begin to look for such as hang.
+        """Start the replicas and the watch for hanging ones.
 
         Args:
-            lost: what to do when a device is lost to the whole process.
+            lost: called when a device is lost to the whole process.
         """
         self._lost = lost
         for replica in self.replicas:
@@ -94,24 +96,24 @@ class ReplicaPool:
         self._run(self._watch())
 
     async def stop(self) -> None:
-        """End whatever is being tried again."""
+        """Cancel all background tasks."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def install_everywhere(self, model: ModelId, make: Maker) -> None:
-        """Install on all that it is for; one that works is enough, the others are tried again.
+        """Install on all hosts of a model; one success suffices, the others are tried again.
 
-        The first goes ahead alone: what makes it hang, or condemns the version, harms no other.
+        The first one goes alone: if it hangs, or the version is condemned, no other is harmed.
 
         Raises:
-            Exception: what condemns the version, or keeps it from every replica.
+            Exception: what condemns the version, or why no replica could take it.
         """
         self._makers[model] = make
         lacking: dict[str, BaseException] = {}
         first, *others = (replica for replica in self.replicas if replica.name in make.hosts)
-        # Where something is served already the others go one by one: batches need a replica.
+        # While something is served, the others go one by one: batches need a replica.
         serving = any(replica.models for replica in self.replicas)
         for group in ([first], *(([each] for each in others) if serving else (others,))):
             results = await asyncio.gather(
@@ -133,17 +135,17 @@ class ReplicaPool:
                 self._lacks(replica, model, lacking[replica.name])
 
     def hosts(self, model: ModelId | None) -> Sequence[Replica]:
-        """The replicas that a model is or is to be installed on; of an unknown one all."""
+        """The replicas that have or will have a model; for an unknown model all."""
         maker = self._makers.get(model) if model is not None else None
         return [each for each in self.replicas if maker is None or each.name in maker.hosts]
 
     async def _install(self, replica: Replica, model: ModelId) -> None:
-        """One at a time on each replica: loading and rebuilding must not undo each other."""
+        """Install on a replica, one operation at a time: a load and a rebuild must not overlap."""
         async with self._locks[replica.name]:
             await self._makers[model].install(model, replica)
 
     async def remove_everywhere(self, model: ModelId) -> None:
-        """Take a model from all replicas, and try it on none of them again."""
+        """Remove a model from all replicas, and stop trying to install it."""
         self._makers.pop(model, None)
 
         async def remove(replica: Replica) -> None:
@@ -153,7 +155,7 @@ class ReplicaPool:
         await asyncio.gather(*(remove(replica) for replica in self.replicas))
 
     def _lacks(self, replica: Replica, model: ModelId, problem: BaseException) -> None:
-        """A replica could not take a model: try again later, unless the artifact was altered."""
+        """Note a model that a replica could not take: retry later, unless the artifact is bad."""
         LOG.error(
             "replica_without_model", replica=replica.name, model=str(model), problem=str(problem)
         )
@@ -162,7 +164,7 @@ class ReplicaPool:
             self._run(self._catch_up(replica, model))
 
     async def _catch_up(self, replica: Replica, model: ModelId) -> None:
-        """A replica works but lacks one model: try again, with backoff."""
+        """Try to install a model on a working replica that lacks it, with backoff."""
         async for _ in _backoff():
             if model not in self._makers or model in replica.models:
                 self._behind.discard((replica.name, model))
@@ -180,7 +182,7 @@ class ReplicaPool:
                 self._wake()
 
     def replica_failed(self, replica: Replica, fault: ReplicaError) -> None:
-        """A replica was marked sick: load its models anew, or give the process up."""
+        """Handle a replica that was marked sick: reload its models, or give the process up."""
         LOG.error("replica_sick", replica=replica.name, fault=str(fault))
         kind = _kind(fault)
         self._metrics.replica_faults.labels(replica.name, str(replica.device), kind).inc()
@@ -209,24 +211,24 @@ class ReplicaPool:
                 return
 
     async def _rebuild(self, replica: Replica) -> None:
-        """Everything that is or is being loaded, anew; a model that cannot does not hold up others.
+        """Load all models of a replica again; one that fails does not hold up the others.
 
         Raises:
             Exception: of the first model, if none could be loaded.
         """
         for model in tuple(replica.models):
-            await replica.remove(model)  # first: the device may not hold both
+            await replica.remove(model)  # first: the device may not have room for both
         failures: dict[ModelId, Exception] = {}
         given_up = replica.given_up
         for model, make in tuple(self._makers.items()):
             if model not in self._makers or replica.name not in make.hosts:
-                continue  # condemned meanwhile, or none of its business
+                continue  # condemned meanwhile, or meant for other replicas
             try:
                 await make.install(model, replica)
             except DeviceLost:
                 raise
             except Exception as error:
-                if replica.given_up > given_up:  # with the thread went what it had: all anew
+                if replica.given_up > given_up:  # the lost thread took its models: start again
                     self._lacks(replica, model, error)
                     raise
                 failures[model] = error
@@ -236,14 +238,14 @@ class ReplicaPool:
             self._lacks(replica, model, failure)
 
     async def _watch(self) -> None:
-        """Give up threads that do not come back from native code: nothing else can end them."""
+        """Abandon threads that hang in native code: nothing else can end them."""
         watchdog, pause_s = Watchdog(HANG_LOOKS), self._hang_s / HANG_LOOKS
         watch_proofs = Watchdog(HANG_LOOKS * PROOF_PATIENCE)
         while True:
             began = time.monotonic()
             await asyncio.sleep(pause_s)
             if time.monotonic() - began > OVERSLEPT * pause_s:
-                continue  # nothing could run for a part of it
+                continue  # the process stood still for part of it
             for replica in self.replicas:
                 if watchdog.hangs(replica):
                     self._hangs(replica)
@@ -253,7 +255,7 @@ class ReplicaPool:
     def _hangs(self, replica: Replica) -> None:
         fault = self._hang(replica, replica.name, self._hang_s)
         ran = replica.give_up_thread(fault)
-        if not ran:  # else the engine tells
+        if not ran:  # otherwise the engine reports it
             self.replica_failed(replica, fault)
 
     def _proof_hangs(self, replica: Replica) -> None:
@@ -264,14 +266,16 @@ class ReplicaPool:
         replica.give_up_proof(fault)
 
     def _hang(self, replica: Replica, name: str, seconds: float) -> ReplicaError:
-        """The fault of a thread that hangs; too many of them take all cores."""
+        """The fault of a hanging thread; too many of them use up all cores."""
         used = [d for maker in self._makers.values() for d in maker.hosts.get(replica.name, ())]
         lost_threads = sum(each.lost_threads for each in self.replicas)
         problem = f"{name} has been in native code for more than {seconds:g} s"
-        if any(device.kind == "cuda" for device in (replica.device, *used)):  # which runs it still
+        if any(
+            device.kind == "cuda" for device in (replica.device, *used)
+        ):  # the device still runs it
             return DeviceLost(problem)
-        if lost_threads >= MOST_LOST_THREADS:
-            return DeviceLost(f"{problem}, as {lost_threads} threads before it have")
+        if lost_threads >= MAX_LOST_THREADS:
+            return DeviceLost(f"{problem}, in addition to {lost_threads} threads before it")
         return ReplicaHangs(problem)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
@@ -288,13 +292,13 @@ def _kind(fault: ReplicaError) -> str:
 
 
 def log_failure(task: asyncio.Task[None]) -> None:
-    """For tasks that nobody awaits: what ended them is at least seen."""
+    """Log the exception of a task that is never awaited."""
     if not task.cancelled() and task.exception() is not None:
         LOG.error("background_task_failed", exc_info=task.exception())
 
 
 async def _backoff() -> AsyncIterator[None]:
-    """Yields after each delay, for ever."""
+    """Yields after each delay, endlessly."""
     for delay_s in itertools.chain(RECOVERY_DELAYS_S, itertools.repeat(RECOVERY_DELAYS_S[-1])):
         await asyncio.sleep(delay_s)
         yield

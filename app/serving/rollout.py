@@ -1,4 +1,4 @@
-"""Brings what is served of a model to what should be: new versions and settings, old ones leave."""
+"""Brings the served versions of a model, and their settings, to the wanted state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.serving.overrides import Override
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
 
-AGAIN_S = 60.0  # until a version is tried again that was not to blame for its failure
+AGAIN_S = 60.0  # until a retry of a version that failed for a temporary reason
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a look at the repository has changed."""
+    """Changes made by one check of the repository."""
 
     loaded: list[ModelId] = field(default_factory=list)
     retired: list[ModelId] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Changes:
 
 
 class Tried(NamedTuple):
-    """A version that could not be loaded, and when it is tried again although it stays as it is."""
+    """A version that failed to load, and the time of its next try if nothing changes."""
 
     attempt: Attempt
     stamp: Stamp
@@ -39,12 +39,12 @@ class Tried(NamedTuple):
 
 
 class Rollout:
-    """Serves the versions of each model that the policy wants, as their settings say.
+    """Serves the versions of each model that the policy selects, with their settings.
 
     Args:
-        repository: what there is on disk.
+        repository: the artifacts on disk.
         installer: loads and retires one version.
-        loaded: where it is recorded what is loaded.
+        loaded: records what is loaded.
         policy: which versions to serve.
         settings: of a model, by its name.
     """
@@ -63,16 +63,16 @@ class Rollout:
         self.loaded = loaded
         self._policy = policy
         self._settings = settings
-        self._tried: dict[ModelId, Tried] = {}  # what could not be loaded
+        self._tried: dict[ModelId, Tried] = {}  # versions that failed to load
 
     def forget_failures(self) -> None:
-        """Try once more what could not be loaded."""
+        """Try failed versions again at the next check."""
         self._tried.clear()
 
     async def bring_up(
         self, name: str, on_disk: Sequence[int], override: Override, changes: Changes
     ) -> None:
-        """Serve what is wanted of one model, then retire what is not."""
+        """Serve the wanted versions of one model, then retire the others."""
         wanted = self._policy.wanted(name, on_disk, override)
         kept: list[ModelId] = []
         for number in wanted.candidates:
@@ -82,16 +82,16 @@ class Rollout:
             attempt = await self._serve(model, changes)
             if attempt is Attempt.LOADED:
                 kept.append(model)
-            elif attempt is Attempt.REFUSED:  # no step back: what is served stays
+            elif attempt is Attempt.REJECTED:  # no step back: what is served stays
                 rest = (ModelId(name, other) for other in wanted.candidates)
                 kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
                 break
-        for number in wanted.beside:
+        for number in wanted.extra:
             model = ModelId(name, number)
             if model not in kept and await self._serve(model, changes) is Attempt.LOADED:
                 kept.append(model)
         for model in self.loaded.versions(name):
-            # The last good one stays whatever has become of its files, unless it was unloaded.
+            # The last good version stays, whatever happened to its files, unless it was unloaded.
             if model not in kept and (kept or override.forbids(model)):
                 await self._installer.retire(model, self.loaded)
                 changes.retired.append(model)
@@ -102,7 +102,7 @@ class Rollout:
         self.loaded.forget(name, (*on_disk, *wanted.candidates))
 
     async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
-        """Have a version served as its settings say; with those of before, if that fails."""
+        """Serve a version with its current settings; with the earlier ones, if that fails."""
         served = self.loaded.served(model)
         if served is None:
             return await self._attempt(model, changes)
@@ -110,12 +110,12 @@ class Rollout:
             await self._attempt(model, changes)
         else:
             self._tried.pop(model, None)
-            self.loaded.mended(model)  # what it could not become is not asked for any more
+            self.loaded.mended(model)  # the settings that failed are no longer wanted
         return Attempt.LOADED
 
     async def _attempt(self, model: ModelId, changes: Changes) -> Attempt:
-        """Load a version, unless it was tried before and nothing has changed since."""
-        stamp = await in_thread(lambda: self._repository.stamp(model), _let_go)
+        """Load a version, unless it failed before and nothing has changed since."""
+        stamp = await in_thread(lambda: self._repository.stamp(model), _discard)
         settings = self._settings(model.name)
         tried = self._tried.get(model)
         if (
@@ -135,5 +135,5 @@ class Rollout:
         return attempt
 
 
-def _let_go(_: object) -> None:
-    """What was found out for nobody is dropped."""
+def _discard(_: object) -> None:
+    """Drop a result that is no longer wanted."""

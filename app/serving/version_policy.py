@@ -1,4 +1,4 @@
-"""Which versions of each model are to be served: the newest, all, or those that are pinned."""
+"""The version policy: which versions of each model to serve: the newest, all, or pinned ones."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ NO_OVERRIDE = Override()
 GRAMMAR = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9_-]{0,63})=)?(.+)")
 LATEST = re.compile(r"latest(?::([1-9][0-9]{0,3}))?")
 PINNED = re.compile(r"[1-9][0-9]{0,8}(?:,[1-9][0-9]{0,8})*")
-RIGHT = "`latest`, `latest:2`, `all` or `3,5`, for one model `digits=3`, several with `;` between"
+VALID = "`latest`, `latest:2`, `all` or `3,5`, for one model `digits=3`, rules separated by `;`"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Versions of one model.
+    """The versions of one model to serve.
 
     Attributes:
-        candidates: to be tried, in this order.
-        most: as many good ones are served.
-        beside: to be served whatever comes of these.
+        candidates: versions to try, in this order.
+        most: the number of good ones to serve.
+        extra: versions to serve in addition.
     """
 
     candidates: tuple[int, ...]
     most: int
-    beside: tuple[int, ...] = ()
+    extra: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Pinned versions, else so many of the newest; None: all."""
+    """Pinned versions, else the number of newest ones; None: all."""
 
     pinned: tuple[int, ...] = ()
     newest: int | None = 1
 
 
 class VersionPolicy:
-    """What `TORCHLANE_VERSIONS` says.
+    """A parsed TORCHLANE_VERSIONS.
 
     Args:
         rules: by model.
-        default: of the other models.
+        default: for the other models.
     """
 
     def __init__(self, rules: Mapping[str, _Rule], default: _Rule) -> None:
@@ -56,24 +56,24 @@ class VersionPolicy:
         """Read a policy.
 
         Raises:
-            ValueError: if it is none, saying what one looks like.
+            ValueError: if it is malformed, with the valid forms.
         """
         rules: dict[str | None, _Rule] = {}
         for part in text.split(";"):
             match = GRAMMAR.fullmatch(part.strip())
             if match is None or match[1] in rules:
-                raise ValueError(f"{part.strip()!r} is wrong here or said twice; right is {RIGHT}")
+                raise ValueError(f"{part.strip()!r} is malformed or repeated; use {VALID}")
             rules[match[1]] = _rule(match[2].strip())
         default = rules.pop(None, _Rule())
         return cls({name: rule for name, rule in rules.items() if name is not None}, default)
 
     def wanted(self, name: str, on_disk: Sequence[int], override: Override = NO_OVERRIDE) -> Wanted:
-        """Which versions of a model to serve.
+        """The versions of a model to serve.
 
         Args:
             name: of the model.
             on_disk: its versions, newest first.
-            override: what an administrator asked for beside the policy.
+            override: requests of an administrator in addition to the policy.
         """
         rule = self._rules.get(name, self._default)
         candidates = [
@@ -82,9 +82,9 @@ class VersionPolicy:
             if not override.forbids(ModelId(name, number))
         ]
         asked = [number for number in on_disk if ModelId(name, number) in override.loaded]
-        beside = tuple(number for number in asked if not override.forbids(ModelId(name, number)))
+        extra = tuple(number for number in asked if not override.forbids(ModelId(name, number)))
         most = len(candidates) if rule.pinned or rule.newest is None else rule.newest
-        return Wanted(tuple(candidates), most, beside)
+        return Wanted(tuple(candidates), most, extra)
 
 
 def _rule(text: str) -> _Rule:
@@ -94,4 +94,4 @@ def _rule(text: str) -> _Rule:
         return _Rule(newest=int(match[1] or 1))
     if PINNED.fullmatch(text):
         return _Rule(pinned=tuple(sorted({int(each) for each in text.split(",")}, reverse=True)))
-    raise ValueError(f"{text!r} says no versions; right is {RIGHT}")
+    raise ValueError(f"{text!r} names no versions; use {VALID}")

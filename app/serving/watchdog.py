@@ -1,4 +1,4 @@
-"""Tells a replica that hangs from one that was not allowed to run."""
+"""Tells a hanging replica from one that was not allowed to run."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """What is looked at; `app.engine.execution.replica.Replica` is one."""
+    """A watched object, such as `app.engine.execution.replica.Replica`."""
 
     @property
     def name(self) -> str:
-        """Of the replica."""
+        """Name of the replica."""
         ...
 
     @property
     def step(self) -> int | None:
-        """Number of what it is at, never the same for two steps; None: at nothing."""
+        """Number of the current step, never the same for two steps; None: idle."""
         ...
 
 
 class Watchdog:
-    """Counts looks, not seconds.
+    """Counts checks, not seconds.
 
-    Where a whole process stands still - its container is paused, its virtual machine moves to
-    another host - time goes on and no look is taken: a clock would find every forward hanging.
+    If a whole process stands still (its container is paused, its virtual machine moves to another
+    host), time passes without a check: a clock would find every forward hanging.
 
     Args:
-        looks: who has been at one step from a first look to this many after it hangs.
+        checks: a replica hangs if it is still at the same step after this many checks.
     """
 
-    def __init__(self, looks: int) -> None:
-        self._looks = looks
-        self._seen: dict[str, tuple[int, int]] = {}  # replica -> step, looks since the first
+    def __init__(self, checks: int) -> None:
+        self._checks = checks
+        self._seen: dict[str, tuple[int, int]] = {}  # replica -> step, checks since the first
 
     def hangs(self, replica: Watched) -> bool:
-        """Look at a replica; true once it hangs, and at every further look at the same step."""
+        """Check a replica; true once it hangs, and at every further check of the same step."""
         step = replica.step
         if step is None:
             self._seen.pop(replica.name, None)
             return False
-        before, looks = self._seen.get(replica.name, (None, 0))
-        looks = looks + 1 if step == before else 0
-        self._seen[replica.name] = step, looks
-        return looks >= self._looks
+        before, checks = self._seen.get(replica.name, (None, 0))
+        checks = checks + 1 if step == before else 0
+        self._seen[replica.name] = step, checks
+        return checks >= self._checks

@@ -214,7 +214,7 @@ async def test_the_only_model_stays_the_default_while_it_is_there(publisher: Pub
         with capture_logs() as logs:
             await lifecycle(api).reload()
             await lifecycle(api).reload()
-        told = [(log["model"], log["beside"]) for log in logs if log["event"].startswith("default")]
+        told = [(log["model"], log["others"]) for log in logs if log["event"].startswith("default")]
         assert told == [("m", "a, b")]
         assert await answered_by(api) == 1
         overrides.keep_default(lifecycle(api).loaded.default_model)

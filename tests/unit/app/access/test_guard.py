@@ -9,7 +9,7 @@ from app.access.guard import Guard
 from app.access.keyring import Keyring
 from app.engine.clock import ManualClock
 from app.errors import Forbidden, RateLimited, Unauthorized
-from app.metrics import MOST_KEY_NAMES, OTHER_KEYS, Metrics
+from app.metrics import MAX_KEY_NAMES, OTHER_KEYS, Metrics
 
 PREDICT, PREDICT_LINE = make_key("mobile", ["predict"])
 ADMIN, ADMIN_LINE = make_key("ops", ["admin"])
@@ -153,7 +153,7 @@ class TestCounting:
 
     def test_names_without_end_make_no_series_without_end(self) -> None:
         metrics = Metrics()
-        for number in range(MOST_KEY_NAMES + 50):
+        for number in range(MAX_KEY_NAMES + 50):
             metrics.key(f"n{number}").admitted.inc()
         metrics.key("n0").admitted.inc()
         (family,) = (
@@ -164,6 +164,6 @@ class TestCounting:
             for each in family.samples
             if each.labels["result"] == "admitted"
         }
-        assert len(counted) == MOST_KEY_NAMES + 1
+        assert len(counted) == MAX_KEY_NAMES + 1
         assert counted[OTHER_KEYS] == 50
         assert counted["n0"] == 2

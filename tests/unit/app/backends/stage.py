@@ -55,7 +55,7 @@ class Stage:
         cost_s: Callable[[int], float] | float = 1e-3,
         *,
         holds_gil: bool = False,
-        refusal: Exception | None = None,
+        load_error: Exception | None = None,
         answer: Callable[[Array], Array] = lambda x: x * 2,
         tolerance: Tolerance = CLOSE,
     ) -> FakeBackend:
@@ -66,7 +66,7 @@ class Stage:
             self._watch.now += cost_s(size) if callable(cost_s) else cost_s
             return {"value": answer(inputs["x"])}
 
-        self.fakes[form] = FakeBackend(script, refusal)
+        self.fakes[form] = FakeBackend(script, load_error)
         self.parts[form] = Part(self.fakes[form], golden(tolerance), holds_gil)
         return self.fakes[form]
 

@@ -55,7 +55,7 @@ class Scripted(FormBackend):
     def open(self, data: bytes, device: torch.device) -> Forward:
         return self.opens(data)
 
-    def refused(self, name: str) -> ArtifactInvalid:
+    def load_error(self, name: str) -> ArtifactInvalid:
         return ArtifactInvalid("it is refused")
 
 

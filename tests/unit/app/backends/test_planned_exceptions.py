@@ -38,7 +38,7 @@ class TestUnusable:
     def test_another_form_takes_the_place_of_one_that_the_plan_names(self, stage: Stage) -> None:
         stage.add(A, 2 * MS)
         stage.add(B, 1 * MS)
-        refused = stage.add(C, refusal=VariantUnusable("made for another machine"))
+        refused = stage.add(C, load_error=VariantUnusable("made for another machine"))
         with capture_logs() as logs:
             backend = stage.warm(steps((1, A), (8, C)))
         assert [stage.ran(backend, size) for size in (1, 8)] == [B, B]
@@ -60,13 +60,13 @@ class TestUnusable:
     def test_the_preference_holds_in_whatever_order_forms_were_loaded(self, stage: Stage) -> None:
         stage.add(A)
         stage.add(B)
-        stage.add(C, refusal=VariantUnusable("no"))
+        stage.add(C, load_error=VariantUnusable("no"))
         backend = stage.warm(steps((1, B), (8, C)))
         assert stage.timed(A)
         assert stage.ran(backend, 1) == A
 
     def test_the_only_one_that_is_left_serves_untimed(self, stage: Stage) -> None:
-        stage.add(A, refusal=VariantUnusable("no"))
+        stage.add(A, load_error=VariantUnusable("no"))
         stage.add(B)
         backend = stage.warm(steps((1, B), (8, A)))
         assert not stage.timed(B)
@@ -74,9 +74,9 @@ class TestUnusable:
         assert stage.ran(backend, 64) == B
 
     def test_where_nothing_is_left_every_reason_is_told_once(self, stage: Stage) -> None:
-        stage.add(A, refusal=VariantUnusable("a file for others"))
-        stage.add(B, refusal=VariantUnusable("a file for others"))
-        stage.add(C, refusal=VariantUnusable("no folder"))
+        stage.add(A, load_error=VariantUnusable("a file for others"))
+        stage.add(B, load_error=VariantUnusable("a file for others"))
+        stage.add(C, load_error=VariantUnusable("no folder"))
         message = "^a file for others; no folder$"
         for stored in (None, steps((8, C))):
             expected = message if stored is None else "^no folder; a file for others$"
@@ -90,7 +90,7 @@ class TestUnusable:
         self, stage: Stage, error: TorchlaneError
     ) -> None:
         stage.add(A)
-        stage.add(B, refusal=error)
+        stage.add(B, load_error=error)
         backend = stage.backend()
         with pytest.raises(type(error), match=re.escape(str(error))):
             backend.load()
@@ -207,7 +207,7 @@ class TestReplicas:
         assert stage.ran(stage.warm(), 8) == C
         stage.add(A, 3 * MS)
         stage.add(B, 2 * MS)
-        stage.add(C, refusal=VariantUnusable("the temporary folder is full"))
+        stage.add(C, load_error=VariantUnusable("the temporary folder is full"))
         backend = stage.warm()
         assert {stage.ran(backend, size) for size in SIZES} == {B}
         assert str(C) not in backend.serving().median_us

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from app.backends.selection import (
-    NotAsAskedFor,
+    PinnedVariantMissing,
     Preference,
     Selection,
     runs_on,
@@ -138,7 +138,7 @@ class TestSelect:
     def test_what_is_not_there_is_refused_with_what_is(
         self, preference: Preference, message: str
     ) -> None:
-        with pytest.raises(NotAsAskedFor, match=f"^{re.escape(message)}$"):
+        with pytest.raises(PinnedVariantMissing, match=f"^{re.escape(message)}$"):
             select(manifest(), preference)
 
     def test_a_precision_that_is_not_there_leaves_the_artifacts_own(self) -> None:

@@ -58,4 +58,4 @@ def test_what_was_unloaded_is_no_candidate() -> None:
 
 def test_what_was_loaded_is_served_beside_the_rest_if_it_is_there() -> None:
     override = Override(loaded=frozenset({ModelId("m", 3), ModelId("m", 9), ModelId("other", 1)}))
-    assert wanted("latest", override=override) == Wanted(ON_DISK, 1, beside=(3,))
+    assert wanted("latest", override=override) == Wanted(ON_DISK, 1, extra=(3,))
