@@ -1,10 +1,9 @@
-"""Asks whether a known vulnerability is in what constraints.txt pins.
+"""Checks the packages that constraints.txt pins for known vulnerabilities.
 
 python deploy/audit.py [FILE]
 
-Exit code 0: none is known. 1: there are some, and which. 3: nobody could be asked, and why: without
-the internet pip-audit has no database to look into. `make check` does what can be done without it:
-see pins.py.
+Exit code 0: none is known. 1: some are, with a list. 3: the database could not be asked, with the
+reason: pip-audit needs the internet. `make check` does the part that works offline: see pins.py.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask; returns the exit code."""
+    """Run the audit; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python deploy/audit.py")
     parser.add_argument("file", nargs="?", type=Path, default=ROOT / "constraints.txt")
     file: Path = parser.parse_args(arguments).file
-    done = subprocess.run(  # nosec B603 # pip-audit, on a file that whoever calls names
+    done = subprocess.run(  # nosec B603 # pip-audit, on a file that the caller names
         [
             *(sys.executable, "-m", "pip_audit", "--requirement", str(file)),
             *("--no-deps", "--disable-pip", "--format", "json", "--progress-spinner", "off"),
@@ -40,28 +39,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verdict(answer: str, complaint: str) -> tuple[int, str]:
-    """What an answer of pip-audit means: the exit code, and what to say.
+    """Interpret pip-audit's output: the exit code, and what to print.
 
     Args:
-        answer: what it wrote to stdout: JSON, or nothing if it could not ask.
-        complaint: what it wrote to stderr.
+        answer: its stdout: JSON, or nothing if it could not ask.
+        complaint: its stderr.
     """
     try:
         packages = json.loads(answer)["dependencies"]
     except (ValueError, KeyError, TypeError):
-        last = (complaint.strip().splitlines() or ["it said nothing"])[-1]
-        return NOT_ASKED, f"not audited: pip-audit could not ask anybody: {last[:300]}"
+        last = (complaint.strip().splitlines() or ["it printed nothing"])[-1]
+        return NOT_ASKED, f"not audited: pip-audit could not reach its database: {last[:300]}"
     skipped = [each["name"] for each in packages if "skip_reason" in each]
     if len(skipped) == len(packages):  # such as from a mirror of the index, without its database
-        return NOT_ASKED, "not audited: whoever was asked knows none of these packages"
+        return NOT_ASKED, "not audited: the database knows none of these packages"
     found = [
-        f"{each['name']} {each['version']}: {flaw['id']}, mended in "
+        f"{each['name']} {each['version']}: {flaw['id']}, fixed in "
         f"{', '.join(flaw['fix_versions']) or 'no version yet'}"
         for each in packages
         for flaw in each.get("vulns", ())
     ]
     if skipped:
-        found.append(f"not known to the database: {', '.join(skipped)}")
+        found.append(f"unknown to the database: {', '.join(skipped)}")
     lines = [f"{len(packages) - len(skipped)} packages audited", *found]
     if any(each.get("vulns") for each in packages):
         return SOME, "\n".join(lines)

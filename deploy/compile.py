@@ -1,10 +1,10 @@
-"""Compiles the request path of an installed server to machine code, in place, with mypyc.
+"""Compiles the request path of an installed server with mypyc, in place.
 
 python deploy/compile.py FOLDER
 
 FOLDER holds the packages `app` and `models`, as `pip install --target` leaves them. The sources
-stay beside what is made of them: tracebacks show them, and without the machine code they run all
-the same. Needs a C compiler and Python's headers. Why: docs/adr/0011-machine-code.md.
+stay next to the compiled modules: tracebacks show them, and without the modules they run just the
+same. Needs a C compiler and Python's headers. Why: docs/adr/0011-machine-code.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mypyc.build import mypycify
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parents[1]
-# What every request runs through, but for the metrics, which Python classes are derived from, and
-# the codecs, whose work is numpy's and simdjson's.
+# Everything that a request passes, except the metrics, from whose classes Python classes derive,
+# and the codecs, whose work is done by numpy and simdjson.
 COMPILED = (
     "app/access/guard.py",
     "app/api/bodies.py",
@@ -74,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     told = io.StringIO()
     try:
-        # Of C the compiler would say thousands of lines, and nobody reads them.
+        # The C compiler would print thousands of lines.
         with contextlib.chdir(folder), contextlib.redirect_stdout(told):
             _build()
-    except SystemExit as error:  # mypyc and setuptools end so, whatever has gone wrong
-        sys.stderr.write(f"{told.getvalue()[-4000:]}\ncompile: it failed: {error}\n")
+    except SystemExit as error:  # raised by mypyc and setuptools for any error
+        sys.stderr.write(f"{told.getvalue()[-4000:]}\ncompile: failed: {error}\n")
         return 1
     made = sorted(folder.glob("app/**/*.so"))
     sys.stdout.write(f"compiled {len(made)} modules in {folder}\n")
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _build() -> None:
-    """Compile the files, which stand below the working directory."""
+    """Compile the files, which are below the working directory."""
     with tempfile.TemporaryDirectory() as scratch:
         options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", f"{scratch}/mypy"]
         made = mypycify(

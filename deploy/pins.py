@@ -1,8 +1,8 @@
-"""Checks that constraints.txt pins every installed package, at the version that is installed.
+"""Checks that constraints.txt pins every installed package, at its installed version.
 
 python deploy/pins.py [FILE]
 
-What is not pinned is another version tomorrow, and audited by nobody.
+An unpinned package may be another version tomorrow, and nobody audits it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# pip comes with Python; the project itself; what torch's own wheel pins (see constraints.txt).
+# pip comes with Python; torchlane is the project; torch's wheel pins the rest: constraints.txt.
 NOT_PINNED = re.compile(r"pip|torchlane|triton|nvidia-.*|cuda-.*")
 
 
@@ -34,19 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def pins(lines: Iterable[str]) -> dict[str, str]:
-    """Name, as indexes write it, to version."""
+    """Normalized package name -> version."""
     written = [line.partition("#")[0].strip() for line in lines]
     parted = [line.partition("==") for line in written if line]
     return {_name(name): version for name, _, version in parted}
 
 
 def differences(pinned: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
-    """What is wrong, a line for each package; a build's own suffix (+cpu) is no difference."""
+    """The differences, one line per package; a build suffix such as +cpu is not one."""
     wrong = []
     for name, version in sorted(installed.items()):
         wanted = pinned.get(_name(name))
         if wanted is None and not NOT_PINNED.fullmatch(_name(name)):
-            wrong.append(f"{name} {version} is installed and not pinned")
+            wrong.append(f"{name} {version} is installed but not pinned")
         elif wanted is not None and wanted != version.partition("+")[0]:
             wrong.append(f"{name} {version} is installed, {wanted} is pinned")
     return wrong

@@ -1,7 +1,7 @@
-"""`python -m export adopt FILE`: a model that somebody else made, as a definition to export.
+"""`python -m export adopt FILE`: exports a model that was made elsewhere.
 
-FILE is TorchScript, or a TorchServe archive that holds TorchScript. No Python of theirs is run and
-nothing is unpickled; what the model gives is found out by running it on samples.
+FILE is TorchScript, or a TorchServe archive that contains TorchScript. None of its Python code is
+run and nothing is unpickled; the outputs are found by running the model on samples.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Adopted:
     """A model from elsewhere, ready to be exported.
 
     Attributes:
-        name: what it is called in the repository.
-        definition: as if it stood in `models/definitions`; `build` gives a ScriptModule.
-        warnings: a sentence on each thing that could not be taken over.
+        name: its name in the repository.
+        definition: like one in `models/definitions`; `build` returns a ScriptModule.
+        warnings: a sentence on each thing that could not be adopted.
         hint: a sentence on an option that may have been forgotten.
-        learned: a sentence on each thing that running the model told of its inputs, and at last the
-            options that would say the same.
+        learned: a sentence on each fact found by running the model, and finally the options that
+            state the same.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What is in the file; `origin` is a sentence on where it comes from."""
+    """The content of the file; `origin` is a sentence on where it comes from."""
 
     data: bytes
     what: str
@@ -57,51 +57,51 @@ class _Source:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `adopt` reads: FILE and the options that describe its model."""
+    """Add the arguments of `adopt`: FILE and the options that describe its model."""
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="a TorchScript file (.pt), or an archive (.mar)")
-    add("--name", metavar="N", help="the model's name (default: what a .mar says; else needed)")
+    add("--name", metavar="N", help="the model's name (default: from the .mar; otherwise required)")
     add(
         "--input",
         action="append",
         metavar="SPEC",
         help="an input, such as 'float32[-1,3,224,224]' or 'ids=int64[-1,1<=seq<=512] in 0..29'; "
-        "once for each, in the order in which the model takes them. [NAME=]dtype[shape]: axis 0 is "
-        "the batch, -1; elsewhere -1 is a free size. A name (seq) is a free size too, and the same "
-        "wherever it stands; 1<=seq<=512 bounds it (either end may be left out). `in LEAST..MOST` "
-        "is the range of integers (0.. and ..9 are open at one end, .. at both). What is not said "
-        "is tried out: which sizes are equal, the largest and smallest that work, and the range",
+        "repeat it for each input, in the model's order. [NAME=]dtype[shape]: axis 0 is the batch, "
+        "-1; any other -1 is a free size. A name (seq) is a free size too, the same wherever it "
+        "occurs; 1<=seq<=512 bounds it (either end may be omitted). `in LEAST..MOST` is the range "
+        "of integers (0.. and ..9 are open at one end, .. at both). What is not given is found by "
+        "trial: which sizes are equal, the largest and smallest that work, and the range",
     )
     add(
         "--output",
         action="append",
         metavar="NAME",
-        help="a name for an output; once per output, in the order in which the model gives them. "
-        "Where it gives a dict or a NamedTuple: which of its outputs to serve, in which order. "
-        "NAME=FILE: this one comes first and has the labels in FILE",
+        help="a name for an output; repeat it for each output, in the model's order. For a dict or "
+        "a NamedTuple: which of its outputs to serve, in which order. NAME=FILE: this one comes "
+        "first and has the labels in FILE",
     )
     add(
         "--labels",
         type=Path,
         metavar="FILE",
-        help="of the first output: one per line, or JSON: a list, or an object index -> label",
+        help="labels of the first output, one per line, or JSON: a list or an object index -> label",
     )
-    add("--description", metavar="TEXT", help="one sentence on the model")
+    add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
 
 
 def adopt(parsed: argparse.Namespace) -> Adopted:
-    """Look at the file, run its model on samples, and describe it.
+    """Read the file, run its model on samples, and describe it.
 
     Args:
-        parsed: of a parser with `add_arguments`.
+        parsed: from a parser with `add_arguments`.
 
     Returns:
-        what can be exported; nothing is written yet.
+        the model to export; nothing is written yet.
 
     Raises:
         UsageError: if the arguments are wrong.
-        ExportError: if the file is not what it should be, or its model cannot be served.
+        ExportError: if the file is invalid, or its model cannot be served.
     """
     source = _open(parsed.file)
     name = _name(parsed.name, source)
@@ -171,32 +171,32 @@ def _read(file: Path) -> bytes:
 def _name(wanted: str | None, source: _Source) -> str:
     name = wanted or source.name
     if name is None:
-        raise UsageError("--name is needed: what the model will be called")
+        raise UsageError("--name is required: the model's name in the repository")
     if not outputs.is_name(name):
         raise UsageError(
-            f"{name!r} cannot be a model's name: say --name with 1 to 64 letters, digits, _ and -, "
-            "of which the first is a letter or a digit"
+            f"{name!r} cannot be a model's name: give --name with 1 to 64 letters, digits, _ and "
+            "-, starting with a letter or a digit"
         )
     return name
 
 
 def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Path | None]:
-    """The names of outputs, which of them comes first, and the file of its labels."""
+    """The names of outputs, the one that comes first, and the file of its labels."""
     pairs = [text.partition("=") for text in parsed.output or ()]
     names = tuple(name for name, _, _ in pairs)
     labelled = [(name, Path(file)) for name, equals, file in pairs if equals]
     for name in names:
         if not outputs.is_name(name):
             raise UsageError(
-                f"--output {name!r}: a name has 1 to 64 letters, digits, _ and -, of which the "
-                "first is a letter or a digit"
+                f"--output {name!r}: a name has 1 to 64 letters, digits, _ and -, and starts with "
+                "a letter or a digit"
             )
     if bare := [name for name, equals, file in pairs if equals and not file]:
         raise UsageError(f"--output '{bare[0]}=': the file of its labels is missing")
     if len(set(names)) < len(names):
         raise UsageError(f"--output: names must differ, got {', '.join(names)}")
     if len(labelled) + (parsed.labels is not None) > 1:
-        raise UsageError("labels can be given once: --labels FILE, or one --output NAME=FILE")
+        raise UsageError("labels can be given only once: --labels FILE, or one --output NAME=FILE")
     return names, *(labelled[0] if labelled else (None, parsed.labels))
 
 

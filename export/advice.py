@@ -1,4 +1,4 @@
-"""What somebody must change whose file or model cannot be served: sentences for error messages."""
+"""Advice for error messages: what to change in a file or model that cannot be served."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import get_args
 from models.tensors import Dtype
 
 HOW = (
-    "make a TorchScript file where its Python code is: torch.jit.script(model.eval())"
+    "make a TorchScript file where the model's Python code is: torch.jit.script(model.eval())"
     ".save('model.pt'), or torch.jit.trace(model.eval(), example_input).save('model.pt')"
 )
 NO_SIZE = (
-    "write no batch size into the model, as x.view(4, -1) does; x.flatten(1) and "
-    "x.view(x.shape[0], -1) keep the one that comes"
+    "do not write a batch size into the model, as x.view(4, -1) does; x.flatten(1) and "
+    "x.view(x.shape[0], -1) keep the actual one"
 )
-TEXT = "the client turns text into numbers, such as int64 token ids"
+TEXT = "let the client turn text into numbers, such as int64 token ids"
 COMPLEX = ("complex32", "complex64", "complex128")
 INPUTS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -26,60 +26,60 @@ INPUTS: Mapping[str, str] = {
     "bfloat16": "take float32, and convert it in the model",
 }
 OUTPUTS: Mapping[str, str] = {
-    **dict.fromkeys(COMPLEX, "give torch.view_as_real of it"),
-    "bfloat16": "give float() of it",
+    **dict.fromkeys(COMPLEX, "return torch.view_as_real of it"),
+    "bfloat16": "return float() of it",
 }
 
 
 def of_input(dtype: str) -> str:
-    """For an input whose dtype no client can send; empty where there is nothing to say."""
+    """Advice for an input whose dtype clients cannot send; empty if there is none."""
     return f"; {INPUTS[dtype]}" if dtype in INPUTS else ""
 
 
 def of_output(dtype: str) -> str:
-    """For an output whose dtype no answer can carry."""
+    """Advice for an output whose dtype answers cannot carry."""
     either = f"convert it in the model to one of {', '.join(get_args(Dtype))}"
     return OUTPUTS.get(dtype, either)
 
 
 def of_argument(name: str, kind: str) -> str:
-    """For a model that takes something else than tensors."""
+    """Advice for a model that takes something other than tensors."""
     change = TEXT if kind == "str" else "take each tensor as an argument of its own"
     return (
-        f"the model's argument {name!r} is {kind}, and a server passes tensors only: {change}. Put "
-        "a module around the model that takes tensors, and script that"
+        f"the model's argument {name!r} is {kind}, but a server passes only tensors: {change}. "
+        "Wrap the model in a module that takes tensors, and script that"
     )
 
 
 def of_batch_axis(name: str, batch: int, shape: Sequence[int], *, scalars: bool) -> str:
-    """For an output whose first axis is not the batch.
+    """Advice for an output whose first axis is not the batch.
 
     Args:
         name: of the output.
         batch: the size of a batch.
-        shape: what it has become.
-        scalars: it is a single number for batches of every size.
+        shape: of the output.
+        scalars: whether it is a single number at every batch size.
     """
     if scalars:
         return (
-            f"{name} is one number for the whole batch, as a loss is: give one for each item, of "
+            f"{name} is one number for the whole batch, like a loss: return one for each item, of "
             "shape [n], such as x.mean(dim=1) instead of x.mean()"
         )
     if not shape:
         return (
-            f"{name} loses the batch axis for a batch of {batch}, as squeeze() makes it: say which "
-            "axis to take away, such as squeeze(1)"
+            f"{name} loses the batch axis for a batch of {batch}, as with squeeze(): name the axis "
+            "to remove, such as squeeze(1)"
         )
     return (
         f"the model's output does not follow the batch axis: for a batch of {batch}, {name} has "
-        f"shape {list(shape)}, and its axis 0 should be {batch}. Keep the batch axis in front; "
-        f"{NO_SIZE}; and where a model gives as many rows as it finds, as nonzero does, give a "
+        f"shape {list(shape)}, but its axis 0 should be {batch}. Keep the batch axis first; "
+        f"{NO_SIZE}; and if a model returns as many rows as it finds, as nonzero does, return a "
         "fixed number for each item, padded, and how many of them count"
     )
 
 
 def of_data(data: bytes, what: str) -> str | None:
-    """For files that are no zip archives but often taken for one."""
+    """Advice for files that are not zip archives but are often taken for one."""
     if data.startswith(b"\x80"):
         return f"{what} is a pickle, as old versions of torch.save wrote them; {HOW}"
     if data.startswith(b"\x1f\x8b"):
@@ -91,12 +91,12 @@ def of_data(data: bytes, what: str) -> str | None:
 
 
 def of_files(files: set[str], what: str) -> str:
-    """For zip archives, by the names in them, without the first folder."""
+    """Advice for a zip archive, by the names in it, without the first folder."""
     if "archive_format" in files:
         return f"{what} is a package of torch.export, not TorchScript; {HOW}"
     if "data.pkl" in files:
         return (
-            f"{what} is what torch.save writes, a state_dict or a pickled model, not TorchScript; "
+            f"{what} was written by torch.save, a state_dict or a pickled model, not TorchScript; "
             f"{HOW}"
         )
     return f"{what} is a zip archive but not TorchScript; {HOW}"

@@ -1,4 +1,4 @@
-"""Writing an artifact folder: under a temporary name, fsynced, then renamed: never half there."""
+"""Writes an artifact folder: under a temporary name, fsynced, then renamed, so it is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.manifest import (
     Manifest,
 )
 
-Sign = Callable[[bytes], bytes]  # a manifest -> what its `manifest.sig` holds
+Sign = Callable[[bytes], bytes]  # a manifest -> the content of its `manifest.sig`
 MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine digits
 
 
@@ -33,7 +33,7 @@ def versions(model_folder: Path) -> list[int]:
 
 
 def any_artifact(out: Path) -> Path | None:
-    """A folder of the repository that holds an artifact; None where it holds none."""
+    """The folder of an artifact in the repository; None: there is none."""
     for model in sorted(out.iterdir()) if out.is_dir() else ():
         for version in versions(model):
             if (model / str(version) / MANIFEST_FILE).is_file():
@@ -42,7 +42,7 @@ def any_artifact(out: Path) -> Path | None:
 
 
 def choose_version(model_folder: Path, wanted: int | None) -> int:
-    """The wanted version, or the one after the highest there is.
+    """The wanted version, or the one after the highest.
 
     Raises:
         UsageError: if the wanted version is out of range or exists already.
@@ -55,8 +55,8 @@ def choose_version(model_folder: Path, wanted: int | None) -> int:
         raise UsageError(f"--version must be 1 to {MAX_VERSION}, got {wanted}")
     if wanted in taken:
         raise UsageError(
-            f"version {wanted} exists in {model_folder} and artifacts never change; "
-            f"leave --version out to make version {following}"
+            f"version {wanted} exists in {model_folder} , and artifacts never change; "
+            f"omit --version to make version {following}"
         )
     return wanted
 
@@ -69,10 +69,10 @@ def digest_of(path: Path) -> FileDigest:
 
 
 def write_file(file: Path, data: bytes) -> None:
-    """Write a file whole. Torch's own writers abort the process where the disk is full.
+    """Write a whole file; torch's own writers abort the process if the disk is full.
 
     Raises:
-        ExportError: if the disk refuses.
+        ExportError: if it cannot be written.
     """
     try:
         file.write_bytes(data)
@@ -82,10 +82,10 @@ def write_file(file: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def staging_folder(out: Path, model: str) -> Iterator[Path]:
-    """A temporary folder beside the versions of a model; removed, whatever happens.
+    """A temporary folder next to the versions of a model; always removed.
 
     Raises:
-        UsageError: if the folder cannot be made or written to.
+        UsageError: if the folder cannot be created or written to.
         ExportError: if the disk is full.
     """
     target = out / model
@@ -111,19 +111,19 @@ def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path
     """Write manifest and digest into the staging folder and rename it to its version, durably.
 
     Args:
-        staging: where all other files are already.
+        staging: has all other files already.
         manifest: of the artifact.
-        sign: makes the file that signs the manifest; None: it is not signed.
+        sign: makes the signature file; None: not signed.
 
     Raises:
-        ExportError: if the version appeared meanwhile, or the disk refuses.
+        ExportError: if the version appeared meanwhile, or cannot be written.
     """
     target = staging.parent / str(manifest.version)
     text = manifest.model_dump_json(indent=2).encode()
     if len(text) > MAX_MANIFEST_BYTES:
         raise ExportError(
-            f"the manifest would have {len(text):,} bytes, and at most {MAX_MANIFEST_BYTES:,} are "
-            "read by a server; take fewer or smaller golden examples"
+            f"the manifest would have {len(text):,} bytes, but a server reads at most "
+            f"{MAX_MANIFEST_BYTES:,}; use fewer or smaller golden examples"
         )
     try:
         (staging / MANIFEST_FILE).write_bytes(text)
@@ -133,7 +133,7 @@ def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path
             (staging / SIGNATURE_FILE).write_bytes(sign(text))
         for path in [*staging.iterdir(), staging]:
             _sync(path)
-        staging.chmod(0o755)  # mkdtemp makes it private; a server may run as somebody else
+        staging.chmod(0o755)  # mkdtemp makes it private; a server may run as another user
         if target.exists():
             raise ExportError(f"{target} was made by another export meanwhile; run this one again")
         staging.rename(target)

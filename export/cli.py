@@ -1,4 +1,4 @@
-"""The command line: `python -m export MODEL`, and the commands beside it."""
+"""The command line: `python -m export MODEL`, and the other commands."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from models.manifest import SIGNATURE_FILE
 from models.plan import Precision
 
 EPILOG = """\
-commands beside the models' names (each explains itself with --help):
-  adopt FILE    wrap a TorchScript file or a TorchServe .mar that somebody else made
+commands other than model names (each explains itself with --help):
+  adopt FILE    export a TorchScript file or a TorchServe .mar that was made elsewhere
   tune FOLDER   time an artifact's variants on this machine; the new plan is a new version
   show FOLDER   print the report of an artifact
-  keygen FILE   make a pair of keys to sign artifacts with
-  sign FOLDER   sign an artifact, for servers that take signed ones only
+  keygen FILE   create a key pair for signing artifacts
+  sign FOLDER   sign an artifact, for servers that accept only signed ones
   compare       time eager, batched, scripted and compiled forms of two small functions
 
-exit codes: 0 the artifact is there; 1 the export failed and left nothing; 2 the command is wrong.
+exit codes: 0 done; 1 failed, nothing was left behind; 2 wrong usage.
 
 example: python -m export digits --out artifacts
 """
@@ -49,12 +49,12 @@ Command = Callable[[Sequence[str], Console], None]
 def main(
     arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console | None = None
 ) -> int:
-    """Run the command that the arguments ask for.
+    """Run the command that the arguments name.
 
     Args:
         arguments: without the program's name.
-        catalog: name -> definition of everything that can be built; a definition is looked up
-            only where it is to be built.
+        catalog: name -> definition of everything that can be built; a definition is loaded only
+            when it is built.
         console: where to write; errors go to stderr.
 
     Returns:
@@ -63,7 +63,7 @@ def main(
     console = console or stdout()
     try:
         with warnings.catch_warnings():
-            # TorchScript is the format we make; torch 2.13 announces its deprecation at every call.
+            # TorchScript is made here; torch 2.13 announces its deprecation at every call.
             warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
             command = COMMANDS.get(arguments[0]) if arguments else None
             if command is not None:
@@ -97,26 +97,26 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         "--variants",
         type=values.names,
         metavar="A,B",
-        help=f"which forms to make, of {', '.join(MAKERS)} (default: all that the model and this "
-        "machine allow; trace only where script fails)",
+        help=f"which variants to make, of {', '.join(MAKERS)} (default: all that the model and "
+        "this machine allow; trace only if script fails)",
     )
     parser.add_argument(
         "--max-accuracy-drop",
         type=values.points,
         default=0.5,
         metavar="POINTS",
-        help="leave out what is less accurate than eager by more, in hundredths (default: 0.5)",
+        help="leave out variants less accurate than eager by more, in hundredths (default: 0.5)",
     )
     parser.add_argument(
         "--weights",
         type=Path,
         metavar="FILE",
-        help="load a state_dict that torch.save wrote instead of training",
+        help="load a state_dict written by torch.save instead of training",
     )
     parser.add_argument(
         "--if-empty",
         action="store_true",
-        help="do nothing where the repository holds an artifact already, of whatever model",
+        help="do nothing if the repository already holds an artifact of any model",
     )
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
@@ -126,7 +126,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
             f"or a command: {', '.join(COMMANDS)}"
         )
     if parsed.if_empty and (there := any_artifact(parsed.out)):
-        console.print(f"{escape(str(there))} is there; nothing to do", highlight=False)
+        console.print(f"{escape(str(there))} exists; nothing to do", highlight=False)
         return
     job = Job(
         model=parsed.model,
@@ -169,7 +169,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
 def _tune(arguments: Sequence[str], console: Console) -> None:
     parser = _Parser(
         prog="python -m export tune",
-        description="Time an artifact's variants on this machine; the plan is a new version.",
+        description="Time an artifact's variants on this machine; the new plan is a new version.",
     )
     parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
     _add_tuning(parser, again=True)
@@ -185,15 +185,13 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
 
 
 def _show(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(
-        prog="python -m export show", description="Print the report of an artifact, once more."
-    )
+    parser = _Parser(prog="python -m export show", description="Print the report of an artifact.")
     parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
     parser.add_argument(
         "--trusted-keys",
         type=Path,
         metavar="PATH",
-        help="public keys, a PEM file or a folder of such files: refuse what none of them signed",
+        help="public keys, a PEM file or a folder of them: reject what none of them signed",
     )
     parsed = parser.parse_args(arguments)
     trusted = signing.trusted_keys(parsed.trusted_keys)
@@ -248,7 +246,7 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
         "--version",
         type=int,
         metavar="N",
-        help="the version number to write (default: one more than the highest there is)",
+        help="the version number to write (default: one more than the highest)",
     )
 
 
@@ -256,15 +254,15 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
     parser.add_argument(
         "--plan-precision",
         choices=get_args(Precision),
-        help="what a server computes in where it is not told otherwise; one precision for all "
-        "batch sizes (default: float32 where a variant has it)",
+        help="the precision that a server computes in by default, at all batch sizes "
+        "(default: float32 if a variant has it)",
     )
     parser.add_argument(
         "--max-batch-size",
         type=values.positive,
         default=None if again else MAX_BATCH,
         metavar="N",
-        help=f"time batches of up to N (default: as far as its plan reaches, else {MAX_BATCH})"
+        help=f"time batches of up to N (default: the largest of its plan, else {MAX_BATCH})"
         if again
         else f"prove and time batches of up to N (default: {MAX_BATCH})",
     )
@@ -272,7 +270,7 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
         "--threads",
         type=values.positive,
         metavar="N",
-        help="time with N threads on the CPU (default: as many as a server with one replica takes, "
+        help="time with N threads on the CPU (default: as many as a server with one replica uses, "
         "all usable cores but one)",
     )
     if not again:

@@ -1,4 +1,4 @@
-"""What clients send to an adopted model and what they get: the options, and what they come to."""
+"""What clients send to an adopted model and what they get: the options, and their meaning."""
 
 from __future__ import annotations
 
@@ -24,31 +24,37 @@ from models.tensors import TensorSpec
 EXAMPLE = "--input 'float32[-1,3,224,224]'"
 OF_PICTURES = ("mean", "std", "polarity", "fit", "resize_shorter")  # options of --codec image
 IMAGENET = "imagenet"  # in place of numbers
-RESIZE = 256 / 224  # the customary share of the larger side that a crop keeps
+RESIZE = 256 / 224  # the usual ratio of the resized side to the crop
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `codec_of` reads."""
+    """Add the options that `codec_of` reads."""
     add = parser.add_argument
     add("--codec", choices=("tensor", "image"), help="what clients send (default: tensor)")
-    add("--scores", choices=get_args(Scores), help="what makes scores of it (default: none)")
+    add(
+        "--scores",
+        choices=get_args(Scores),
+        help="how the first output becomes scores (default: none)",
+    )
     add(
         "--top-k",
         type=int,
         metavar="K",
-        help="answer the K highest scores where the caller asks for no other number (default: all)",
+        help="answer only the K highest scores, unless the caller asks for others (default: all)",
     )
     picture = parser.add_argument_group("for --codec image")
     add = picture.add_argument
     add(
         "--mean",
         metavar="X,X,X",
-        help="subtracted from values of 0 to 1 (default: 0); imagenet: the figures of ImageNet, "
+        help="subtracted from values in 0..1 (default: 0); imagenet: the figures of ImageNet, "
         "here and for --std",
     )
-    add("--std", metavar="X,X,X", help="what they are then divided by (default: 1); or imagenet")
-    add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, as it comes)")
-    add("--fit", choices=("pad", "crop"), help="fill the rest, or cut the middle (default: pad)")
+    add("--std", metavar="X,X,X", help="divisor of the result (default: 1); or imagenet")
+    add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, unchanged)")
+    add(
+        "--fit", choices=("pad", "crop"), help="fill the rest, or cut out the middle (default: pad)"
+    )
     add(
         "--resize-shorter",
         type=int,
@@ -63,7 +69,7 @@ def codec_of(
     inputs: tuple[TensorSpec, ...],
     labels: tuple[str, ...] | None,
 ) -> CodecSpec:
-    """What clients send and what they get, of the options and of what an archive says.
+    """The codec, from the options and an archive's defaults.
 
     Raises:
         UsageError: if the options contradict each other, or the inputs.
@@ -74,7 +80,7 @@ def codec_of(
     if (parsed.codec or defaults.codec) == "tensor":
         if strays := [name for name in OF_PICTURES if getattr(parsed, name) is not None]:
             option = strays[0].replace("_", "-")
-            raise UsageError(f"--{option} is for pictures: say --codec image as well")
+            raise UsageError(f"--{option} is for pictures: add --codec image")
         return TensorCodecSpec(labels=labels, scores=scores, top_k=parsed.top_k)
     preprocess = _preprocess(parsed, defaults, inputs)
     return ImageCodecSpec(preprocess=preprocess, labels=labels, scores=scores, top_k=parsed.top_k)
@@ -88,7 +94,7 @@ def _preprocess(
     if len(inputs) != 1 or not fits or inputs[0].dtype != "float32":
         raise UsageError(
             "--codec image needs one --input float32[-1,C,H,W], where C is 1 or 3 and H and W are "
-            f"given, such as {EXAMPLE}"
+            f"fixed, such as {EXAMPLE}"
         )
     channels, height, width = shape
     fit = parsed.fit or defaults.fit
@@ -113,10 +119,10 @@ def _preprocess(
 def _figures(
     parsed: argparse.Namespace, defaults: Defaults, channels: int
 ) -> dict[str, tuple[float, ...]]:
-    """Mean and std; where one is of ImageNet, so is the other, unless it was given too."""
+    """Mean and std; if one is ImageNet's, so is the other, unless it is given too."""
     if IMAGENET in (parsed.mean, parsed.std):
         if channels != len(IMAGENET_MEAN):
-            raise UsageError(f"imagenet stands for 3 channels, the input has {channels}")
+            raise UsageError(f"imagenet has 3 channels, the input has {channels}")
         defaults = replace(defaults, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     return {
         "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
@@ -131,12 +137,12 @@ def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
         return tuple(float(each) for each in text.split(","))
     except ValueError as error:
         raise UsageError(
-            f"{option} {text!r}: numbers with commas between, one per channel; or {IMAGENET}"
+            f"{option} {text!r}: must be comma-separated numbers, one per channel; or {IMAGENET}"
         ) from error
 
 
 def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSpec]) -> str | None:
-    """A sentence where clients could send pictures, and nothing was said about that."""
+    """A hint if clients could send pictures but no codec was given."""
     if parsed.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
         return None
     shape = inputs[0].item_shape
@@ -146,19 +152,19 @@ def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSp
     figures = " --mean imagenet" if shape[0] == 3 else ""
     return (
         f"the input looks like a picture: with --codec image{figures}{size} clients can send PNG "
-        "and JPEG files; --codec tensor says that they send numbers"
+        "and JPEG files; --codec tensor means that they send numbers"
     )
 
 
 def check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> None:
-    """Raise where labels or scores do not fit; whose fault it is depends on who said them."""
+    """Raise if labels or scores do not fit; the error's class depends on where they came from."""
     labels = codec.labels
     if labels is not None and first.item_shape != (len(labels),):
         kind = UsageError if by_command else ExportError
         raise kind(
             f"{len(labels)} labels need a first output of shape [-1, {len(labels)}], "
-            f"{first.name!r} is {list(first.shape)}; say --labels with a file that fits, or "
-            "--output NAME=FILE for the output that they are of"
+            f"{first.name!r} is {list(first.shape)}; give --labels a file that fits, or "
+            "--output NAME=FILE for the output that has these labels"
         )
     if codec.scores == "softmax" and not first.item_shape:
         raise UsageError(f"--scores softmax needs more than one number, got {list(first.shape)}")
@@ -170,5 +176,5 @@ def check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> N
 
 
 def first_of(error: ValidationError) -> str:
-    """The first thing that is wrong, in one sentence."""
+    """The first problem, in one sentence."""
     return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")

@@ -1,7 +1,7 @@
-"""Time small functions as an eager loop, batched, scripted and compiled, beside published ratios.
+"""Time small functions as an eager loop, batched, scripted and compiled, next to published ratios.
 
 Two functions: all squared distances of a[100,2] and b[200,2], and ten squarings of a vector of
-five. The answers of all forms are compared before anything is timed.
+five. The results of all forms are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from models.processor import this_cpu
 
 ROUNDS = 21
 WHY_RATIOS_DIFFER = (
-    "The published figures come from another machine and another torch. A ratio tells what the "
-    "calls of small operations cost against the arithmetic in them, and that differs with the "
-    "processor, with what a call costs in a torch, and with what a build of it can fuse."
+    "The published figures come from another machine and another torch. A ratio compares the cost "
+    "of calling small operations with the arithmetic in them, and that differs with the "
+    "processor, with torch's cost of a call, and with what its build can fuse."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `python -m export compare`."""
+    """Add the options of `python -m export compare`."""
     parser.add_argument(
         "--rounds",
         type=_positive,
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--graph",
         action="store_true",
-        help="print the graph of fused operations, and the loops that the compiler made of them",
+        help="print the graph of fused operations, and the loops that the compiler generated",
     )
 
 
@@ -80,7 +80,7 @@ def run(
         compared: what to compare; None: both `cases`.
 
     Raises:
-        ParityError: if two forms do not give the same answer.
+        ParityError: if two forms give different answers.
     """
     with intra_op_threads(parsed.threads), torch.inference_mode():
         console.print(f"{this_cpu(parsed.threads)}, torch {torch.__version__}", highlight=False)
@@ -92,12 +92,12 @@ def run(
 
 
 def compare(case: Case, console: Console, *, rounds: int, graph: bool) -> None:
-    """Make the forms of a case, hold their answers against each other, time them, print.
+    """Make the forms of a case, compare their answers, time them, print.
 
     Without a C++ compiler one line says so, and the other forms are compared.
 
     Raises:
-        ParityError: if two forms do not give the same answer.
+        ParityError: if two forms give different answers.
     """
     console.print(f"\n{case.title}", style="bold", highlight=False)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -175,12 +175,11 @@ def _print_graph(case: Case, package: Path, console: Console) -> None:
     show(f"What TorchScript executes here: {_groups(ran.groups)}", ran.graph)
     if not ran.groups:
         would = fusion.fusible(case.batched, case.inputs)
-        show(
-            f"What its fuser takes together where it has LLVM: {_groups(would.groups)}", would.graph
-        )
+        show(f"What its fuser combines where it has LLVM: {_groups(would.groups)}", would.graph)
     if package.exists():
         show(
-            "What the compiler made: one loop where operations were fused", fusion.kernels(package)
+            "What the compiler generated: one loop where operations were fused",
+            fusion.kernels(package),
         )
 
 

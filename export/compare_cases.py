@@ -1,4 +1,4 @@
-"""The functions that `compare` times, the forms that are made of them, and the times."""
+"""The functions that `compare` times, their forms, and the timing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What one step was worth elsewhere, in seconds before and after it."""
+    """The published times of one step, in seconds before and after it."""
 
     step: str
     before_s: float
@@ -30,14 +30,14 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One function in two ways of writing it, which give the same answer.
+    """One function written in two ways that give the same answer.
 
     Attributes:
         title: what it computes.
         loop: with a Python loop over single items.
         batched: the same with one call per operation; can be scripted and compiled.
         inputs: for both.
-        published: what was measured elsewhere.
+        published: times measured elsewhere.
     """
 
     title: str
@@ -64,7 +64,7 @@ def distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def squarings(x: torch.Tensor) -> torch.Tensor:
-    """Ten squarings, one after the other, of x [n]: nothing in it but what can be fused."""
+    """Ten squarings of x [n], one after the other: all of it can be fused."""
     for _ in range(10):
         x = x * x
     return x
@@ -99,10 +99,10 @@ def cases(rows: int = 100, columns: int = 200, length: int = 5) -> tuple[Case, .
 
 
 def compiled(case: Case, package: Path) -> Callable[..., torch.Tensor]:
-    """The batched form as a package of machine code, as an artifact holds it.
+    """The batched form as a compiled package, as in an artifact.
 
     Raises:
-        NotApplicable: without a C++ compiler, or where it refuses.
+        NotApplicable: without a C++ compiler, or if it fails.
     """
     find_compiler()
     from torch._inductor import aoti_compile_and_package  # noqa: PLC0415 - slow
@@ -113,7 +113,7 @@ def compiled(case: Case, package: Path) -> Callable[..., torch.Tensor]:
             program = torch.export.export(_Module(case.batched), case.inputs)
             aoti_compile_and_package(program, package_path=str(package))
     except Exception as error:  # torch.export and its compiler raise classes of many kinds
-        raise NotApplicable(f"torch.export or AOTInductor refused: {reason(error)}") from error
+        raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
     call = load_package(package.read_bytes(), torch.device("cpu")).boxed_run
 
     def forward(*inputs: torch.Tensor) -> torch.Tensor:
@@ -127,14 +127,14 @@ def agree(case: Case, forms: Mapping[str, Callable[..., torch.Tensor]]) -> float
     """The largest absolute difference of any form's answer from the loop's.
 
     Raises:
-        ParityError: if one is larger than rounding explains.
+        ParityError: if one exceeds what rounding explains.
     """
     expected = case.loop(*case.inputs)
     largest = 0.0
     for name, form in forms.items():
         answer = form(*case.inputs)
         if answer.shape != expected.shape or not torch.allclose(answer, expected, rtol=1e-4):
-            raise ParityError(f"{case.title}: {name} does not give the answer of {LOOP}")
+            raise ParityError(f"{case.title}: {name} and {LOOP} give different answers")
         largest = max(largest, float((answer - expected).abs().max()))
     return largest
 
@@ -148,7 +148,7 @@ def timed(
 
 
 class _Module(nn.Module):
-    """A function as torch.export takes it."""
+    """A function in the form that torch.export takes."""
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a report says of a manifest, whatever it is shown on: terminal and page tell the same."""
+"""The content of a report, the same on the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.plan import Form
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The whole report: `facts` are a word and what it is."""
+    """The whole report; `facts` are pairs of a word and its value."""
 
     title: str
     description: str
@@ -22,7 +22,7 @@ class Content:
 
 
 def content_of(manifest: Manifest) -> Content:
-    """Everything that the manifest tells, in the order in which one asks."""
+    """Everything in the manifest, in the order in which a reader asks."""
     return Content(
         title=f"{manifest.model} version {manifest.version}",
         description=manifest.description,
@@ -68,7 +68,7 @@ def _files_of_variants(manifest: Manifest) -> Section:
     return Section(
         title="Variants",
         lines=(
-            "Shares are of the largest float32 TorchScript file: the weights, and little else.",
+            "Shares are of the largest float32 TorchScript file: mostly weights.",
             "The drop is against eager, on held-out data.",
         ),
         columns=tuple(columns),
@@ -83,7 +83,7 @@ def _share(size: int, against: int) -> str:
 
 
 def _largest_full(manifest: Manifest) -> int:
-    """Bytes of the largest float32 file: of machine code only where there is no other; or 0."""
+    """Bytes of the largest float32 file, a compiled one only if there is no other; or 0."""
     sizes = [
         (variant.format == "torchscript", sum(manifest.files[f].bytes for f in variant.files))
         for variant in manifest.variants.values()
@@ -111,7 +111,7 @@ def _parity(manifest: Manifest) -> Section:
         title="Parity with eager float32",
         lines=(
             "The largest differences over batches of these sizes and the golden examples.",
-            *(f"Allowed of {', '.join(names)}: {text}." for text, names in allowed.items()),
+            *(f"Allowed for {', '.join(names)}: {text}." for text, names in allowed.items()),
         ),
         columns=(
             Column("form"),
@@ -179,7 +179,7 @@ def _other_files(manifest: Manifest) -> Iterator[Section]:
 
 
 def ranges(sizes: Collection[int]) -> str:
-    """Whole numbers, neighbours taken together: `1..8, 16`."""
+    """Whole numbers, with neighbours combined: `1..8, 16`."""
     runs: list[list[int]] = []
     for size in sorted(set(sizes)):
         if runs and size == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Time the forms of a model against each other, one batch size after the other."""
+"""Times the forms of a model against each other, one batch size after another."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from models.timing import QUIET, Limits, Timing, lasts_s, share_waited, take_tur
 
 ROUNDS = 21
 BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
-SHORT = Limits(rounds=11, budget_s=1.0)  # to see whether a forward is short enough
+SHORT = Limits(rounds=11, budget_s=1.0)  # to find out whether a forward is short enough
 
 Key = tuple[Form, int]  # a form, and which of the golden shapes
 
 
 @dataclass(slots=True)
 class Measured:
-    """What was measured on one device.
+    """The measurements on one device.
 
     Attributes:
-        manifest: of what is measured.
-        rounds: per round the mean over the shapes.
-        slowest: per round the slowest shape; the same forms, sizes and rounds.
-        timings: batch size -> all that is known of it.
+        manifest: of the measured artifact.
+        rounds: the mean over the shapes, per round.
+        slowest: the slowest shape, per round; the same forms, sizes and rounds.
+        timings: batch size -> everything known about it.
     """
 
     manifest: Manifest
@@ -40,20 +40,20 @@ class Measured:
     timings: dict[int, Timing[Key]] = field(default_factory=dict)
 
     def add(self, size: int, timing: Timing[Key]) -> None:
-        """Add what was measured at one more size."""
+        """Add the measurements of one more size."""
         self.rounds[size] = _over_shapes(timing.seconds, statistics.fmean)
         self.slowest[size] = _over_shapes(timing.seconds, max)
         self.timings[size] = timing
 
     @property
     def kept_waiting(self) -> float | None:
-        """The share of its time for which other work kept it from running; None: hardly any."""
+        """The share of time in which other work kept it from running; None: hardly any."""
         share = share_waited(self.timings.values())
         return round(share, 3) if share > QUIET else None
 
     @property
     def unsettled(self) -> tuple[int, ...]:
-        """The sizes at which the machine was too busy to tell which form is the fastest."""
+        """The sizes at which the machine was too busy to determine the fastest form."""
         return tuple(size for size in self.timings if not self._is_certain(size))
 
     def can_stop(self, size: int) -> bool:
@@ -62,16 +62,16 @@ class Measured:
             return False
         last = max(self.rounds)
         if any(form in self._short(last) for form in holders_of_gil(self.manifest)):
-            return False  # at a larger size it may hold the GIL for too long
+            return False  # at a larger size it may hold the GIL too long
         shapes = 1 + max(shape for _, shape in self.timings[last].seconds)
         found = contests(self.manifest, self.rounds, self.slowest)
         return can_stop(found.values(), size, BUDGET_S / shapes)
 
     def _is_certain(self, size: int) -> bool:
-        """Whether what the load did to the times cannot have changed what follows from them.
+        """Whether the load on the machine cannot have changed the conclusions.
 
-        Where most samples were disturbed one form must have won every round, and none may have been
-        found to hold the GIL for too long.
+        If most samples were disturbed, one form must have won every round, and none may have been
+        found to hold the GIL too long.
         """
         timing = self.timings[size]
         if timing.is_quiet and timing.kept_waiting <= QUIET:
@@ -87,7 +87,7 @@ class Measured:
         )
 
     def _short(self, size: int) -> dict[Form, list[float]]:
-        """What holds the GIL at this size for no longer than is allowed, if at all."""
+        """The forms that hold the GIL at this size no longer than allowed, or not at all."""
         return within_limits({size: self.slowest[size]}, holders_of_gil(self.manifest))[size]
 
 
@@ -102,13 +102,13 @@ def time_forms(
 
     Args:
         manifest: of the forms' artifact.
-        forms: to be called.
+        forms: the forms to time.
         batches: one of each shape.
-        device: where the forms are.
-        threads: with which they compute on the CPU.
+        device: where the forms are loaded.
+        threads: threads of a forward on the CPU.
 
     Raises:
-        Exception: whatever a form raises.
+        Exception: what a form raises.
     """
     runs = {
         (form, shape): runner(call, batch, device)
@@ -128,15 +128,15 @@ def time_forms(
 def longest_forward(
     runs: Mapping[Hashable, Callable[[], object]], device: torch.device, threads: int
 ) -> tuple[float, bool]:
-    """How many seconds a forward of the slowest shape takes, and whether that is certain.
+    """Seconds of a forward of the slowest shape, and whether that is certain.
 
-    It is timed as a server runs it: on all cores it would wait for the slowest of them, which on a
-    busy machine is long. It is uncertain where most samples were disturbed.
+    It is timed as a server runs it: on all cores it would wait for the slowest of them, which takes
+    long on a busy machine. The result is uncertain if most samples were disturbed.
 
     Args:
         runs: one forward of each shape.
-        device: where they compute.
-        threads: with which they compute on the CPU.
+        device: where they run.
+        threads: threads of a forward on the CPU.
     """
     with intra_op_threads(threads):
         found = take_turns(runs, SHORT, threads=threads if device.type == "cpu" else None)
@@ -146,13 +146,13 @@ def longest_forward(
 def contests(
     manifest: Manifest, rounds: Rounds, slowest: Rounds
 ) -> dict[Precision, dict[int, dict[Form, list[float]]]]:
-    """Which forms compete: those of one precision, at the sizes at which they may run.
+    """The competing forms: those of one precision, at the sizes where they may run.
 
-    A compiled form holds the GIL, so it may run only where the slowest shape keeps the limit;
-    and never where a dimension is free: a client's item may be larger than all golden ones.
+    A compiled form holds the GIL, so it may run only where its slowest shape stays within the
+    limit, and never with a free dimension: a client's item may be larger than all golden ones.
 
     Args:
-        manifest: of what was measured.
+        manifest: of the measured artifact.
         rounds: a forward of the mean shape.
         slowest: a forward of the slowest shape; the same forms, sizes and rounds.
     """
@@ -179,7 +179,7 @@ def holders_of_gil(manifest: Manifest) -> tuple[Form, ...]:
 
 
 def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[], object]:
-    """One forward of a batch, host memory to host memory."""
+    """A function that runs one forward of a batch, from host memory to host memory."""
     tensors = [torch.from_numpy(np.array(array)) for array in batch.values()]
 
     def run() -> None:
@@ -194,7 +194,7 @@ def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[]
 def _over_shapes(
     seconds: Mapping[Key, Sequence[float]], one_of: Callable[[Sequence[float]], float]
 ) -> dict[Form, list[float]]:
-    """Per form and round one number for all shapes."""
+    """One number for all shapes, per form and round."""
     by_form: dict[Form, list[Sequence[float]]] = {}
     for (form, _), times in seconds.items():
         by_form.setdefault(form, []).append(times)

@@ -1,6 +1,6 @@
-"""What `adopt --input` says of an input, such as `ids=int64[-1,1<=seq<=512] in 0..30521`.
+"""Parses `adopt --input`, such as `ids=int64[-1,1<=seq<=512] in 0..30521`.
 
-What is not said stays open here: running the model may tell it, see `probing.py`.
+What is not given stays open here: running the model may find it, see `probing.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ INPUT = re.compile(
 NUMBER = re.compile(r"-?[0-9]{1,10}")
 FREE = re.compile(r"(?:([0-9]{1,10})<=)?(-1|[A-Za-z][A-Za-z0-9_-]*)(?:<=([0-9]{1,10}))?")
 SIZES = (
-    "a size is a whole number, -1 where it is free, or a name: free, and the same wherever it has "
-    "this name; free ones may have bounds, such as 1<=seq<=512"
+    "a size is a whole number, -1 if it is free, or a name: free, and the same wherever the name "
+    "occurs; free sizes may have bounds, such as 1<=seq<=512"
 )
 
 Range: TypeAlias = tuple[int | None, int | None]  # None: open at that end
@@ -32,10 +32,10 @@ Range: TypeAlias = tuple[int | None, int | None]  # None: open at that end
 
 @dataclass(frozen=True, slots=True)
 class FreeAxis:
-    """A free axis; None: that was not said.
+    """A free axis; None: not given.
 
     Attributes:
-        at: which axis of an item it is.
+        at: index of the axis in an item.
     """
 
     at: int
@@ -46,7 +46,7 @@ class FreeAxis:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredInput:
-    """An input as far as it is known; `range` is None where that was not said."""
+    """An input as far as it is known; `range` is None if it was not given."""
 
     name: str
     dtype: Dtype
@@ -56,10 +56,10 @@ class DeclaredInput:
 
     @property
     def spec(self) -> TensorSpec:
-        """As the manifest has it; what is not known has the defaults.
+        """The input in the manifest's form; what is not known has the defaults.
 
         Raises:
-            ValidationError: if it makes no sense.
+            ValidationError: if it is inconsistent.
         """
         known = any((axis.name, axis.least, axis.most) != (None, None, None) for axis in self.free)
         fields = {
@@ -75,11 +75,11 @@ class DeclaredInput:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Free axes that have one size: those of one name, or one without a name.
+    """Free axes of one size: those of one name, or a single one without a name.
 
     Attributes:
-        places: (input, axis of an item), by their numbers.
-        told: what it is called in messages.
+        places: (input, axis of an item), by index.
+        told: its name in messages.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -90,13 +90,13 @@ class Unit:
 
 
 def read_inputs(given: Sequence[str]) -> tuple[DeclaredInput, ...]:
-    """The inputs that the options name, in their order.
+    """The inputs that the options describe, in order.
 
     Raises:
         UsageError: if one of them is wrong, or they contradict each other.
     """
     if not given:
-        raise UsageError(f"--input is needed: what the model takes, such as {EXAMPLE}")
+        raise UsageError(f"--input is required: the model's input, such as {EXAMPLE}")
     names = ["input"] if len(given) == 1 else [f"input_{index}" for index in range(len(given))]
     inputs = _with_bounds([_input(text, name) for text, name in zip(given, names, strict=True)])
     names = [each.name for each in inputs]
@@ -111,7 +111,7 @@ def read_inputs(given: Sequence[str]) -> tuple[DeclaredInput, ...]:
 
 
 def units_of(inputs: Sequence[DeclaredInput]) -> list[Unit]:
-    """All free axes, those of one name together, in their order."""
+    """All free axes, grouped by name, in order."""
     units: dict[object, Unit] = {}
     for number, each in enumerate(inputs):
         for axis in each.free:
@@ -130,7 +130,7 @@ def changed(
     least: int | None,
     most: int | None,
 ) -> tuple[DeclaredInput, ...]:
-    """The inputs with this said of these axes."""
+    """The inputs with this name and these bounds for the axes of a unit."""
     return tuple(
         replace(
             each,
@@ -174,7 +174,7 @@ def _input(text: str, name: str) -> DeclaredInput:
 def _wrong_size(size: str, at: int) -> str:
     if at == 0:
         return f"axis 0 is the batch and must be -1, got {size!r}"
-    return f"{size!r} is no size: {SIZES}"
+    return f"{size!r} is not a size: {SIZES}"
 
 
 def _whole(text: str | None) -> int | None:
@@ -182,7 +182,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _with_bounds(inputs: Sequence[DeclaredInput]) -> tuple[DeclaredInput, ...]:
-    """What is said of a name in one place holds in all places."""
+    """Apply what is given for a name in one place to all its places."""
     said: dict[str, FreeAxis] = {}
     for axis in (axis for each in inputs for axis in each.free):
         if axis.name is not None:

@@ -1,8 +1,8 @@
-"""What can go wrong in an export, by who has to act; and what a torch error says, in one line.
+"""Errors of an export, by who has to act; and a torch error's message in one line.
 
 ExportError
 |-- UsageError       the command line is wrong: exit 2
-`-- ParityError      the made file does not answer as eager PyTorch does: exit 1
+`-- ParityError      the made file and eager PyTorch give different answers: exit 1
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 import re
 from collections.abc import Sequence
 
-LONGEST = 300  # characters of a reason: it has to fit into a table and a progress line
+LONGEST = 300  # characters of a reason: it must fit into a table and a progress line
 HERE = "<--- HERE"  # TorchScript points at the place in the model's source
 CALLED = "The following call raised this error:"  # so does torch.export, by file and line
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -26,18 +26,18 @@ class ExportError(Exception):
 
 
 class UsageError(ExportError):
-    """The command asks for something that cannot be; the message says what would be right."""
+    """The command asks for something impossible; the message says what would be right."""
 
 
 class ParityError(ExportError):
-    """A variant's answers are not those of the eager model."""
+    """A variant's answers differ from those of the eager model."""
 
 
 def reason(error: BaseException) -> str:
-    """One line that says what is wrong, out of what torch, its compilers or a model raised.
+    """The one line that says what is wrong, from what torch, its compilers or a model raised.
 
-    Their texts have up to hundreds of lines, and each kind keeps the one that matters elsewhere.
-    Folders are taken out: what is left tells nothing about this machine.
+    Such messages have up to hundreds of lines, and each kind has the important one elsewhere.
+    Folders are removed, so that the line tells nothing about this machine.
     """
     text = FOLDERS.sub("", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -46,18 +46,18 @@ def reason(error: BaseException) -> str:
     if "Traceback of TorchScript" in text:
         said = _raised_in_script(lines)
     elif HERE in text:
-        said = _refused_by_script(lines)
+        said = _script_error(lines)
     elif "C++ compile error" in lines[0]:
-        said = _refused_by_compiler(lines)
+        said = _compiler_error(lines)
     else:
         said = _first(lines)
-    if isinstance(error, KeyError | AssertionError):  # whose texts are no sentences
+    if isinstance(error, KeyError | AssertionError):  # whose texts are not sentences
         said = f"{type(error).__name__}: {said}"
     return said if len(said) <= LONGEST else f"{said[: LONGEST - 4].rsplit(' ', 1)[0]} ..."
 
 
 def _raised_in_script(lines: Sequence[str]) -> str:
-    """A traceback: the last line that names an exception."""
+    """The last line of a traceback that names an exception."""
     for line in reversed(lines):
         found = RAISED.fullmatch(line)
         if found is not None:
@@ -65,24 +65,24 @@ def _raised_in_script(lines: Sequence[str]) -> str:
     return lines[-1]
 
 
-def _refused_by_script(lines: Sequence[str]) -> str:
-    """What first, then where, under which the place is marked: told with the line of source."""
+def _script_error(lines: Sequence[str]) -> str:
+    """The message of the script compiler, with the line of source that it marks."""
     what = lines[0].rstrip(".: ")
     wanted = next((line for line in lines if line.startswith("Expected a value of type")), None)
-    if wanted is not None:  # of many ways to call it, the first
+    if wanted is not None:  # of several signatures, the first
         what = f"{what}: {wanted.rstrip('.')}"
     marked = next(index for index, line in enumerate(lines) if line.endswith(HERE))
     return f"{what}, in: {lines[marked - 1]}"
 
 
-def _refused_by_compiler(lines: Sequence[str]) -> str:
-    """The command, then the compiler's own errors."""
+def _compiler_error(lines: Sequence[str]) -> str:
+    """The compiler's own first error, which follows the command."""
     found = next((line for line in lines if re.search(r"\berror: ", line)), None)
     return "C++ compile error" + (f": {found.partition('error: ')[2]}" if found else "")
 
 
 def _first(lines: Sequence[str]) -> str:
-    """Others begin with it; torch.export adds a list of what is wrong, or the line of source."""
+    """The first line, with the detail that torch.export adds: a list entry or a line of source."""
     what = ADVICE.sub("", lines[0].partition(" (unhinted: ")[0]).rstrip(":! ")
     if len(lines) > 1 and (lines[1].startswith("- ") or lines[0].endswith(":")):
         return f"{what}: {ADVICE.sub('', lines[1].removeprefix('- '))}"

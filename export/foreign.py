@@ -1,4 +1,4 @@
-"""A TorchScript file that somebody else made: is it one, does it run, and what does it give."""
+"""Checks a TorchScript file that was made elsewhere: is it valid, does it run, what it returns."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from models.manifest import CodecSpec
 from models.tensors import Arrays, Dtype, TensorSpec
 
 BATCHES = (1, 2, 3)
-OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # where it runs on none of those, to say why
-# Pairs of sizes for free axes. Samples are of the first pair on which the model runs: a
-# network that halves its picture five times needs more than a few pixels, and an even number. The
-# larger ones tell which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
+OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those, to say why
+# Pairs of sizes for free axes. Samples have the first pair on which the model runs: a network that
+# halves its picture five times needs more than a few pixels, and an even number. The larger pairs
+# show which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
 FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
-MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, of the pairs after the first that the model ran on
+MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, for the pairs after the first one that runs
 LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
-# What torch raises at a file that is not what it should be, and at inputs that do not fit.
+# Raised by torch for an invalid file, and for inputs that do not fit.
 FAILURES = (
     *(torch.jit.Error, RuntimeError, ValueError, TypeError),
     *(LookupError, AttributeError, MemoryError),
 )
 
-Sizes: TypeAlias = tuple[int, Shapes]  # of the batch, and of its items
+Sizes: TypeAlias = tuple[int, Shapes]  # the batch size, and the shapes of its items
 
 
 class DoesNotRun(ExportError):
-    """The model fails on inputs of the shapes that were asked for, or gives no finite numbers."""
+    """The model fails on inputs of the given shapes, or its outputs are not finite."""
 
 
 def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str]:
-    """The names of the entries of a zip archive; it is checked before anything unpacks it.
+    """The names in a zip archive, which is checked before it is unpacked.
 
     Args:
         data: the file.
         what: its name, for messages.
-        of_torch: it must be one that torch wrote; False where it may be a `.mar`.
+        of_torch: whether torch must have written it; False: it may be a `.mar`.
 
     Raises:
-        ExportError: if it is no zip archive, or one that must not be unpacked.
+        ExportError: if it is not a zip archive, or must not be unpacked.
     """
     try:
         return check_archive(io.BytesIO(data), what, of_torch=of_torch)
@@ -76,7 +76,7 @@ def load(data: bytes, what: str) -> torch.jit.ScriptModule:
     except FAILURES as error:
         raise ExportError(f"torch cannot read {what}: {reason(error)}") from error
     if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "forward"):
-        raise ExportError(f"{what} has no method forward, which is what would be served")
+        raise ExportError(f"{what} has no method forward, which a server calls")
     return module
 
 
@@ -90,19 +90,19 @@ def infer(
 
     Args:
         module: the model.
-        inputs: what it takes.
+        inputs: of the model.
         codec: how pictures are normalised.
-        names: of its outputs that are wanted, see `by_name`.
+        names: of the wanted outputs, see `by_name`.
 
     Returns:
-        its outputs, where an axis that ever differed is free; and samples like the smallest that it
-        ran on.
+        its outputs, in which every axis that differed is free; and samples like the smallest on
+        which it ran.
 
     Raises:
-        UsageError: if the model takes another number of inputs, one sample would be too large, or
+        UsageError: if the model takes another number of inputs, a sample would be too large, or
             the names do not fit.
-        ExportError: if it fails on the samples, answers otherwise each time, or gives what cannot
-            be served.
+        ExportError: if it fails on the samples, is not deterministic, or returns what cannot be
+            served.
     """
     _check_inputs(module, inputs)
     traces.check_evaluating(module)
@@ -131,9 +131,9 @@ def infer(
 
 
 def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
-    """The shapes of samples of which a batch fits in memory; the smallest ones must.
+    """The shapes of samples whose batches fit into memory; the smallest must fit.
 
-    Two of free axes, together, or the only one there is.
+    Free axes have two sizes each, or one if their bounds allow no other.
     """
     batch = BATCHES[-1]
     pairs = list(
@@ -143,7 +143,7 @@ def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
     if needed > MAX_SAMPLE_BYTES:
         raise UsageError(
             f"--input: a sample batch of {batch} items has {needed:,} bytes; at most "
-            f"{MAX_SAMPLE_BYTES:,} are tried. Say smaller sizes, or -1 where a size is free"
+            f"{MAX_SAMPLE_BYTES:,} are tried. Give smaller sizes, or -1 for a free size"
         )
     return [pair for pair in pairs if sample_bytes(inputs, batch, pair[-1]) <= MAX_SAMPLE_BYTES]
 
@@ -155,7 +155,7 @@ def _runs(
     several: Sequence[Shapes],
     names: Sequence[str],
 ) -> dict[Sizes, Made]:
-    """What it gives to batches of every size, without the numbers: dtypes and shapes."""
+    """Outputs for batches of every size, without the numbers: dtypes and shapes."""
     rng = np.random.default_rng(SEED)
     runs: dict[Sizes, Made] = {}
     for shapes in several:
@@ -168,9 +168,9 @@ def _runs(
     for name, tensor in made.items():
         if name not in again or not _same(tensor, again[name]):
             raise ExportError(
-                "the model answers otherwise each time that it is asked the same: something in it "
-                "is random, such as a dropout that was traced in training mode; call model.eval() "
-                "before torch.jit.trace"
+                "the model gives different answers to the same input: something in it is random, "
+                "such as a dropout that was traced in training mode; call model.eval() before "
+                "torch.jit.trace"
             )
     return runs
 
@@ -181,16 +181,16 @@ def _check_finite(made: Made) -> None:
     ]
     if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
         raise DoesNotRun(
-            "the model gives NaN or infinite numbers for the samples, so nothing can be proved "
+            "the model returns NaN or infinite numbers for the samples, so nothing can be proved "
             "against it. Samples are random normal numbers, about half of them below 0 (integers "
-            "are 0 or 1, uint8 0 to 255): script a module around the model that brings them into "
-            "the range that it takes, or write a definition with golden inputs of your own"
+            "are 0 or 1, uint8 0 to 255): script a module around the model that maps them into "
+            "its range, or write a definition with your own golden inputs"
         )
 
 
 def _same(before: torch.Tensor, after: torch.Tensor) -> bool:
     if before.shape == after.shape and before.dtype.is_floating_point:
-        # TorchScript specialises on the second call: then it may add in another order.
+        # TorchScript specializes on the second call, and may then add in another order.
         return torch.allclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True)
     return torch.equal(before, after)
 
@@ -211,7 +211,7 @@ def _with_cause(
     codec: CodecSpec,
     shapes: Shapes,
 ) -> DoesNotRun:
-    """The same, and that it runs on a batch of another size, where it does."""
+    """The error, with a batch size on which the model does run, if there is one."""
     rng = np.random.default_rng(SEED)
     runs: dict[int, bool] = {}
     for batch in OTHER_BATCHES:
@@ -245,7 +245,7 @@ def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
     if not known:
         told = " or ".join(sorted(dtypes))
         change = advice.of_output(min(dtypes))
-        raise ExportError(f"{name} is {told}, which no answer can carry: {change}")
+        raise ExportError(f"{name} is {told}, which answers cannot carry: {change}")
     for (batch, _), tensor in made.items():
         if tensor.shape[:1] != (batch,):
             scalars = all(not each.ndim for each in made.values())
@@ -255,8 +255,8 @@ def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
         if tensor.shape[1:] != made[BATCHES[0], items].shape[1:]:
             raise ExportError(
                 f"{name} is {list(tensor.shape)} for a batch of {batch}, and "
-                f"{list(made[BATCHES[0], items].shape)} for one of {BATCHES[0]}: no axis but the "
-                "first may depend on the batch, for an item's answer is its own"
+                f"{list(made[BATCHES[0], items].shape)} for one of {BATCHES[0]}: only the first "
+                "axis may depend on the batch, because an item's answer must not"
             )
     shapes = {tuple(tensor.shape[1:]) for tensor in made.values()}
     if len({len(each) for each in shapes}) > 1 or any(0 in each for each in shapes):
@@ -272,7 +272,7 @@ def _check_inputs(module: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) 
     if not len(needed) <= len(inputs) <= len(arguments):
         names = ", ".join(argument.name for argument in arguments)
         raise UsageError(
-            f"--input: {len(inputs)} given, the model takes {len(arguments)} ({names}); give "
+            f"--input: {len(inputs)} given, but the model takes {len(arguments)} ({names}); give "
             "--input once for each, in this order"
         )
     for argument in arguments[: len(inputs)]:

@@ -1,4 +1,4 @@
-"""Which operations of a function run as one: in TorchScript, and in a compiled package."""
+"""Finds operations of a function that run as one: in TorchScript, and in a compiled package."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from models.timing import WARM_RUNS
 # Wheels of torch since 2.1 are built without LLVM, which TorchScript's fuser needs on the CPU:
 # https://github.com/pytorch/pytorch/issues/124383
 HAS_LLVM = bool(torch._C._llvm_enabled())
-# Run one after the other by an interpreter instead, a fused group takes some hundred times as long:
+# Run by an interpreter one after the other instead, a fused group takes some hundred times as long:
 # https://github.com/pytorch/pytorch/issues/52264
 WITHOUT_LLVM = (
     "This build of torch has no LLVM, so TorchScript fuses nothing on the CPU: each operation "
-    "stays a call of its own, and scripting saves Python's part only."
+    "stays a separate call, and scripting saves only Python's part."
 )
 
 
@@ -31,8 +31,8 @@ class Fused:
     """What TorchScript runs.
 
     Attributes:
-        graph: as it was executed last, without remarks on source files.
-        groups: how many groups of fused operations it holds.
+        graph: as executed last, without comments on source files.
+        groups: number of groups of fused operations.
     """
 
     graph: str
@@ -40,34 +40,34 @@ class Fused:
 
 
 def executed(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fused:
-    """What this build executes of a function once it is scripted and warm.
+    """What this build executes of a function, once it is scripted and warm.
 
     Raises:
-        RuntimeError: if TorchScript refuses the function.
+        RuntimeError: if TorchScript cannot compile the function.
     """
     return _executed(_fresh(function), inputs)
 
 
 def fusible(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fused:
-    """What the fuser takes together where it can make code: run by its interpreter where not.
+    """What the fuser combines where it can generate code; elsewhere its interpreter runs it.
 
     Raises:
-        RuntimeError: if TorchScript refuses the function.
+        RuntimeError: if TorchScript cannot compile the function.
     """
     with _fuser_on():
         return _executed(_fresh(function), inputs)
 
 
 def kernels(package: Path) -> str:
-    """The C++ loops of a compiled package (`.pt2`); empty where it holds none.
+    """The C++ loops of a compiled package (`.pt2`); empty if it has none.
 
     Raises:
-        zipfile.BadZipFile: if it is no package.
+        zipfile.BadZipFile: if it is not a package.
     """
     with zipfile.ZipFile(package) as archive:
         files = [name for name in sorted(archive.namelist()) if name.endswith(".kernel.cpp")]
         sources = [archive.read(name).decode() for name in files]
-    # From the first function up to the remarks on how it was built, which name this machine.
+    # From the first function to the comments on how it was built, which name this machine.
     loops = [
         re.search(r'extern "C".*?(?=\n// Compile cmd|\Z)', text, re.DOTALL) for text in sources
     ]
@@ -75,7 +75,7 @@ def kernels(package: Path) -> str:
 
 
 def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Scripted, with nothing remembered of earlier runs: the fuser decides once per module."""
+    """Script without memory of earlier runs: the fuser decides once per module."""
     saved = io.BytesIO()
     torch.jit.save(torch.jit.script(function), saved)
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
@@ -95,7 +95,7 @@ def _executed(scripted: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> F
 
 @contextlib.contextmanager
 def _fuser_on() -> Iterator[None]:
-    """Fusion on the CPU, with LLVM or without, and groups shown as groups; restored after."""
+    """Enable fusion on the CPU, with or without LLVM, and show groups as groups; then restore."""
     native: Any = torch._C
     before = (
         native._jit_can_fuse_on_cpu(),

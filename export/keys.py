@@ -1,6 +1,6 @@
-"""Pairs of Ed25519 keys in PEM files: made, read, and used to sign manifests.
+"""Ed25519 key pairs in PEM files: created, read, and used to sign manifests.
 
-Private keys and passphrases are in no message: what cannot be read is named by its file.
+Messages never contain private keys or passphrases: they name the file that cannot be read.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from models.signatures import DOMAIN, MAX_KEY_BYTES, TrustedKeys, fingerprint_of
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 READ_BY_OTHERS = 0o077
 
-Ask = Callable[[], bytes]  # for the passphrase of a key
+Ask = Callable[[], bytes]  # asks for the passphrase of a key
 
 
 class Signer:
     """Signs manifests with a private key.
 
     Args:
-        key: nobody else's.
+        key: the private key.
 
     Attributes:
-        fingerprint: of its public half.
-        own: its public half, to verify by.
+        fingerprint: of the public key.
+        own: the public key, to verify with.
     """
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
@@ -47,27 +47,27 @@ class Signer:
         self.own = TrustedKeys({self.fingerprint: key.public_key()}, {self.fingerprint: "--key"})
 
     def sign(self, manifest: bytes) -> bytes:
-        """What `manifest.sig` holds for these bytes of a manifest."""
+        """The content of `manifest.sig` for the bytes of a manifest."""
         return signature_file(self.fingerprint, self._key.sign(DOMAIN + manifest))
 
 
 def make_keys(private: Path, passphrase: bytes | None) -> tuple[Path, str]:
-    """Write a new pair of keys; what is there already is never written over.
+    """Write a new key pair; existing files are never overwritten.
 
     Args:
         private: the file for the private key; the public one gets its name, with `.pub.pem`.
-        passphrase: to encrypt the private key with; None: it lies open.
+        passphrase: encrypts the private key; None: not encrypted.
 
     Returns:
         the file of the public key, and its fingerprint.
 
     Raises:
-        UsageError: if one of the files is there, or cannot be written.
+        UsageError: if one of the files exists, or cannot be written.
     """
     public = private.with_name(f"{private.name.removesuffix('.pem')}.pub.pem")
     for path in (private, public):
         if os.path.lexists(path):
-            raise UsageError(f"{path} exists; keys are never written over, take another name")
+            raise UsageError(f"{path} exists; keys are never overwritten, choose another name")
     key = Ed25519PrivateKey.generate()
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
@@ -78,14 +78,14 @@ def make_keys(private: Path, passphrase: bytes | None) -> tuple[Path, str]:
 
 
 def read_signer(private: Path, ask: Ask) -> Signer:
-    """Of a private key in PEM (PKCS8).
+    """Read a private key in PEM (PKCS8).
 
     Args:
         private: the file.
-        ask: for its passphrase, if it has one.
+        ask: asks for its passphrase, if it has one.
 
     Raises:
-        UsageError: if it is no such file, or the passphrase is wrong.
+        UsageError: if there is no such key, or the passphrase is wrong.
     """
     try:
         real = Path(os.path.realpath(private))  # secrets are often mounted as links
@@ -96,12 +96,12 @@ def read_signer(private: Path, ask: Ask) -> Signer:
         raise UsageError(f"--key {private}: {error}") from error
     key = _loaded(private, data, ask)
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"--key {private}: a key of another kind than Ed25519")
+        raise UsageError(f"--key {private}: not an Ed25519 key")
     return Signer(key)
 
 
 def is_read_by_others(private: Path) -> bool:
-    """Whether its mode lets others than its owner at it."""
+    """Whether its mode lets others than its owner read it."""
     return bool(private.stat().st_mode & READ_BY_OTHERS)
 
 
@@ -109,20 +109,20 @@ def _loaded(private: Path, data: bytes, ask: Ask) -> object:
     try:
         return load_pem_private_key(data, password=None)
     except TypeError:
-        pass  # so it says that there is a passphrase
+        pass  # the key has a passphrase
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"--key {private}: no private key in PEM (PKCS8); `python -m export keygen` makes one"
+            f"--key {private}: no private key in PEM (PKCS8); `python -m export keygen` creates one"
         ) from error
     try:
         return load_pem_private_key(data, password=ask())
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"--key {private}: its passphrase is another one") from error
+        raise UsageError(f"--key {private}: wrong passphrase") from error
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     try:
-        # The mode from the first moment on, and no file that somebody put there meanwhile.
+        # With this mode from the start, and never into a file that appeared meanwhile.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -1,6 +1,6 @@
 """TorchServe's model archives, `.mar`: read, never run.
 
-What is known of them comes from their archiver (torch-model-archiver 0.12) and from the server's
+This follows their archiver (torch-model-archiver 0.12) and the server's
 own handlers: https://github.com/pytorch/serve, `ts/torch_handler` and `docs/default_handlers.md`.
 """
 
@@ -21,30 +21,30 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"
 MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_LABELS_BYTES = 16 * 1024 * 1024
-NAMED = 10  # so many files are named in a warning, the rest is counted
+NAMED = 10  # files named in a warning; the rest is counted
 
-# Handlers that come with the server and what becomes of a model whose archive names one; None
-# where nothing is lost. `base_handler` takes nested numbers and gives them back, and so do we.
+# The server's default handlers, and what a model loses whose archive names one; None: nothing.
+# `base_handler` takes and returns nested numbers, as this server does.
 DEFAULT_HANDLERS: dict[str, str | None] = {
     "base_handler": None,
     "image_classifier": None,
-    "text_classifier": "turn text into the numbers that the model takes in the client",
+    "text_classifier": "turn text into the model's numbers in the client",
     "object_detector": "pictures are not decoded: send tensors, and read boxes from the outputs",
-    "image_segmenter": "send tensors, or say --codec image with --mean, --std and --fit",
-    "dali_image_classifier": "say --codec image with --mean, --std and --fit, or send tensors",
+    "image_segmenter": "send tensors, or use --codec image with --mean, --std and --fit",
+    "dali_image_classifier": "use --codec image with --mean, --std and --fit, or send tensors",
     "vllm_handler": "text is not turned into tokens: send tensors",
     "trt_llm_handler": "text is not turned into tokens: send tensors",
 }
-# Where index_to_name.json names the kinds of found objects, or of pixels: not the first output.
+# Handlers whose index_to_name.json names found objects, or pixels, rather than the first output.
 LABELS_ELSEWHERE = ("object_detector", "image_segmenter")
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What is taken where the command says nothing; None where something must be said.
+    """Defaults for what the command leaves out; None: it must be given.
 
     Attributes:
-        mean, std: None stands for 0 and 1 in every channel.
+        mean, std: None means 0 and 1 in every channel.
     """
 
     codec: Literal["tensor", "image"] = "tensor"
@@ -56,7 +56,7 @@ class Defaults:
 
 
 PLAIN = Defaults()
-# Red, green, blue: of the pictures that most published models were trained on.
+# Red, green, blue: figures of the pictures that most published models were trained on.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 # `ts/torch_handler/image_classifier.py`: the shorter side is resized to 256 (bilinear), the middle
@@ -74,15 +74,15 @@ IMAGE_CLASSIFIER = Defaults(
 
 @dataclass(frozen=True, slots=True)
 class Mar:
-    """What an archive says.
+    """The content of an archive.
 
     Attributes:
-        model: the name that it gives itself.
-        version: likewise; empty where it has none.
-        handler: a default handler's name, or that of a Python file.
+        model: its own name.
+        version: likewise; empty if it has none.
+        handler: the name of a default handler, or of a Python file.
         serialized_file: the name of the model's file.
         data: that file's bytes.
-        labels: of the first output, from index_to_name.json; None where it has none.
+        labels: of the first output, from index_to_name.json; None: it has none.
         ignored: the names of all other files.
     """
 
@@ -96,17 +96,17 @@ class Mar:
 
     @property
     def defaults(self) -> Defaults:
-        """What the archive's handler does, as far as it can be done here."""
+        """What the archive's handler does, as far as it is supported here."""
         return IMAGE_CLASSIFIER if self.handler == "image_classifier" else PLAIN
 
     def warnings(self) -> tuple[str, ...]:
-        """A sentence on each thing that is not taken over."""
+        """A sentence on each thing that is not adopted."""
         told = []
         if self.handler not in DEFAULT_HANDLERS:
             told.append(
-                f"the archive's own handler {self.handler!r} is not run: say with --codec, --mean, "
-                "--std, --fit, --scores and --labels what it does before and after the model, or "
-                "do it in the client"
+                f"the archive's own handler {self.handler!r} is not run: describe what it does "
+                "before and after the model with --codec, --mean, --std, --fit, --scores and "
+                "--labels, or do it in the client"
             )
         elif advice := DEFAULT_HANDLERS[self.handler]:
             told.append(f"the handler {self.handler!r} is not run: {advice}")
@@ -118,7 +118,7 @@ class Mar:
 
 
 def read_mar(data: bytes, names: list[str], what: str) -> Mar:
-    """Read an archive that was checked already; its Python files stay unread.
+    """Read an archive that was checked already; its Python files are not read.
 
     Args:
         data: the archive.
@@ -126,7 +126,7 @@ def read_mar(data: bytes, names: list[str], what: str) -> Mar:
         what: its name, for messages.
 
     Raises:
-        ExportError: if it is damaged, or not what torch-model-archiver makes.
+        ExportError: if it is damaged, or not made by torch-model-archiver.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -170,9 +170,11 @@ def labels_of(value: object, what: str) -> tuple[str, ...]:
         what: the file's name, for messages.
 
     Raises:
-        ExportError: if it is neither, an index is missing, or a label is no text.
+        ExportError: if it is neither, an index is missing, or a label is not text.
     """
-    if isinstance(value, dict) and "object_type_names" in value:  # an older form, still read there
+    if (
+        isinstance(value, dict) and "object_type_names" in value
+    ):  # an older form, which TorchServe still reads
         value = value["object_type_names"]
     if isinstance(value, dict):
         indices = [str(index) for index in range(len(value))]
@@ -187,15 +189,15 @@ def labels_of(value: object, what: str) -> tuple[str, ...]:
     names = [each[-1] if isinstance(each, list) and each else each for each in value]
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name:
-            raise ExportError(f"{what}: the label of the index {index} is no text: {name!r}")
+            raise ExportError(f"{what}: the label of the index {index} is not text: {name!r}")
     return tuple(names)
 
 
 def parse_json(data: bytes, what: str) -> object:
-    """What a JSON file holds.
+    """The value in a JSON file.
 
     Raises:
-        ExportError: if it is no JSON.
+        ExportError: if it is not JSON.
     """
     try:
         value: object = json.loads(data)
@@ -214,12 +216,12 @@ def _json(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> object:
 def _model_part(manifest: object, what: str) -> dict[str, object]:
     model = manifest.get("model") if isinstance(manifest, dict) else None
     if not isinstance(model, dict):
-        raise ExportError(f'{what}: {MANIFEST} has no object "model"; make the archive anew')
+        raise ExportError(f'{what}: {MANIFEST} has no object "model"; create the archive again')
     return model
 
 
 def _text(model: dict[str, object], key: str, what: str) -> str:
     value = model.get(key)
     if not isinstance(value, str) or not value:
-        raise ExportError(f"{what}: {MANIFEST} names no {key}; make the archive with one")
+        raise ExportError(f"{what}: {MANIFEST} names no {key}; create the archive with one")
     return value

@@ -1,8 +1,8 @@
-"""What a model gives, whatever it wraps it in: names for it, and a module that gives a tuple.
+"""Names a model's outputs, however it wraps them, and builds a module that returns a tuple.
 
-A server takes a tensor, or a tuple of tensors in the manifest's order. A model may also give a dict
-or a NamedTuple, and the command may name, pick and order what it gives: then a module is put around
-it, in TorchScript too, which does that and nothing else.
+A server takes a tensor, or a tuple of tensors in the manifest's order. A model may also return a
+dict or a NamedTuple, and the command may name, select and order its outputs: then the model is
+wrapped in a TorchScript module that does only that.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from models.tensors import Name
 
 Made = dict[str, torch.Tensor]
 
-FLAT = "give all tensors in one tuple or dict, without a second level"
-PER_ITEM = "give a tensor with one number for each item"
+FLAT = "return all tensors in one tuple or dict, without a second level"
+PER_ITEM = "return a tensor with one number for each item"
 ADVICE: Mapping[type, str] = {
     **dict.fromkeys((dict, list, tuple), FLAT),
     **dict.fromkeys((bool, float, int), PER_ITEM),
-    str: "give the index of a class, and name the classes with --labels",
+    str: "return the index of a class, and name the classes with --labels",
     type(None): "leave it out",
 }
-# As torchvision's detectors do: a list of one dict for each picture.
+# torchvision's detectors return a list with one dict for each picture.
 DETECTOR = (
-    "the model gives a list of dicts, and an answer needs tensors with one row for each item. Put "
-    "a module around it that pads what it finds to a fixed number, such as boxes [n, 100, 4], "
+    "the model returns a list of dicts, but an answer needs tensors with one row for each item. "
+    "Wrap it in a module that pads its results to a fixed number, such as boxes [n, 100, 4], "
     "scores [n, 100] and their count [n], and script that"
 )
 
 
 class _Around(nn.Module):
-    """Gets its `forward` once it is scripted."""
+    """A wrapper whose `forward` is defined after it is scripted."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Around(nn.Module):
 
 
 def is_name(text: object) -> bool:
-    """Whether a manifest takes it for a name."""
+    """Whether a manifest accepts it as a name."""
     try:
         TypeAdapter(Name).validate_python(text)
     except ValidationError:
@@ -53,44 +53,44 @@ def is_name(text: object) -> bool:
 
 
 def by_name(made: object, wanted: Sequence[str] = ()) -> Made:
-    """What a forward gave, by name.
+    """The outputs of a forward, by name.
 
     Args:
         made: a tensor, or several in a tuple, list, dict or NamedTuple.
-        wanted: of a dict or NamedTuple, which of its own names to take; else a name for each
+        wanted: of a dict or NamedTuple, which of its names to take; otherwise a name for each
             tensor. Empty: all of them, under their own names, or as output_0 and so on.
 
     Raises:
         UsageError: if the names do not fit.
-        ExportError: if it is something else than tensors; the message says what to change.
+        ExportError: if it is not made of tensors; the message says what to change.
     """
     own = tuple(made) if isinstance(made, dict) else getattr(made, "_fields", None)
     if isinstance(made, list) and any(isinstance(each, dict) for each in made):
         raise ExportError(DETECTOR)
     values = list(made.values() if isinstance(made, dict) else _several(made))
     if not values:
-        raise ExportError("the model gives nothing; it must give a tensor, or several")
+        raise ExportError("the model returns nothing; it must return a tensor, or several")
     if own is None:
         return _tensors(dict(zip(_names(len(values), wanted), values, strict=True)))
     parts = dict(zip(own, values, strict=True))
     if strays := [name for name in wanted if name not in parts]:
-        raise UsageError(f"--output {strays[0]}: the model gives {', '.join(map(str, own))}")
+        raise UsageError(f"--output {strays[0]}: the model returns {', '.join(map(str, own))}")
     return _tensors({name: parts[name] for name in wanted or own})
 
 
 def ways(
     module: torch.jit.ScriptModule, found: Sequence[str], order: Sequence[str], *, picked: bool
 ) -> tuple[str, ...] | None:
-    """How TorchScript says each output of what the model gave; None where it may stay as it is.
+    """TorchScript expressions for the wanted outputs; None: the model can stay as it is.
 
     Args:
         module: the model.
         found: the names from `by_name`.
         order: the same names, in the order in which they are to be served.
-        picked: the names were wanted, so a NamedTuple may have more.
+        picked: whether names were given, so a NamedTuple may have more.
 
     Raises:
-        ExportError: if the model may give something of another kind at another time.
+        ExportError: if the model's return type may vary.
     """
     forward: Any = module.forward
     (returned,) = (each.type for each in forward.schema.returns)
@@ -98,8 +98,8 @@ def ways(
         return tuple(f"made[{name!r}]" for name in order)
     if returned.kind() not in ("TensorType", "TupleType", "ListType"):
         raise ExportError(
-            f"the model gives {returned.annotation_str}: it must always give a tensor, or always a "
-            "tuple, a list or a dict of tensors"
+            f"the model returns {returned.annotation_str}: it must always return a tensor, or "
+            "always a tuple, a list or a dict of tensors"
         )
     is_named = returned.kind() == "TupleType" and not returned.annotation_str.startswith("Tuple[")
     if is_named and picked:
@@ -112,7 +112,7 @@ def ways(
 def around(
     module: torch.jit.ScriptModule, inputs: int, given: Sequence[str]
 ) -> torch.jit.ScriptModule:
-    """A module that calls the model and gives what `ways` says.
+    """A module that calls the model and returns the expressions of `ways`.
 
     Args:
         module: the model.
@@ -120,7 +120,7 @@ def around(
         given: from `ways`.
 
     Raises:
-        ExportError: if TorchScript cannot put one into the other.
+        ExportError: if TorchScript cannot compile it.
     """
     arguments = [f"x{index}" for index in range(inputs)]
     typed = "".join(f", {name}: Tensor" for name in arguments)
@@ -146,8 +146,8 @@ def _names(count: int, wanted: Sequence[str]) -> Sequence[str]:
         return ("output",) if count == 1 else [f"output_{index}" for index in range(count)]
     if len(wanted) != count:
         raise UsageError(
-            f"--output: {len(wanted)} given, the model gives {count}; give --output once for each, "
-            "in this order"
+            f"--output: {len(wanted)} given, but the model returns {count}; give --output once for "
+            "each, in this order"
         )
     return wanted
 
@@ -156,15 +156,15 @@ def _tensors(parts: Mapping[Any, Any]) -> Made:
     for name, value in parts.items():
         if not isinstance(value, torch.Tensor):
             raise ExportError(
-                f"the model gives {type(value).__name__} for {name!r}, and an answer is made of "
-                f"tensors only: {ADVICE.get(type(value), 'give a tensor')}. Put a module around "
-                "the model that does, and script that"
+                f"the model returns {type(value).__name__} for {name!r}, but an answer consists of "
+                f"tensors: {ADVICE.get(type(value), 'return a tensor')}. Wrap the model in a "
+                "module that does so, and script that"
             )
         if value.is_sparse:
             raise ExportError(f"{name!r} is sparse: call to_dense() on it in the model")
         if not is_name(name):
             raise ExportError(
-                f"the model calls an output {name!r}, and a name has 1 to 64 letters, digits, _ "
-                "and -: rename it in the model, or pick others with --output"
+                f"the model calls an output {name!r}, but a name has 1 to 64 letters, digits, _ "
+                "and -: rename it in the model, or select others with --output"
             )
     return dict(parts)

@@ -35,17 +35,17 @@ Stage = Callable[[str], Progress]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to export and where to: the command line, checked.
+    """What to export and where to: the parsed command line.
 
     Attributes:
         model: its name.
-        definition: what it is.
+        definition: of the model.
         out: the repository to write to.
         version: the number to write; None: the next one.
         weights: a state_dict to load instead of training.
-        proof: which variants, and what they must hold.
-        tuning: how they are timed.
-        profile: write profiles of every form beside them.
+        proof: which variants, and what they must fulfil.
+        tuning: how to time them.
+        profile: whether to write profiles of every form next to them.
     """
 
     model: str
@@ -71,12 +71,12 @@ def export(job: Job, stage: Stage) -> Made:
 
     Args:
         job: what to do.
-        stage: called with the name of each long step; gives the place to report its progress to.
+        stage: called with the name of each long step; returns its progress callback.
 
     Raises:
-        UsageError: if the job cannot be done as asked for.
-        ParityError: if a made file does not answer as the eager model does; nothing is left.
-        ExportError: if something else keeps the artifact from being made; nothing is left.
+        UsageError: if the job is impossible.
+        ParityError: if a file and the eager model give different answers; nothing is left.
+        ExportError: if the artifact cannot be made for another reason; nothing is left.
     """
     _check(job)
     version = choose_version(job.out / job.model, job.version)
@@ -97,10 +97,10 @@ def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
 
     Args:
         folder: the artifact.
-        verifier: who judges its signature; None: nobody looks at it.
+        verifier: checks its signature; None: it is not checked.
 
     Raises:
-        UsageError: if it is not, or nobody trusted signed it; the message names the file.
+        UsageError: if it is not intact or not signed by a trusted key; the message names the file.
     """
     try:
         return read_artifact(folder, verifier=verifier).manifest
@@ -111,17 +111,17 @@ def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
 
 
 def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Made:
-    """Report and digests; then the folder gets its name.
+    """Write report and digests, then publish the folder.
 
-    What has a digest keeps it: it was proved, or verified, under that one.
+    Files that have a digest keep it: they were proved, or verified, with it.
 
     Args:
-        staging: where the files are.
-        manifest: of the artifact, but for the report's digest and those of other new files.
-        sign: makes the file that signs the manifest; None: it is not signed.
+        staging: has the files.
+        manifest: of the artifact, without the digests of the report and other new files.
+        sign: makes the signature file; None: not signed.
 
     Raises:
-        ExportError: if the disk refuses.
+        ExportError: if a file cannot be written.
     """
     try:
         (staging / REPORT_FILE).write_text(report_html.render(manifest), encoding="utf-8")
@@ -136,7 +136,7 @@ def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Made:
 
 
 def renewed(manifest: Manifest, **changes: object) -> Manifest:
-    """Another manifest with some fields changed, checked as a whole."""
+    """A copy of a manifest with some fields changed, validated as a whole."""
     if "version" in changes:
         changes["created_at"] = dt.datetime.now(dt.UTC)
     fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
@@ -144,14 +144,16 @@ def renewed(manifest: Manifest, **changes: object) -> Manifest:
 
 
 def _check(job: Job) -> None:
-    """What can be told to be wrong before anything was learned, which may take long."""
+    """Check what can be checked before training, which may take long."""
     wanted, precision = wanted_variants(job.proof.variants, job.definition), job.tuning.precision
     if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
-        raise UsageError(f"--plan-precision {precision}: of {', '.join(wanted)} none computes so")
+        raise UsageError(
+            f"--plan-precision {precision}: none of {', '.join(wanted)} computes in it"
+        )
     if not job.definition.golden_inputs():
         raise ExportError(
             f"the definition of {job.model!r} has no golden examples; a server replays them before "
-            "it says that it is ready: let `golden_inputs` give one item at least"
+            "it is ready: let `golden_inputs` return at least one item"
         )
 
 
@@ -167,7 +169,7 @@ def _check_precision(precision: Precision | None, proof: Proof) -> None:
 
 
 def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: Path) -> Manifest:
-    """Everything that was found out, before anything was timed."""
+    """The manifest with everything that is known before timing."""
     definition = job.definition
     try:
         return Manifest(
@@ -200,7 +202,7 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
 
 
 def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Progress) -> None:
-    """Of eager and of every form, on the CPU, with a batch of eight."""
+    """Profile eager and every form, on the CPU, with a batch of eight."""
     batch = golden_batches(manifest, PROFILED_BATCH)[0]
     device = torch.device("cpu")
     runs = {"eager": runner(subject.eager, batch, device)}
@@ -251,7 +253,7 @@ def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ..
 def _git_commit() -> str | None:
     """The commit of the code that made the artifact; None outside a git checkout."""
     try:
-        found = subprocess.run(  # nosec B603 B607 # nothing of it is given, git is where it is
+        found = subprocess.run(  # nosec B603 B607 # no input from outside, git from PATH
             ["git", "rev-parse", "HEAD"],
             cwd=Path(__file__).parent,
             capture_output=True,

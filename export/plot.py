@@ -1,7 +1,7 @@
-"""The plot of a report: time per item over batch size, as SVG that lives inside a page.
+"""The plot of a report: time per item over batch size, as SVG inside the page.
 
-The page's style sheet gives the colours, so that the plot follows it into the dark: what is drawn
-in `INK` becomes the colour of the text around it, each of `SERIES` a CSS variable.
+The page's style sheet sets the colours, so that the plot follows its dark mode: `INK` becomes the
+colour of the text around it, each of `SERIES` a CSS variable.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from models.plan import DevicePlan, Form, FormTimes, form_at
 
 INK = "#010101"
 SERIES = ("#020202", "#030303", "#040404", "#050505", "#060606", "#070707", "#080808", "#090909")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # told apart without colour, too
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # distinct without colour, too
 RING = "the plan's form, per precision"
 WIDTH_INCHES, HEIGHT_INCHES = 7.6, 5.0
 
-_SETTINGS: dict[Any, Any] = {  # the stubs know the keys by name, and no wider type fits
+_SETTINGS: dict[Any, Any] = {  # the stubs list the keys, and no wider type fits
     "svg.hashsalt": "torchlane",  # the same plot is the same bytes
     "svg.fonttype": "none",  # text stays text: it can be read aloud, found and copied
-    "font.family": ["DejaVu Sans"],  # what comes with matplotlib: its sizes are known
+    "font.family": ["DejaVu Sans"],  # ships with matplotlib: its metrics are known
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -50,7 +50,7 @@ def svg_of(device: DevicePlan, prefix: str) -> str:
 
     Args:
         device: the measured times and the plan.
-        prefix: put before every id, so that a page may hold several plots.
+        prefix: put before every id, so that a page can hold several plots.
 
     Returns:
         an `svg` element without prolog; styled by the variables --series-0 ... and by `color`.
@@ -58,8 +58,8 @@ def svg_of(device: DevicePlan, prefix: str) -> str:
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = figure.add_subplot()
-        for times, look in zip(device.times, looks(device).values(), strict=True):
-            _draw(axes, times, look)
+        for times, style in zip(device.times, styles(device).values(), strict=True):
+            _draw(axes, times, style)
         _ring_the_plan(axes, device)
         _finish(axes, device)
         handles, labels = axes.get_legend_handles_labels()
@@ -73,8 +73,8 @@ def svg_of(device: DevicePlan, prefix: str) -> str:
     return _as_element(out.getvalue(), prefix, f"Time per item on {device.processor}")
 
 
-def looks(device: DevicePlan) -> Mapping[Form, tuple[str, str]]:
-    """Form -> colour and marker: one pair per variant, whether optimized or not."""
+def styles(device: DevicePlan) -> Mapping[Form, tuple[str, str]]:
+    """Colour and marker of each form: one pair per variant, optimized or not."""
     variants = list(dict.fromkeys(times.form.variant for times in device.times))
     return {
         times.form: (
@@ -85,8 +85,8 @@ def looks(device: DevicePlan) -> Mapping[Form, tuple[str, str]]:
     }
 
 
-def _draw(axes: Axes, times: FormTimes, look: tuple[str, str]) -> None:
-    colour, marker = look
+def _draw(axes: Axes, times: FormTimes, style: tuple[str, str]) -> None:
+    colour, marker = style
     points = per_item(times)
     axes.errorbar(
         list(points),
@@ -98,7 +98,7 @@ def _draw(axes: Axes, times: FormTimes, look: tuple[str, str]) -> None:
         label=str(times.form),
         color=colour,
         marker=marker,
-        # an optimized form is dashed and hollow, so that it is not told by its colour alone
+        # an optimized form is dashed and hollow, so that colour is not the only difference
         linestyle="--" if times.form.optimized else "-",
         markerfacecolor="none" if times.form.optimized else colour,
         markersize=6,
@@ -148,7 +148,7 @@ def _finish(axes: Axes, device: DevicePlan) -> None:
 
 
 def _round_limits(device: DevicePlan) -> tuple[float, float]:
-    """1, 2 or 5 times a power of ten, around all bars: both ends of the axis have a label."""
+    """Limits of 1, 2 or 5 times a power of ten around all bars: both ends get a label."""
     points = [point for times in device.times for point in per_item(times).values()]
     low = max(0.95 * min(point.low_us for point in points), 1e-3)
     high = 1.05 * max(point.high_us for point in points)
@@ -160,7 +160,7 @@ def _round_limits(device: DevicePlan) -> tuple[float, float]:
 
 
 def _as_element(svg: str, prefix: str, title: str) -> str:
-    """From a document to an element of a page: own ids, a title, colours of the style sheet."""
+    """Turn a document into an element of a page: own ids, a title, colours of the style sheet."""
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)

@@ -19,9 +19,9 @@ from export.samples import Shapes
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.resources import memory_left_bytes
 
-LIMIT_S = BUDGET_S + 30.0  # with the time that torch takes to be imported
-COPIES = 4  # of the file that must fit in memory: here and there, as bytes and as a model
-MOST_MEMORY_BYTES = 4 << 30  # that the model may take for what is tried
+LIMIT_S = BUDGET_S + 30.0  # includes the time to import torch
+COPIES = 4  # of the file that must fit into memory: in both processes, as bytes and as a model
+MAX_MEMORY_BYTES = 4 << 30  # that the model may use while it is probed
 
 
 def learn(
@@ -31,24 +31,24 @@ def learn(
     shapes: Sequence[Shapes],
     limit_s: float = LIMIT_S,
 ) -> Learned:
-    """Learn what running a model tells of its inputs.
+    """Learn about a model's inputs by running it.
 
     Args:
         data: a TorchScript file.
         what: its name, for messages.
-        inputs: what was said of them.
-        shapes: of items on which it was seen to run.
-        limit_s: how long that may take.
+        inputs: as declared.
+        shapes: of items on which it ran.
+        limit_s: time limit.
 
     Raises:
-        UsageError: if it does not take what was said.
+        UsageError: if it does not take the declared inputs.
     """
     learned = Learned(tuple(inputs))
     if not any(each.free or each.dtype.startswith("int") or each.range for each in inputs):
         return learned
     left = memory_left_bytes()
     if left is not None and left < COPIES * len(data):
-        return Learned(tuple(inputs), ("no limits were looked for: too little memory is left",))
+        return Learned(tuple(inputs), ("limits were not probed: too little memory is left",))
     ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(
         target=_probe, args=(theirs, data, what, tuple(inputs), tuple(shapes)), daemon=True
@@ -64,7 +64,7 @@ def learn(
 
 
 def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s: float) -> Learned:
-    """What the process tells last; what it could not finish is left open."""
+    """The last message of the process; what it could not finish stays open."""
     ends_at = time.monotonic() + limit_s
     while ours.poll(max(0.0, ends_at - time.monotonic())):
         try:
@@ -82,7 +82,7 @@ def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s:
 
 def _stopped(learned: Learned, why: str) -> Learned:
     trying = learned.trying or "anything"
-    note = f"{why} when {trying} was tried: that and what would have followed is left open"
+    note = f"{why} while {trying} was tried: that and everything after it is left open"
     return Learned(learned.inputs, (*learned.notes, note))
 
 
@@ -99,7 +99,7 @@ def _probe(
     inputs: tuple[DeclaredInput, ...],
     shapes: tuple[Shapes, ...],
 ) -> None:
-    """In the process; sends what was learned whenever that is more, and None at the end."""
+    """Runs in the process; sends each new finding, and None at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     for each in DEPRECATIONS:
         ignore_warnings(message=each)
@@ -113,13 +113,13 @@ def _probe(
 
 
 def _bound_memory() -> None:
-    """Have what takes too much memory fail, as far as the system can do that."""
+    """Make allocations beyond the limit fail, as far as the system supports that."""
     if sys.platform != "linux":
         return
     import resource  # noqa: PLC0415  # not on all systems
 
     left = memory_left_bytes()
-    room = MOST_MEMORY_BYTES if left is None else min(MOST_MEMORY_BYTES, left // 2)
+    room = MAX_MEMORY_BYTES if left is None else min(MAX_MEMORY_BYTES, left // 2)
     with open("/proc/self/statm", encoding="ascii") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + room, resource.RLIM_INFINITY))

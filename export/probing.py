@@ -1,7 +1,7 @@
-"""What running a model tells of its inputs: which sizes are equal, bounds of sizes, ranges.
+"""Learns about a model's inputs by running it: equal sizes, bounds of sizes, ranges.
 
-Only what was seen to fail is claimed, and only where everything tried beyond it fails as well; the
-rest stays open. What was said on the command line is checked and never changed.
+A limit is claimed only if it was seen to fail, and if everything tried beyond it fails as well; the
+rest stays open. What was given on the command line is checked and never changed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from models.tensors import Array, TensorSpec
 
 LARGEST_SIZE = 4096
 LARGEST_NUMBER = 2**20  # the vocabularies of language models have up to 2**18 entries
-MOST_PLACES = 1024  # of an item in which a number is tried alone
-MOST_UNITS = 7  # free axes of which all combinations of two sizes are tried
+MAX_PLACES = 1024  # of an item in which a number is tried alone
+MAX_UNITS = 7  # free axes of which all combinations of two sizes are tried
 BUDGET_S = 40.0
 NAMES = ("n", "m", "k", "p", "q", "r")
 
@@ -35,11 +35,11 @@ End = Literal["least", "most"]
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known so far.
+    """The findings so far.
 
     Attributes:
-        inputs: with what was learned.
-        notes: a sentence on each thing that was learned.
+        inputs: with the findings.
+        notes: a sentence on each finding.
         trying: what is tried next.
     """
 
@@ -53,8 +53,8 @@ class Prober:
 
     Args:
         module: on the CPU; it takes samples of `shapes`.
-        inputs: what was said of them.
-        shapes: one or two, on which it was seen to run.
+        inputs: as declared.
+        shapes: one or two, on which it ran.
         tell: told of everything that was learned, as soon as it was.
     """
 
@@ -73,14 +73,14 @@ class Prober:
         self._ends_at = time.perf_counter() + BUDGET_S
 
     def learn(self) -> Learned:
-        """Try everything; returns what was learned.
+        """Try everything; returns the findings.
 
         Raises:
-            UsageError: if the model does not take what was said.
+            UsageError: if the model does not take the declared inputs.
         """
         for trying, learn in self._steps():
             if time.perf_counter() > self._ends_at:
-                self._notes.append(f"{trying}: not tried, for the model is slow; left open")
+                self._notes.append(f"{trying}: not tried, because the model is slow; left open")
                 continue
             self._tell(Learned(self._inputs, tuple(self._notes), trying))
             learn()
@@ -95,13 +95,15 @@ class Prober:
             yield f"the largest size of {told}", functools.partial(self._learn_size, at, "most")
             yield f"the smallest size of {told}", functools.partial(self._learn_size, at, "least")
         for at, each in enumerate(self._inputs):
-            if np.dtype(each.dtype).kind == "i" or each.range is not None:  # a uint8 is no index
+            if (
+                np.dtype(each.dtype).kind == "i" or each.range is not None
+            ):  # a uint8 is not an index
                 yield f"the range of {each.name!r}", functools.partial(self._learn_range, at)
 
     def _learn_equal(self) -> None:
-        """Try all combinations of two sizes: axes are equal that never work when they differ."""
+        """Try all combinations of two sizes: axes that work only with equal sizes are equal."""
         units = [unit for unit in units_of(self._inputs) if len(set(self._two_sizes(unit))) > 1]
-        if not 2 <= len(units) <= MOST_UNITS:
+        if not 2 <= len(units) <= MAX_UNITS:
             return
         worked = []
         for chosen in itertools.product((0, 1), repeat=len(units)):
@@ -123,20 +125,20 @@ class Prober:
         bounds = {(unit.least, unit.most) for unit in units} - {(None, None)}
         if len(names) > 1 or len(bounds) > 1:
             self._notes.append(
-                f"{told} fail whenever their sizes differ, but are said to be different; if they "
+                f"{told} fail whenever their sizes differ, but are declared as different; if they "
                 "are the same, give them one name"
             )
             return
         used = {unit.name for unit in units_of(self._inputs)}
-        new = (*NAMES, *(f"n{number}" for number in range(MOST_UNITS)))
+        new = (*NAMES, *(f"n{number}" for number in range(MAX_UNITS)))
         name = next(iter(names), None) or next(each for each in new if each not in used)
         least, most = next(iter(bounds), (None, None))
         is_spread = any(self._run(self._sized({u: 1})) is Outcome.WORKS for u in units)
         for unit in units:
             self._inputs = changed(self._inputs, unit, name=name, least=least, most=most)
-        note = f"{told} must be equal ({small} beside {large} fails): they are called {name!r} now"
+        note = f"{told} must be equal ({small} next to {large} fails): they are now called {name!r}"
         if is_spread:
-            note += f". 1 beside {small} runs; where that is meant, give them different names"
+            note += f". 1 next to {small} runs; if that is intended, give them different names"
         self._notes.append(note)
 
     def _learn_size(self, at: int, end: End) -> None:
@@ -145,7 +147,7 @@ class Prober:
 
         def attempt(size: int) -> Outcome:
             shapes = self._sized({unit: size})
-            # Of few rows a mean or a deviation may be NaN. A length may be more than there is.
+            # The mean or deviation of few rows may be NaN. A length may exceed the data.
             for numbers in ({}, self._lowest(shapes)):
                 outcome = self._run(shapes, numbers, finite=end == "least")
                 if outcome is not Outcome.FAILS:
@@ -193,7 +195,7 @@ class Prober:
             self._notes += [end[1] for end in ends if end is not None]
 
     def _takes_all_of(self, at: int, spec: TensorSpec) -> bool:
-        """Whether the model runs on numbers drawn from all of the range."""
+        """Whether the model runs on numbers drawn from the whole range."""
         rng = np.random.default_rng(SEED)
         for shapes in self._shapes:
             numbers = draw([spec], TensorCodecSpec(), rng, 1, (shapes[at],))
@@ -204,9 +206,9 @@ class Prober:
     def _end_of_range(
         self, at: int, attempt: Try, inside: int, ways: Sequence[int]
     ) -> tuple[int, str] | None:
-        """The last number that is taken, and a sentence on it; the same for all sizes and places.
+        """The last accepted number and a sentence on it, if it is so for all sizes and places.
 
-        None where it is not, as where a number is a length, or each column has a table of its own.
+        Otherwise None, as when a number is a length, or each column has its own table.
         """
         limit = self._trials.limit(attempt, inside, ways)
         if limit is None:
@@ -222,27 +224,27 @@ class Prober:
         return limit, f"the numbers of {name!r} are at {end} {limit}: {self._why(attempt, further)}"
 
     def _is_taken(self, at: int, number: int) -> bool:
-        """Whether a number is taken in any place of an item, or there are too many to try."""
+        """Whether a number is accepted in any place of an item, or there are too many to try."""
         name, shapes = self._inputs[at].name, self._shapes[0]
         sample = sample_of(self._specs(), shapes)[name]
         for place in range(sample.size):
             numbers = sample.copy()
             numbers.reshape(-1)[place] = number
-            if place >= MOST_PLACES or time.perf_counter() > self._ends_at:
+            if place >= MAX_PLACES or time.perf_counter() > self._ends_at:
                 return True
             if self._run(shapes, {name: numbers}) is not Outcome.FAILS:
                 return True
         return False
 
     def _check(self, told: str, attempt: Try, said: int, inside: int) -> None:
-        """See that what was said works.
+        """Check that a declared value works.
 
         Raises:
             UsageError: if it does not; the message says what does.
         """
         outcome = attempt(said)
         if outcome is Outcome.UNCLEAR:
-            self._notes.append(f"{told} was not tried: that takes too much memory")
+            self._notes.append(f"{told} was not tried: it takes too much memory")
         if outcome is Outcome.FAILS:
             why = self._trials.said
             edge = self._trials.edge(attempt, inside, said)
@@ -262,7 +264,7 @@ class Prober:
         return [each.spec for each in self._inputs]
 
     def _lowest(self, shapes: Shapes) -> dict[str, Array]:
-        """Integers that are all 0, or the lowest that were said to be taken."""
+        """Integers that are all 0, or the lowest declared ones."""
         return {
             spec.name: np.full((1, *shape), near_zero(spec)[0], spec.dtype)
             for spec, shape in zip(self._specs(), shapes, strict=True)
@@ -277,7 +279,7 @@ class Prober:
         return self._shapes[0][number][axis], self._shapes[-1][number][axis]
 
     def _sized(self, sizes: Mapping[Unit, int]) -> Shapes:
-        """The first shapes, but for these sizes."""
+        """The first shapes, with these sizes changed."""
         shapes = [list(shape) for shape in self._shapes[0]]
         for unit, size in sizes.items():
             for number, axis in unit.places:
@@ -286,13 +288,13 @@ class Prober:
 
 
 def _up(above: int, most: int) -> list[int]:
-    """Powers of two above a number, and at last the largest."""
+    """Powers of two above a number, and finally the largest number."""
     powers = [2**power for power in range(most.bit_length())]
     return sorted({number for number in (*powers, most) if above < number <= most})
 
 
 def _down_to_0(below: int) -> list[int]:
-    """Half of a number, half of that, and so on, and at last 0."""
+    """Repeated halves of a number, down to 0."""
     numbers = []
     while below > 0:
         below //= 2

@@ -1,4 +1,4 @@
-"""What happens inside a forward: a trace to look at and a table of operators, per form."""
+"""What happens inside a forward: a trace to view and a table of operators, per form."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from export.errors import ExportError
 from models.timing import WARM_RUNS
 
 FORWARDS = 10  # recorded of each form
-# What a viewer needs of a trace. The rest names the machine: its host, and the path written to.
+# The parts of a trace that a viewer needs. The rest names the machine: its host, and the path.
 KEPT = ("schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds")
 
 
 def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Path]:
     """Record ten forwards of each form, after a few that are not recorded.
 
-    Of each form there is `profile-NAME.json.gz`, a trace in Chrome's format for chrome://tracing
-    or ui.perfetto.dev, and `profile-NAME.txt`, its operators by the time spent in each alone.
-    No trace holds a path of this machine or its name. Characters that a file of an artifact cannot
-    have in its name become dashes.
+    Each form gets `profile-NAME.json.gz`, a trace in Chrome's format for chrome://tracing or
+    ui.perfetto.dev, and `profile-NAME.txt`, its operators by the time spent in each alone. No trace
+    contains a path or the name of this machine. Characters that are not allowed in the name of an
+    artifact's file become dashes.
 
     Args:
         forms: name -> one forward, which returns when its result is there.
@@ -39,20 +39,20 @@ def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Pat
         the files, two per form.
 
     Raises:
-        ValueError: if two names become one, or a name has no letter and no digit.
+        ValueError: if two names become the same, or a name has no letter or digit.
         ExportError: if a file cannot be written, or nothing was recorded.
     """
     stems = {name: _stem(name) for name in forms}
     if len(set(stems.values())) != len(stems):
         raise ValueError(f"these names would give one file: {', '.join(sorted(stems))}")
-    # The recorder tells of each start and stop on stderr, at the highest of its levels but this.
+    # The recorder logs each start and stop on stderr, at the highest level but this.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     written = []
     for name, run in forms.items():
         trace, table = folder / f"{stems[name]}.json.gz", folder / f"{stems[name]}.txt"
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # on what it could not record here
+                warnings.simplefilter("ignore")  # about what it cannot record here
                 _record(name, run, trace, table)
         except OSError as error:
             raise ExportError(f"cannot write {table.name}: {error.strerror or error}") from error
@@ -67,7 +67,7 @@ def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> N
     with torch.inference_mode():
         for _ in range(WARM_RUNS):
             run()
-        # acc_events: without it, it warns about what is the default later
+        # acc_events: without it, it warns about a coming default
         with torch.profiler.profile(activities=activities, acc_events=True) as recorded:
             for _ in range(FORWARDS):
                 with record_function("whole forward"):
@@ -80,14 +80,14 @@ def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> N
     trace.write_bytes(_cleaned(recorded))
     table.write_text(
         f"{name}: {FORWARDS} forwards on torch {torch.__version__}, "
-        f"{torch.get_num_threads()} intra-op threads. `whole forward` is a call in all; kernels "
-        "that a compiler made are no operators: their time stands there.\n\n"
+        f"{torch.get_num_threads()} intra-op threads. `whole forward` is one whole call; kernels "
+        "that a compiler made are not operators: their time is counted there.\n\n"
         + events.table(sort_by="self_cpu_time_total", row_limit=-1)
     )
 
 
 def _cleaned(recorded: torch.profiler.profile) -> bytes:
-    """The trace without what names this machine, packed; equal traces are equal bytes."""
+    """The compressed trace without what names this machine; equal traces give equal bytes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         recorded.export_chrome_trace(str(file))

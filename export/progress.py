@@ -1,4 +1,4 @@
-"""The progress of long commands: a bar for each step, or a line where nobody looks at a screen."""
+"""The progress of long commands: a bar for each step, or a line where there is no terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.text import Text
 
 from export.pipeline import Stage
 
-UNBOUNDED = 10_000  # columns: what goes to a file or a pipe is never cut or wrapped
+UNBOUNDED = 10_000  # columns: output to a file or a pipe is never cut or wrapped
 
 
 class _Trimmed:
-    """A file that gets no spaces at the ends of lines; tables would fill them up."""
+    """A file wrapper that strips trailing spaces, with which tables are padded."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -32,7 +32,7 @@ class _Trimmed:
 
 
 def stdout() -> Console:
-    """Where commands write: as wide as the terminal, or unbounded where there is none."""
+    """The console for commands: as wide as the terminal, or unbounded without one."""
     console = Console()
     if console.is_terminal:
         return console
@@ -41,12 +41,12 @@ def stdout() -> Console:
 
 @contextlib.contextmanager
 def shown_on(console: Console) -> Iterator[Stage]:
-    """Gives what is told of each step that begins."""
+    """Provide a function that starts a step and returns its progress callback."""
     if not console.is_terminal:
         with contextlib.ExitStack() as steps:
 
             def line(name: str) -> _Line:
-                steps.close()  # the step before is over
+                steps.close()  # the previous step is over
                 return steps.enter_context(contextlib.closing(_Line(console, name)))
 
             yield line

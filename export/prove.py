@@ -1,4 +1,4 @@
-"""Make every variant, prove it, and keep the ones that hold."""
+"""Makes every variant, proves it, and keeps those that pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from models.plan import GIL_LIMIT_S, Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
 
-# Each load keeps the whole of the weights, and all of it stays: no more loads than tell how much.
+# Each load leaks all of the weights: no more loads than needed to measure that.
 RELOADS = 3
 
 Stage = Callable[[str], Progress]
@@ -31,12 +31,11 @@ Stage = Callable[[str], Progress]
 
 @dataclass(frozen=True, slots=True)
 class ProofOptions:
-    """What to make and what it must hold.
+    """What to make, and what it must fulfil.
 
     Attributes:
-        variants: names of what is wanted; None: all that the model and the machine allow.
-        max_accuracy_drop: by how many points (hundredths) a variant may be less accurate than
-            eager.
+        variants: names of the wanted ones; None: all that the model and the machine allow.
+        max_accuracy_drop: how many points (hundredths) less accurate than eager a variant may be.
         max_batch: every batch size up to this one is compared.
     """
 
@@ -47,12 +46,12 @@ class ProofOptions:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What came out.
+    """The result of a proof.
 
     Attributes:
-        variants: what was made and holds, in the order of preference.
-        left_out: variant -> why it is not there.
-        accuracy: of eager on the held-out set, where there is one.
+        variants: those that passed, in the order of preference.
+        left_out: variant -> the reason.
+        accuracy: of eager on the held-out set, if there is one.
     """
 
     variants: Mapping[str, Variant]
@@ -62,7 +61,7 @@ class Proof:
 
 @dataclass(slots=True)
 class _Work:
-    """What proving needs to know about the model, and what has come out so far."""
+    """The model, and the results so far."""
 
     subject: Subject
     options: ProofOptions
@@ -83,13 +82,13 @@ def prove_variants(
     stage: Stage,
     threads: int | None = None,
 ) -> Proof:
-    """Make the wanted variants' files in a folder; what does not hold is removed again.
+    """Make the wanted variants' files in a folder; those that fail are removed.
 
-    Machine code is timed with as many threads as a server has: those of one replica by default.
+    Compiled forms are timed with a server's number of threads: by default those of one replica.
 
     Raises:
         UsageError: if a wanted variant is unknown, or none is wanted.
-        ParityError: if a float32 variant, or one that was asked for, does not answer as eager does.
+        ParityError: if a float32 variant, or one that was asked for, answers unlike eager.
         ExportError: if none is left.
     """
     definition = subject.definition
@@ -101,7 +100,7 @@ def prove_variants(
     work = _Work(subject, options, folder, stage, threads, against, held_out, accuracy)
     for name in wanted:
         if name == "trace" and options.variants is None and "script" in work.variants:
-            continue  # it would be the same again, less its control flow
+            continue  # it would be the same without control flow
         _attempt(work, name, MAKERS[name])
     if not work.variants:
         reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
@@ -110,7 +109,7 @@ def prove_variants(
 
 
 def _attempt(work: _Work, name: str, maker: Maker) -> None:
-    """Make and prove one variant; it ends among the variants or among what is left out."""
+    """Make and prove one variant; record it, or the reason why it is left out."""
     progress = work.stage(name)
     progress(0, 1, "making")
     try:
@@ -130,7 +129,7 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
 
 
 def _without(work: _Work, name: str) -> str:
-    """What to do where one variant keeps all others from being exported."""
+    """The advice if one variant prevents the export of all others."""
     others = [
         other
         for other in wanted_variants(work.options.variants, work.subject.definition)
@@ -147,10 +146,10 @@ def _leave_out(work: _Work, name: str, why: str, progress: Progress) -> None:
 
 
 def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
-    """On the held-out set, where there is one.
+    """The accuracy on the held-out set, if there is one.
 
     Raises:
-        NotApplicable: if it is further under eager's than is allowed.
+        NotApplicable: if it is further below eager's than allowed.
     """
     if work.held_out is None or work.accuracy is None:
         return None
@@ -158,7 +157,7 @@ def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
     drop = round(100 * (work.accuracy - got), 6)  # 0.5 points are 0.5, not 0.5000000000000004
     if drop > work.options.max_accuracy_drop:
         raise NotApplicable(
-            f"accuracy {got:.4f} is {drop:.2f} points under eager's; "
+            f"accuracy {got:.4f} is {drop:.2f} points below eager's; "
             f"--max-accuracy-drop allows {work.options.max_accuracy_drop:g}"
         )
     return got
@@ -167,7 +166,7 @@ def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
 def _prove(
     work: _Work, name: str, precision: Precision, draft: Draft, progress: Progress
 ) -> Variant:
-    """What is proved is the file, loaded as a server loads it; on every kind of device at hand."""
+    """Prove the written file, loaded as a server loads it, on every kind of device here."""
     data = [(work.folder / file).read_bytes() for file in draft.files]
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
@@ -215,10 +214,11 @@ def _optimized(
     data: Sequence[bytes],
     progress: Progress,
 ) -> tuple[Parity | None, bool, float | None]:
-    """The proof of the form that a server makes at load; None, with a reason, where it fails.
+    """Prove the form that a server makes at load; None, with a reason, if it fails.
 
-    And whether a plan may mix it with the plain one, and its accuracy. In float32 both are eager to
-    that very tolerance; of a lossy precision each errs in its own way, and they are compared.
+    Also returns whether a plan may mix it with the plain form, and its accuracy. In float32 both
+    equal eager within the tolerance; in a lossy precision each errs differently, so the two are
+    compared.
     """
     if draft.format != "torchscript" or "cpu" not in draft.device_kinds or draft.later_stages:
         return None, True, None
@@ -239,10 +239,10 @@ def _optimized(
 def _check_short(
     work: _Work, name: str, form: Forward, device: torch.device, progress: Progress
 ) -> None:
-    """A compiled form holds the GIL while it runs; where no plan may use it, it is not kept.
+    """Reject a compiled form that no plan may use because it holds the GIL too long.
 
     Raises:
-        NotApplicable: if one item, of the slowest shape there is, takes longer than is allowed.
+        NotApplicable: if one item of the slowest shape takes longer than allowed.
         ParityError: if it fails.
     """
     by_shape: dict[Hashable, Callable[[], object]] = {
@@ -258,8 +258,8 @@ def _check_short(
     elif longest_s > GIL_LIMIT_S:
         others = ",".join((*work.variants, name))
         raise NotApplicable(
-            f"a forward of one item takes {longest_s * 1e3:.2f} ms and would stop a whole server "
-            f"for so long, {GIL_LIMIT_S * 1e3:g} ms are allowed; to keep it: --variants {others}"
+            f"a forward of one item takes {longest_s * 1e3:.2f} ms and would stop the whole server "
+            f"for that long, {GIL_LIMIT_S * 1e3:g} ms are allowed; to keep it: --variants {others}"
         )
 
 
@@ -274,10 +274,10 @@ def _parity(
 def _load(
     work: _Work, draft: Draft, data: Sequence[bytes], kind: DeviceKind, *, optimized: bool
 ) -> Forward:
-    """A form of what was just written.
+    """Load a form of the written file.
 
     Raises:
-        NotApplicable: if this machine cannot load it: it may forbid to run what is unpacked.
+        NotApplicable: if this machine cannot load it: it may forbid executing unpacked files.
     """
     inputs = work.subject.definition.inputs
     try:

@@ -1,4 +1,4 @@
-"""A new version of an artifact that is there: with another plan, or with a signature."""
+"""New versions of an existing artifact: with another plan, or with a signature."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
     """Time an artifact's variants on this machine; the plan is written as a new version.
 
     Raises:
-        UsageError: if there is no intact artifact, or no variant of the wanted precision.
+        UsageError: if the artifact is not intact, or no variant has the wanted precision.
         ExportError: if the new version cannot be written.
     """
     with _copied(folder) as (old, staging, version):
@@ -34,17 +34,17 @@ def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
 
 
 def sign_anew(folder: Path, signer: Signer, trusted: TrustedKeys | None = None) -> Made:
-    """Sign an artifact; since artifacts never change, what is signed is a new version.
+    """Sign an artifact; since artifacts never change, the signed one is a new version.
 
-    A signature that it has must be good, or an altered artifact would become a trusted one.
+    An existing signature must be valid, or an altered artifact would become a trusted one.
 
     Args:
         folder: an artifact, signed or not.
         signer: signs the new version, and is trusted to have signed the old one.
-        trusted: who else may have signed it, and then somebody must have; None: nobody else.
+        trusted: others who may have signed it; then a signature is required. None: only the signer.
 
     Raises:
-        UsageError: if there is no intact artifact, or its signature is by nobody trusted.
+        UsageError: if the artifact is not intact, or its signature is not trusted.
         ExportError: if the new version cannot be written.
     """
     verifier = None
@@ -58,12 +58,12 @@ def sign_anew(folder: Path, signer: Signer, trusted: TrustedKeys | None = None) 
 
 @contextlib.contextmanager
 def _copied(folder: Path, verifier: Verifier | None = None) -> Iterator[tuple[Manifest, Path, int]]:
-    """An artifact's manifest, its files in a folder beside it, and the number after the highest."""
+    """An artifact's manifest, a staging copy of its files, and the next version number."""
     old = open_artifact(folder, verifier)
     folder = folder.resolve()  # "." has no parents to write to
     if folder.parent.name != old.model:
         raise UsageError(
-            f"{folder} holds the model {old.model!r}, its new version would not lie beside it; "
+            f"{folder} holds the model {old.model!r}, so its new version would not be next to it; "
             "keep artifacts in folders named MODEL/VERSION"
         )
     version = choose_version(folder.parent, None)
@@ -73,7 +73,7 @@ def _copied(folder: Path, verifier: Verifier | None = None) -> Iterator[tuple[Ma
 
 
 def _copy(folder: Path, manifest: Manifest, staging: Path) -> None:
-    """Everything but the report, which tells of the version and the plan."""
+    """Copy everything but the report, which depends on the version and the plan."""
     for name, digest in manifest.files.items():
         if name == REPORT_FILE:
             continue

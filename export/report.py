@@ -17,13 +17,13 @@ from models.manifest import Manifest
 def print_report(
     console: Console, manifest: Manifest, folder: Path, signature: str | None = None
 ) -> None:
-    """Print all that a manifest tells: the plan, times, variants, proof; readable at 80 columns.
+    """Print everything in a manifest: plan, times, variants, proof; readable at 80 columns.
 
     Args:
-        console: where to; tables fold to its width.
+        console: where to print; tables fold to its width.
         manifest: of the artifact.
-        folder: where the artifact lies.
-        signature: what to say of it; None: nothing.
+        folder: of the artifact.
+        signature: text about it; None: nothing.
     """
     content = content_of(manifest)
     console.print(plain(content.title), style="bold")
@@ -61,5 +61,5 @@ def _print_section(console: Console, section: Section) -> None:
 
 
 def plain(text: str) -> Text:
-    """Text that is neither markup nor a command to the terminal, whoever wrote it."""
+    """Text without markup and terminal commands, whatever its source."""
     return Text("".join(each if each.isprintable() or each == "\n" else "?" for each in text))

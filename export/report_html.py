@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no script, no font, no network."""
+"""The report as one self-contained page: no script, no font, no network."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from models.plan import DevicePlan
 def render(manifest: Manifest) -> str:
     """The page of a manifest: the same content as on the terminal, and a plot per device.
 
-    The manifest need not be finished: a page cannot tell its own digest, so it is made before its
-    file is among the manifest's files.
+    The manifest need not be finished: a page cannot contain its own digest, so it is rendered
+    before its file is in the manifest.
 
     Args:
-        manifest: whatever it holds, its texts are shown as texts.
+        manifest: its texts are shown as text, whatever they contain.
 
     Returns:
         HTML; the same manifest gives the same page.
@@ -36,4 +36,4 @@ def render(manifest: Manifest) -> str:
 
 def _plot(device: DevicePlan, prefix: str) -> Markup:
     made = svg_of(device, prefix)
-    return Markup(made)  # nosec B704 # made by us, and its texts are escaped
+    return Markup(made)  # nosec B704 # made here, with escaped texts

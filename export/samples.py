@@ -1,4 +1,4 @@
-"""Inputs for a model of which no more is known than what shapes it takes."""
+"""Inputs for a model of which only the shapes of its inputs are known."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from models.tensors import Array, Arrays, Axis, TensorSpec
 GOLDEN = 3
 SEED = 11
 EXAMPLE_PICTURE = 16  # pixels to a side
-MAX_EXAMPLE = 4096  # numbers; more are read by nobody, and stand in many documents
-DECIMALS = 2  # of the numbers of an example: they are read by people, and there may be many
+MAX_EXAMPLE = 4096  # numbers; more would not be read, and the example is in many documents
+DECIMALS = 2  # of an example's numbers, which people read and which may be many
 
 # Of one item: a shape for each input, in their order.
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -37,9 +37,9 @@ def draw(
     """A batch of random inputs.
 
     Args:
-        inputs: what the model takes.
+        inputs: of the model.
         codec: pictures are drawn as pixels and normalised as it says.
-        rng: where chance comes from.
+        rng: source of randomness.
         batch: its size.
         shapes: of each item.
 
@@ -58,7 +58,7 @@ def draw(
 
 
 def sample_bytes(inputs: Sequence[TensorSpec], batch: int, shapes: Shapes) -> int:
-    """How many bytes `draw` would give back."""
+    """The number of bytes that `draw` would return."""
     return batch * sum(
         math.prod(shape) * np.dtype(spec.dtype).itemsize
         for spec, shape in zip(inputs, shapes, strict=True)
@@ -66,7 +66,7 @@ def sample_bytes(inputs: Sequence[TensorSpec], batch: int, shapes: Shapes) -> in
 
 
 def narrowed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """With two numbers of each range, those next to 0: whether it takes the others is not known."""
+    """Ranges reduced to the two numbers next to 0: it is not known yet whether the others work."""
     return tuple(
         spec.model_copy(update=dict(zip(("minimum", "maximum"), near_zero(spec), strict=True)))
         if spec.minimum is not None or spec.maximum is not None
@@ -76,10 +76,10 @@ def narrowed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 
 def two_shapes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> tuple[Shapes, Shapes]:
-    """Shapes whose free axes have the first size, and the second, or others within their bounds.
+    """Shapes with the first and the second size on free axes, or with others within their bounds.
 
-    All axes have the same two sizes if their bounds allow it: inputs often share sizes, as tokens
-    and their mask do, whether that was said or not.
+    All free axes get the same two sizes if their bounds allow it: inputs often share sizes,
+    declared or not, as tokens and their mask do.
     """
     free = [axis for spec in inputs for axis in _free(spec)]
     low = max((axis.least for axis in free), default=0)
@@ -104,7 +104,7 @@ def two_shapes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> tuple[Sh
 
 
 def _within(least: int, most: int, sizes: tuple[int, int]) -> tuple[int, int]:
-    """Two sizes from `least` to `most`, near these, and different where that is possible."""
+    """Two sizes from `least` to `most`, near the given ones, and different if possible."""
     small, large = (max(least, min(size, most)) for size in sizes)
     if small == large and small > least:
         small -= 1
@@ -118,10 +118,10 @@ def _free(spec: TensorSpec) -> list[Axis]:
 
 
 def _numbers_of(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Normal numbers, or integers of the input's range.
+    """Normally distributed numbers, or integers in the input's range.
 
-    Without a range integers may be indices into a table of any length, so they are 0 or 1; but
-    torch takes no 8-bit number for an index: a uint8 is a pixel or a byte.
+    Without a range, integers may be indices into a table of any length, so they are 0 or 1. torch
+    does not index with 8-bit numbers, so a uint8 is a pixel or a byte.
     """
     if np.dtype(spec.dtype).kind == "f":
         return rng.standard_normal(shape, np.float32).astype(spec.dtype)
@@ -133,12 +133,12 @@ def _numbers_of(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ..
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a definition needs: random inputs, golden ones, and an example for people.
+    """The inputs of a definition: random ones, golden ones, and an example for people.
 
     Attributes:
-        inputs: what the model takes.
+        inputs: of the model.
         codec: how a client sends it.
-        shapes: of items on which the model was seen to run; not empty.
+        shapes: of items on which the model ran; not empty.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -160,7 +160,7 @@ class Samples:
     def example(self) -> JsonValue:
         """See `Definition.example`: a small PNG in base64, or the first golden item in numbers.
 
-        None where that would be more than 4096 numbers: too large to show.
+        None if that would be more than 4096 numbers: too large to show.
         """
         if isinstance(self.codec, ImageCodecSpec):
             return _png(self.codec.preprocess.channels)
@@ -172,7 +172,7 @@ class Samples:
 
 
 def _normalised(pixels: Array, how: PicturePreprocess) -> Array:
-    """Levels [n, channels, h, w] as `models.preprocess` would hand them to the model."""
+    """Levels [n, channels, h, w] as `models.preprocess` passes them to the model."""
     mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
     return np.asarray((pixels.astype(np.float32) / 255 - mean) / std)
 

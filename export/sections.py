@@ -1,4 +1,4 @@
-"""The parts of a report: what the terminal prints and the page shows."""
+"""The parts of a report, printed on the terminal and shown on the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.plan import DevicePlan
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column; numbers stand at its right side."""
+    """The head of a column; numbers are aligned to the right."""
 
     title: str
     numeric: bool = False
@@ -17,13 +17,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title, sentences, a table, and on a page the plot of what was measured.
+    """A title, sentences, a table, and on the page the plot of the measurements.
 
     Attributes:
-        title: what it is about.
+        title: its topic.
         lines: sentences, above the table.
         columns, rows: the table; a cell may have several lines.
-        measured: the device whose times are to be plotted.
+        measured: the device whose times are plotted.
     """
 
     title: str

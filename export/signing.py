@@ -1,4 +1,4 @@
-"""The commands that have to do with signatures: `keygen`, `sign`, and what `show` says of them."""
+"""The commands for signatures: `keygen`, `sign`, and what `show` says about them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from models.integrity import MAX_SMALL_BYTES, Untrusted
 from models.manifest import SIGNATURE_FILE
 from models.signatures import KeyFileError, TrustedKeys, claimed_key
 
-KEYGEN = "Make a pair of Ed25519 keys: a private one that signs, a public one for the servers."
-SIGN = "Sign an artifact; since artifacts never change, what is signed is a new version."
-# Not TORCHLANE_...: a server in the same environment would refuse it as an unknown setting.
+KEYGEN = "Create a pair of Ed25519 keys: a private one for signing, a public one for servers."
+SIGN = "Sign an artifact; since artifacts never change, the signed one is a new version."
+# Not TORCHLANE_...: a server in the same environment would reject it as an unknown setting.
 PASSPHRASE = "EXPORT_KEY_PASSPHRASE"  # nosec B105 # the variable that holds it
 
 
 def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `keygen` takes."""
+    """Add the arguments of `keygen`."""
     parser.add_argument(
         "private",
         type=Path,
@@ -36,48 +36,48 @@ def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--passphrase",
         action="store_true",
-        help=f"encrypt the private key; the passphrase is that of {PASSPHRASE}, or asked for",
+        help=f"encrypt the private key; the passphrase comes from {PASSPHRASE}, or is asked for",
     )
 
 
 def keygen(parsed: argparse.Namespace, console: Console) -> None:
-    """Carry out `keygen`.
+    """Run `keygen`.
 
     Raises:
-        UsageError: see `make_keys`; or if there is no passphrase to be had.
+        UsageError: see `make_keys`; or if no passphrase can be read.
     """
     passphrase = _new_passphrase() if parsed.passphrase else None
     public, fingerprint = make_keys(parsed.private, passphrase)
     _say(console, f"{parsed.private} signs: keep it secret, and away from servers")
-    _say(console, f"{public} is for servers: TORCHLANE_TRUSTED_KEYS names it, or its folder")
+    _say(console, f"{public} is for servers: set TORCHLANE_TRUSTED_KEYS to it, or to its folder")
     _say(console, f"fingerprint {fingerprint}")
 
 
 def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `sign` takes."""
+    """Add the arguments of `sign`."""
     parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
     parser.add_argument(
         "--key",
         type=Path,
         required=True,
         metavar="PRIVATE.pem",
-        help="an Ed25519 key as keygen makes it; its passphrase, if it has one, is that of "
-        f"{PASSPHRASE}, or asked for",
+        help="an Ed25519 key made by keygen; its passphrase, if it has one, comes from "
+        f"{PASSPHRASE}, or is asked for",
     )
     parser.add_argument(
         "--trusted-keys",
         type=Path,
         metavar="PATH",
-        help="public keys, a PEM file or a folder of such files: sign only what one of them or "
-        "--key signed before (default: also what is not signed, but nothing that others signed)",
+        help="public keys, a PEM file or a folder of them: sign only what one of them or --key "
+        "signed before (default: also unsigned artifacts, but none that others signed)",
     )
 
 
 def sign(parsed: argparse.Namespace, console: Console) -> None:
-    """Carry out `sign`.
+    """Run `sign`.
 
     Raises:
-        UsageError: if there is no intact artifact, no key, or a signature by nobody trusted.
+        UsageError: if the artifact is not intact, there is no key, or a signature is not trusted.
         ExportError: if the new version cannot be written.
     """
     signer = read_signer(parsed.key, lambda: _passphrase(parsed.key))
@@ -88,7 +88,7 @@ def sign(parsed: argparse.Namespace, console: Console) -> None:
 
 
 def trusted_keys(path: Path | None) -> TrustedKeys | None:
-    """Of the option --trusted-keys.
+    """The keys of the option --trusted-keys.
 
     Raises:
         UsageError: if it names no keys.
@@ -100,11 +100,11 @@ def trusted_keys(path: Path | None) -> TrustedKeys | None:
 
 
 def told_of(folder: Path, *, checked: bool) -> str:
-    """What a report says of an artifact's signature.
+    """The report's text about an artifact's signature.
 
     Args:
         folder: the artifact.
-        checked: the signature was verified.
+        checked: whether the signature was verified.
     """
     try:
         fingerprint = claimed_key(read_inside(folder, SIGNATURE_FILE, MAX_SMALL_BYTES))
@@ -118,7 +118,7 @@ def told_of(folder: Path, *, checked: bool) -> str:
 
 
 def _passphrase(private: Path) -> bytes:
-    """Of a key that has one."""
+    """The passphrase of an existing key."""
     return _given(os.environ.get(PASSPHRASE) or _prompt(f"Passphrase of {private}: "))
 
 
@@ -126,20 +126,20 @@ def _new_passphrase() -> bytes:
     found = os.environ.get(PASSPHRASE)
     if not found:
         found = _prompt("Passphrase of the new key: ")
-        if found != _prompt("The same once more: "):
+        if found != _prompt("Repeat the passphrase: "):
             raise UsageError("the two passphrases differ; no key was made")
     return _given(found)
 
 
 def _given(passphrase: str) -> bytes:
     if not passphrase:
-        raise UsageError("the passphrase is empty; a key without one needs no --passphrase")
+        raise UsageError("the passphrase is empty; omit --passphrase for a key without one")
     return passphrase.encode()
 
 
 def _prompt(question: str) -> str:
-    if not sys.stdin.isatty():  # getpass would read it from anywhere, and show it
-        raise UsageError(f"a passphrase is needed: set {PASSPHRASE}, or run this in a terminal")
+    if not sys.stdin.isatty():  # getpass would read it from elsewhere, and echo it
+        raise UsageError(f"a passphrase is required: set {PASSPHRASE}, or run this in a terminal")
     return getpass.getpass(question)
 
 

@@ -1,4 +1,4 @@
-"""What an export ends with: some ten lines on what was made, and how to serve it."""
+"""The summary at the end of an export: some ten lines on what was made, and how to serve it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from export.timing_sections import load_lines
 from export.timings import plan_line
 from models.manifest import Manifest
 
-DEFAULT_OUT = Path("artifacts")  # where a server looks if it is told nothing
+DEFAULT_OUT = Path("artifacts")  # a server's default
 LONGEST = 160  # characters of a reason; the report has all of it
 
 
@@ -32,7 +32,7 @@ def print_summary(console: Console, manifest: Manifest, folder: Path) -> None:
     """
     console.print(plain(f"{manifest.model} version {manifest.version}"), style="bold")
     for word, what in _rows(manifest, folder):
-        # The terminal folds long lines by itself: then a command can be copied from it.
+        # The terminal wraps long lines itself, so that commands can be copied.
         console.print(Text(f"{word:<9} ", style="dim") + plain(what), soft_wrap=True)
 
 
@@ -60,7 +60,7 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """By precision: forms of one differ from eager by about the same."""
+    """The proof by precision: forms of one precision differ from eager by about the same."""
     worst: dict[str, float] = {}
     sizes: set[int] = set()
     for variant in manifest.variants.values():
@@ -95,6 +95,6 @@ def _planned(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _python() -> str:
-    """The interpreter that runs this, as short as it can be said."""
+    """The path of this interpreter, as short as possible."""
     here, used = Path.cwd(), Path(sys.executable)
     return str(used.relative_to(here) if used.is_relative_to(here) else used)

@@ -1,4 +1,4 @@
-"""The sections of a report that come of the plan: what was chosen, and the times that show why."""
+"""The report's sections on the plan: what was chosen, and the times that show why."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.plan import DevicePlan, Form, Plan, Precision
 
 CHOSEN = "*"  # marks the plan's form in a table of times
 COMPARED = ("plan / fastest", "plan / best single")
-HELD_BACK = "!"  # marks a form that holds the GIL for too long at this size
+HELD_BACK = "!"  # marks a form that holds the GIL too long at this size
 
 
 def plan_sections(manifest: Manifest) -> Iterator[Section]:
-    """Per device the plan with what is to be plotted, then a table of times per precision."""
+    """Per device the plan with its plot, then a table of times per precision."""
     if manifest.plan is None:
         first = next(iter(manifest.variants))
         yield Section("Plan", (f"No form was timed: {first} runs batches of every size.",))
@@ -27,10 +27,10 @@ def plan_sections(manifest: Manifest) -> Iterator[Section]:
 
 
 def load_lines(device: DevicePlan, artifact: str) -> Iterator[str]:
-    """What to know of a plan that was made on a busy machine, and what to do; else nothing.
+    """Notes on a plan that was made on a busy machine, and what to do; otherwise none.
 
     Args:
-        device: what was measured.
+        device: its measurements.
         artifact: its folder, as a user would name it.
     """
     if device.kept_waiting is None and not device.unsettled:
@@ -61,8 +61,9 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
     timed = max((size for times in device.times for size in times.batch_sizes), default=0)
     if any(steps[-1].up_to > timed > 0 for steps in device.steps.values()):
         lines.append(
-            f"Batches of more than {timed} were not timed, for they are slow, and run as those do: "
-            "every form's time grew in proportion to the batch, or one size would take minutes."
+            f"Batches of more than {timed} were not timed: they are slow and run in the same form, "
+            "because every form's time grew in proportion to the batch, or one size would take "
+            "minutes."
         )
     lines += load_lines(device, f"artifacts/{manifest.model}/{manifest.version}")
     if plan.precision not in device.steps:
@@ -100,7 +101,7 @@ def _explained(
     found: Sequence[Standing], forms: Sequence[Form], single: Form | None, *, mixable: bool
 ) -> Iterator[str]:
     if not found:
-        yield "The form that the plan names was not timed."
+        yield "The plan's form was not timed."
         return
     yield (
         f"Microseconds per item: the median, and below it the middle half of the rounds; {CHOSEN} "
@@ -118,7 +119,7 @@ def _explained(
         yield f"Best single form, by the geometric mean over the sizes: {single}."
     if not mixable:
         yield (
-            "One form runs all sizes, the best on the whole: its forms differ by more than float32 "
+            "One form runs all sizes, the best overall: the forms differ by more than float32 "
             "does, and an answer must not depend on the load."
         )
     beyond = [str(each.size) for each in found if not each.within_noise]
@@ -132,7 +133,7 @@ def _explained(
 
 
 def _one_wins(found: Sequence[Standing], winner: Form, *, mixable: bool) -> Iterator[str]:
-    """Why the plan has one form only, with the figures that show it."""
+    """Why the plan has a single form, with the figures that show it."""
     if mixable and all(each.within_noise for each in found):
         yield f"{winner} runs at every size: no other form wins by more than the noise at any."
     for each in found:

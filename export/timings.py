@@ -1,4 +1,4 @@
-"""What the times of a plan say: who is the fastest where, and what the plan is worth."""
+"""Evaluates the times of a plan: which form is the fastest where, and what the plan gains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PerItem:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What was measured at one batch size of one precision.
+    """The measurements at one batch size of one precision.
 
     Attributes:
         size: of the batch.
@@ -36,18 +36,18 @@ class Standing:
 
     @property
     def fastest(self) -> Form:
-        """Of those that may run, by the median; the plan's form where two are equal."""
+        """The fastest form that may run, by the median; the plan's form on a tie."""
         return min(self._allowed(), key=lambda form: (self._median(form), form != self.chosen))
 
     @property
     def runner_up(self) -> Form | None:
-        """The fastest one beside the plan's form; None where there is no other."""
+        """The fastest form other than the plan's; None: there is no other."""
         others = [form for form in self._allowed() if form != self.chosen]
         return min(others, key=self._median, default=None)
 
     @property
     def within_noise(self) -> bool:
-        """Whether the plan's form is as fast as the fastest, as far as the noise lets one tell."""
+        """Whether the plan's form is as fast as the fastest, within the noise."""
         fastest, chosen = self.times[self.fastest], self.times[self.chosen]
         needed = fastest.median_us < (1 - MIN_GAIN) * chosen.median_us
         return not needed or chosen.low_us <= fastest.high_us
@@ -101,9 +101,9 @@ def per_item(times: FormTimes) -> dict[int, PerItem]:
 
 
 def best_single(found: Sequence[Standing]) -> Form | None:
-    """The form to take if one had to run at all sizes: by the geometric mean of its times.
+    """The best form for all sizes, by the geometric mean of its times.
 
-    None where no form may run, or was measured, at every size.
+    None if no form may run, or was measured, at every size.
     """
     if not found:
         return None
@@ -120,7 +120,7 @@ def best_single(found: Sequence[Standing]) -> Form | None:
 
 
 def plan_line(steps: Sequence[Step]) -> str:
-    """The steps as a reader says them: `1..4 compiled; 5..64 script, optimized at load`."""
+    """The steps in words: `1..4 compiled; 5..64 script, optimized at load`."""
     parts, first = [], 1
     for step in steps:
         sizes = str(first) if step.up_to == first else f"{first}..{step.up_to}"
@@ -130,7 +130,7 @@ def plan_line(steps: Sequence[Step]) -> str:
 
 
 def three_digits(value: float) -> str:
-    """As many digits as tell something: 4.41, 18.5, 322, 1,360."""
+    """Three significant digits: 4.41, 18.5, 322, 1,360."""
     if value >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

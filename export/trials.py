@@ -1,4 +1,4 @@
-"""Runs of a model on inputs that may be too much for it, and the search for where that begins."""
+"""Runs a model on inputs that may be too much for it, and finds where that begins."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from models.tensors import Array, Arrays, TensorSpec
 
 MAX_SAMPLE_BYTES = 64 * 1024 * 1024
 SLOW_S = 0.5  # a run that takes longer is the last on the way to larger ones
-# What is said where memory runs out: that tells of the machine, not of the model. Looked for in one
-# line: all of the message may hold the source of the model.
+# Messages about memory, which depend on the machine, not on the model. They are searched in one
+# line: the whole message may contain the model's source.
 NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create", "out of memory", "overflow")
 
 
 class Outcome(enum.Enum):
-    """What came of a run."""
+    """The result of a run."""
 
     WORKS = enum.auto()
     FAILS = enum.auto()
@@ -42,8 +42,8 @@ class Trials:
         module: on the CPU.
 
     Attributes:
-        said: why the last run that failed did.
-        took_s: the last run.
+        said: why the last failed run failed.
+        took_s: seconds of the last run.
     """
 
     def __init__(self, module: Callable[..., object]) -> None:
@@ -62,10 +62,10 @@ class Trials:
         """Run the model.
 
         Args:
-            inputs: what it takes.
+            inputs: of the model.
             shapes: of the item.
-            numbers: instead of what is drawn, by input, with the batch axis.
-            finite: it fails as well if it gives NaN or infinity.
+            numbers: by input, with the batch axis, in place of drawn ones.
+            finite: whether NaN or infinity counts as a failure.
         """
         if sample_bytes(inputs, 1, shapes) > MAX_SAMPLE_BYTES:
             return Outcome.UNCLEAR
@@ -73,7 +73,7 @@ class Trials:
         began = time.perf_counter()
         try:
             with torch.inference_mode(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what is tried here nobody need be warned
+                warnings.simplefilter("ignore")  # warnings about tried values do not matter
                 made = self._module(*(torch.from_numpy(sample[each.name]) for each in inputs))
         except FAILURES as error:
             self.said = reason(error)
@@ -89,11 +89,11 @@ class Trials:
         return Outcome.WORKS
 
     def limit(self, attempt: Try, inside: int, ways: Sequence[int]) -> int | None:
-        """The last number that works, where all that were tried beyond it fail.
+        """The last number that works, if all tried numbers beyond it fail.
 
         Args:
             attempt: tries a number.
-            inside: one that works.
+            inside: a number that works.
             ways: numbers further and further away from it.
         """
         outside: int | None = None
@@ -112,11 +112,11 @@ class Trials:
         if edge is None or outside is None:
             return None
         before = edge - 1 if outside > edge else edge + 1
-        # Else sizes may have to be multiples of something.
+        # Otherwise sizes may have to be multiples of something.
         return edge if attempt(before) is Outcome.WORKS else None
 
     def edge(self, attempt: Try, inside: int, outside: int) -> int | None:
-        """The last number that works on the way from one that does to one that does not."""
+        """The last number that works between one that does and one that does not."""
         while abs(outside - inside) > 1:
             middle = (inside + outside) // 2
             outcome = attempt(middle)
@@ -130,7 +130,7 @@ class Trials:
 
 
 def sample_of(inputs: Sequence[TensorSpec], shapes: Shapes) -> Arrays:
-    """The same item at every call, of numbers that any model should take; with a batch axis."""
+    """The same item at every call, with numbers that any model should take, and a batch axis."""
     rng = np.random.default_rng(SEED)
     return draw(narrowed(inputs), TensorCodecSpec(), rng, 1, shapes)
 

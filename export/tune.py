@@ -1,7 +1,7 @@
-"""Time every form at every batch size, and plan which one runs which.
+"""Times every form at every batch size, and plans which form runs which size.
 
-All that is needed stands in the artifact: tuning again on another machine works without the
-Python model.
+Everything needed is in the artifact: tuning again on another machine works without the Python
+model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from models.plan import (
 from models.processor import DeviceKind
 from models.resources import serving_threads
 
-MAX_BATCH = 64  # where nothing else is said
+MAX_BATCH = 64  # unless told otherwise
 
 Tell = Callable[[str], None]
 
@@ -52,9 +52,9 @@ class TuneOptions:
     """How to measure.
 
     Attributes:
-        max_batch: the largest batch that is timed; None: as in the plan there is, else MAX_BATCH.
-        threads: intra-op threads on the CPU; None: as many as a server with one replica takes.
-        precision: the plan's default; None: float32 where a variant has it, else the first one's.
+        max_batch: the largest batch to time; None: the existing plan's, else MAX_BATCH.
+        threads: intra-op threads on the CPU; None: as many as a server with one replica uses.
+        precision: the plan's default; None: float32 if a variant has it, else the first one's.
     """
 
     max_batch: int | None = None
@@ -65,16 +65,16 @@ class TuneOptions:
 def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Progress) -> Plan:
     """Time all forms on the golden examples, on every kind of device at hand.
 
-    What the manifest's own plan says of kinds of device that are not at hand stays in the plan.
+    The manifest's own plan for kinds of device that are not here is kept.
 
     Args:
-        folder: where the variants' files lie.
-        manifest: what they are.
+        folder: has the variants' files.
+        manifest: of the artifact.
         options: how to measure.
-        progress: told after each batch size, and what cannot be timed here.
+        progress: called after each batch size, and with what cannot be timed here.
 
     Raises:
-        UsageError: if the wanted precision is none of the variants'.
+        UsageError: if no variant has the wanted precision.
         ExportError: if no variant runs here, or one fails while it is timed.
     """
     precision = default_precision(manifest.variants, options.precision)
@@ -89,7 +89,7 @@ def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Pr
 
 
 def default_precision(variants: Mapping[str, Variant], wanted: Precision | None) -> Precision:
-    """What a plan is for where a server is not told otherwise.
+    """The precision of a plan, which a server uses by default.
 
     Raises:
         UsageError: if no variant has the wanted precision.
@@ -115,13 +115,13 @@ def _measure_on(
         found = Measured(manifest)
         for done, size in enumerate(sizes, start=1):
             if found.can_stop(size):
-                why = f"{kind}, batches of {size} and more: not timed, they run as smaller ones do"
+                why = f"{kind}, batches of {size} and more: not timed, they run like smaller ones"
                 progress(len(sizes), len(sizes), why)
                 break
             batches = golden_batches(manifest, size)
             try:
                 found.add(size, time_forms(manifest, forms, batches, device, threads))
-            except Exception as error:  # what was never run at this size may fail in any way
+            except Exception as error:  # a form may fail in any way at a size that it never ran
                 raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
             progress(done, len(sizes), f"{kind}, batch {size}")
     return DevicePlan(
@@ -137,11 +137,11 @@ def _measure_on(
 
 
 def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:
-    """Which form runs which batch, per precision.
+    """The form for each batch size, per precision.
 
     Args:
         measured: the times.
-        largest: the batch size that the plan is for; the sizes above the measured ones change
+        largest: the batch size that the plan must reach; sizes above the measured ones change
             nothing.
     """
     manifest, made = measured.manifest, {}
@@ -161,7 +161,7 @@ def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, 
 
 
 def _largest(plan: Plan | None, kind: DeviceKind) -> int:
-    """The largest batch of the plan there is: on this kind of device, else on any."""
+    """The largest batch of the existing plan: on this kind of device, else on any."""
     if plan is None:
         return MAX_BATCH
     own = plan.on(kind)
@@ -173,17 +173,17 @@ def _largest(plan: Plan | None, kind: DeviceKind) -> int:
 def load_forms(
     folder: Path, manifest: Manifest, device: torch.device, tell: Tell
 ) -> dict[Form, Forward]:
-    """Every form that runs on a device here, ready to be called.
+    """Load every form that runs on a device here.
 
     Args:
-        folder: where the variants' files lie.
-        manifest: what they are.
-        device: where they are to run.
-        tell: told why a form is not among them. Machine code may be for another machine, or this
-            one forbids to run what is unpacked; a server does without it as well.
+        folder: has the variants' files.
+        manifest: of the artifact.
+        device: where they will run.
+        tell: called with the reason why a form is missing. A compiled form may be for another
+            machine, or this one forbids executing unpacked files; a server does without it as well.
 
     Raises:
-        ExportError: if a form that is no machine code cannot be loaded.
+        ExportError: if a form that is not compiled cannot be loaded.
     """
     forms: dict[Form, Forward] = {}
     for form, variant in forms_of(manifest.variants).items():
@@ -203,5 +203,5 @@ def load_forms(
             why = f"{form} cannot be loaded here: {reason(error)}"
             if variant.format != "aotinductor":
                 raise ExportError(why) from error
-            tell(f"{why}; it needs a temporary folder (TMPDIR) that files may be executed from")
+            tell(f"{why}; it needs a temporary folder (TMPDIR) that allows execution")
     return forms

@@ -1,4 +1,4 @@
-"""The values of options: what argparse makes of their text, or says against it."""
+"""Parsers of option values, for argparse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names with commas between."""
+    """Comma-separated names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 

@@ -1,4 +1,4 @@
-"""Proof that an exported form answers as the eager model does, at every batch size."""
+"""Proves that an exported form gives the eager model's answers, at every batch size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED = 1
 # or they take more memory: then powers of two and their neighbours, where kernels change.
 EVERY_SIZE_BUDGET_S = 30.0
 EVERY_SIZE_BUDGET_BYTES = 1 << 30
-TINY = 1e-6  # relative differences are to at least this much
+TINY = 1e-6  # relative differences use at least this magnitude
 
 Runnable = Callable[..., object]
 CPU = torch.device("cpu")
@@ -30,10 +30,10 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One batch, and what eager float32 answers to it.
+    """One batch, and eager float32's outputs for it.
 
     Attributes:
-        what: where it comes from, for messages.
+        what: its origin, for messages.
         inputs: input name -> array with the batch axis.
         expected: output name -> array with the batch axis.
     """
@@ -45,7 +45,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Everything that the forms of a model are compared with."""
+    """The reference that all forms of a model are compared with."""
 
     definition: Definition
     comparisons: tuple[Comparison, ...]
@@ -58,7 +58,7 @@ def run(
     """One forward: input name -> array with batch axis, to output name -> array with batch axis.
 
     Raises:
-        ParityError: if the module fails, or its outputs are not the ones that the definition names.
+        ParityError: if the module fails, or its outputs differ from the definition.
     """
     tensors = [
         torch.from_numpy(np.array(inputs[spec.name])).to(device) for spec in definition.inputs
@@ -71,7 +71,7 @@ def run(
         raise ParityError(f"the model fails on {shapes}: {reason(error)}") from error
     if not isinstance(made, torch.Tensor | tuple | list):
         raise ParityError(
-            f"the model gives a {type(made).__name__}; it must give a tensor, or a tuple of "
+            f"the model returns a {type(made).__name__}; it must return a tensor, or a tuple of "
             "tensors in the order of the declared outputs"
         )
     try:
@@ -92,12 +92,12 @@ def run(
 def reference(
     eager: Runnable, definition: Definition, max_batch: int, progress: Progress
 ) -> Reference:
-    """What eager answers to random inputs of every batch size, and to the golden examples.
+    """Eager's outputs for random inputs of every batch size, and for the golden examples.
 
     Raises:
-        ExportError: if the definition gives other inputs than it declares.
-        ParityError: if eager itself fails, answers something that is not finite, or answers an item
-            in a batch otherwise than alone.
+        ExportError: if the definition's inputs differ from its declaration.
+        ParityError: if eager itself fails, its outputs are not finite, or an item's answer depends
+            on its batch.
     """
     rng = np.random.default_rng(SEED)
     comparisons: list[Comparison] = []
@@ -138,11 +138,11 @@ def check_parity(
     """Compare one form with the reference.
 
     Returns:
-        the largest differences that were seen.
+        the largest observed differences.
 
     Raises:
-        ParityError: at the first answer outside the tolerance, of eager's or of the same item's
-            alone, or one that is not finite.
+        ParityError: at the first answer that is not finite, or that differs by more than the
+            tolerance from eager's or from the same item's alone.
     """
     definition = against.definition
     worst = {spec.name: (0.0, 0.0) for spec in definition.outputs}
@@ -193,14 +193,14 @@ def agree(one: Runnable, other: Runnable, against: Reference, tolerance: Toleran
 def accuracy(
     module: Runnable, definition: Definition, held_out: HeldOut, device: torch.device = CPU
 ) -> float:
-    """The share of the held-out set whose largest first output is the label.
+    """The share of the held-out set whose largest first output is at the label.
 
     Raises:
         ExportError: if the set is empty.
         ParityError: if the module fails, or an answer is not finite.
     """
     if not len(held_out.labels):
-        raise ExportError("the held-out set is empty; where there is none, held_out is None")
+        raise ExportError("the held-out set is empty; set held_out to None if there is none")
     first = definition.outputs[0].name
     right = 0
     for start in range(0, len(held_out.labels), 64):
@@ -214,7 +214,7 @@ def accuracy(
 
 
 def _sizes(max_batch: int, one_s: float, one_bytes: int) -> tuple[int, ...]:
-    """Which batch sizes are compared, from what a batch of one takes."""
+    """The batch sizes to compare, by what a batch of one takes."""
     items = max_batch * (max_batch + 1) / 2
     if items * one_s <= EVERY_SIZE_BUDGET_S and items * one_bytes <= EVERY_SIZE_BUDGET_BYTES:
         return tuple(range(1, max_batch + 1))
@@ -245,14 +245,14 @@ def _check(what: str, spec: TensorSpec, tolerance: Tolerance, expected: Array, g
 def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) -> None:
     wanted = [spec.name for spec in definition.inputs]
     if set(inputs) != set(wanted):
-        raise ExportError(f"{what}: the definition gives {sorted(inputs)}, it declares {wanted}")
+        raise ExportError(f"{what}: the definition gives {sorted(inputs)}, but declares {wanted}")
     for spec in definition.inputs:
         array = inputs[spec.name]
         fits = array.shape[:1] == (size,) and spec.takes(array.shape[1:])
         if array.dtype.name != spec.dtype or not fits:
             raise ExportError(
                 f"{what}: the definition gives {spec.name!r} as {array.dtype}{list(array.shape)} "
-                f"for a batch of {size}, it declares {spec}"
+                f"for a batch of {size}, but declares {spec}"
             )
         if (number := out_of_range(spec, array)) is not None:
             raise ExportError(f"{what}: the definition gives {number} for {spec}")
@@ -274,7 +274,7 @@ def _last(batch: Arrays) -> dict[str, Array]:
 def _moved(
     what: str, definition: Definition, tolerance: Tolerance, alone: Arrays, together: Arrays
 ) -> float:
-    """The largest difference of the last item's answer, alone and in its batch."""
+    """The largest difference between the last item's answers alone and in its batch."""
     largest = 0.0
     for spec in definition.outputs:
         one, inside = alone[spec.name][-1], together[spec.name][-1]

@@ -1,10 +1,10 @@
-"""The containers' health checks: exit code 0 and a word, or 1 and the reason.
+"""Health checks of the containers: exit code 0 and a word, or 1 and the reason.
 
     healthcheck.py ready          the server in this container can answer predictions
     healthcheck.py get URL        something answers 200 there
     healthcheck.py worker URL     this container's Locust worker is known to the master at URL
 
-Only the standard library, so that `python -I -S` runs it in some tens of milliseconds.
+Uses only the standard library, so that `python -I -S` runs it in tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ READY = "/health/ready"
 
 
 class Unhealthy(Exception):
-    """What is wrong, in a sentence."""
+    """The reason, in a sentence."""
 
 
 def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Carry out one check.
+    """Run one check.
 
     Returns:
         a word to show.
@@ -47,11 +47,11 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _worker(stats: Mapping[str, list[Mapping[str, str]]], host: str) -> str:
-    """The state in which the master knows the worker of this host; its id begins with the name."""
+    """The state of this host's worker at the master; its id begins with the host name."""
     states = [worker["state"] for worker in stats["workers"] if worker["id"].startswith(host)]
     if not states:
         raise Unhealthy(f"the master knows no worker of {host}")
-    # One that was started anew has a new id, and its old one stays for a while as missing.
+    # A restarted worker has a new id; the old one stays for a while as missing.
     present = [state for state in states if state != "missing"]
     if not present:
         raise Unhealthy(f"the master has lost the worker of {host}")
@@ -59,7 +59,7 @@ def _worker(stats: Mapping[str, list[Mapping[str, str]]], host: str) -> str:
 
 
 def _get(url: str) -> bytes:
-    """The body of a 200. No proxy is asked: what is checked lies in this network."""
+    """The body of a 200; no proxy is used, because the checked servers are in this network."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
     try:
@@ -76,7 +76,7 @@ def _get(url: str) -> bytes:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Print what was found; returns the exit code."""
+    """Print the result; returns the exit code."""
     try:
         sys.stdout.write(f"{check(arguments, environment)}\n")
     except Unhealthy as problem:

@@ -1,4 +1,4 @@
-"""Prints what pyproject.toml asks for, one requirement a line, for a layer of its own.
+"""Prints the requirements in pyproject.toml, one a line, for an image layer of their own.
 
 python requirements.py pyproject.toml [--extra NAME ...] [--without NAME ...]
 """
@@ -19,7 +19,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]+")
 def requirements(
     project: dict[str, Any], extras: Sequence[str], without: Sequence[str]
 ) -> list[str]:
-    """The requirements of the project and of some extras, without those of some names.
+    """The requirements of the project and of some extras, without the excluded names.
 
     Args:
         project: the table `project` of pyproject.toml.
@@ -27,7 +27,7 @@ def requirements(
         without: names of distributions to leave out.
 
     Raises:
-        ValueError: if there is no such extra, or nothing of a name to leave out.
+        ValueError: if an extra is missing, or nothing requires an excluded name.
     """
     found: list[str] = list(project["dependencies"])
     optional: dict[str, list[str]] = project["optional-dependencies"]
@@ -37,7 +37,7 @@ def requirements(
         found += optional[extra]
     names = {_name(each) for each in found}
     if unknown := set(without) - names:
-        raise ValueError(f"nothing asks for {', '.join(sorted(unknown))}")
+        raise ValueError(f"nothing requires {', '.join(sorted(unknown))}")
     return [each for each in found if _name(each) not in without]
 
 
@@ -49,7 +49,7 @@ def _name(requirement: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print them; returns the exit code."""
+    """Print the requirements; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--extra", action="append", default=[])

@@ -1,1 +1,1 @@
-"""The forms that a model can be exported in: one file per way of making them."""
+"""The variants that a model can be exported as: one file per way of making them."""

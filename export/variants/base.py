@@ -1,4 +1,4 @@
-"""What a way of making a variant must offer, and what it works on."""
+"""The interface of a variant's maker, and its input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCES: dict[Precision, Tolerance] = {
     # Other kernels add in another order, nothing more.
     "float32": Tolerance(absolute=1e-5, relative=1e-4, of_range=1e-5),
     # 11 bits of mantissa, 8 bits, and 256 levels: errors are shares of the largest values summed.
-    # An index of two nearly equal scores may be another one: what that costs, accuracy tells.
+    # An index of two nearly equal scores may change; accuracy shows what that costs.
     "fp16": Tolerance(absolute=1e-3, relative=0, of_range=0.01, exact_integers=False),
     "bf16": Tolerance(absolute=0.01, relative=0, of_range=0.05, exact_integers=False),
     "int8": Tolerance(absolute=0.05, relative=0, of_range=0.25, exact_integers=False),
@@ -28,18 +28,17 @@ TOLERANCES: dict[Precision, Tolerance] = {
 
 
 class NotApplicable(Exception):
-    """The model, or this machine, does not allow the variant; the message is its reason."""
+    """The model or this machine does not allow the variant; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is exported.
+    """The model to export.
 
     Attributes:
         name: of the model.
         definition: its public contract and its data.
-        eager: the module as it is: trained, in eval mode, float32, on the CPU. Makers work on
-            copies.
+        eager: the module itself: trained, in eval mode, float32, on the CPU. Makers work on copies.
     """
 
     name: str
@@ -49,14 +48,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A file that a maker wrote, not proved yet.
+    """A file that a maker wrote, not yet proved.
 
     Attributes:
         file: its name in the folder.
-        made_by: by which functions, for the manifest.
+        made_by: the functions used, for the manifest.
         device_kinds: where it runs.
-        native: what its machine code needs; None where it has none.
-        later_stages: files that were written beside it, and run after it.
+        native: requirements of its compiled code; None: it has none.
+        later_stages: further files, which run after it.
     """
 
     file: str
@@ -67,12 +66,12 @@ class Draft:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All that were written, in the order in which they run."""
+        """All written files, in the order in which they run."""
         return (self.file, *self.later_stages)
 
     @property
     def format(self) -> Literal["torchscript", "aotinductor"]:
-        """As the manifest calls it."""
+        """The format's name in the manifest."""
         return "torchscript" if self.native is None else "aotinductor"
 
 
@@ -81,12 +80,12 @@ class Maker(Protocol):
 
     @property
     def precision(self) -> Precision:
-        """What it computes in; inputs and outputs keep the manifest's dtypes."""
+        """The precision to compute in; inputs and outputs keep the manifest's dtypes."""
 
     def make(self, subject: Subject, folder: Path) -> Draft:
         """Write the variant's file into the folder.
 
         Raises:
             NotApplicable: if the model or the machine does not allow it.
-            ExportError: if it should have worked.
+            ExportError: if it should have worked but failed.
         """

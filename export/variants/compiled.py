@@ -1,4 +1,4 @@
-"""`compiled`: torch.export and AOTInductor to machine code in a `.pt2`, with a free batch axis."""
+"""`compiled`: torch.export and AOTInductor to a `.pt2` package, with a free batch axis."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
 
 MAX_BATCH = 65_536
-# Levels of x86-64 (psABI), as GCC and Clang know them: code for a level runs on every CPU that has
-# it, code for the very machine would run on few others. Best first.
+# Levels of x86-64 (psABI), as GCC and Clang know them: code for a level runs on every CPU that
+# supports it, code for this very machine would run on few others. Best first.
 X86_LEVELS = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"),
@@ -40,14 +40,14 @@ class Compiled:
     """See `export.variants.base.Maker`.
 
     Attributes:
-        kind: of the device that it is compiled for.
+        kind: of the target device.
     """
 
     kind: DeviceKind
     precision: Precision = "float32"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`; takes seconds to minutes, and a C++ compiler."""
+        """See `Maker`; takes seconds to minutes, and needs a C++ compiler."""
         if self.kind == "cuda" and not torch.cuda.is_available():
             raise NotApplicable("it is compiled on a CUDA device, and there is none")
         if isinstance(subject.eager, torch.jit.ScriptModule):
@@ -63,7 +63,7 @@ class Compiled:
             if full or "No space left" in str(error):
                 where = tempfile.gettempdir()
                 raise ExportError(f"cannot compile: no space left in {where}") from error
-            raise NotApplicable(f"torch.export or AOTInductor refused: {reason(error)}") from error
+            raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
         write_file(folder / file, package)
         made_by = f"torch.export + AOTInductor (freezing, {march or 'native'}, {compiler})"
         return Draft(file, made_by, (self.kind,), native)
@@ -82,7 +82,7 @@ class Compiled:
                     dims[at] = made if axis.name is None else named.setdefault(axis.name, made)
             free.append(dims)
         module = copy.deepcopy(subject.eager).to(self.kind)
-        # Sizes of 0 and 1 would be taken for constants: the example is larger on free axes.
+        # Sizes of 0 and 1 would become constants, so the example is larger on free axes.
         example = tuple(
             torch.zeros(
                 [3, *(max(axis.least, min(3, axis.most)) for axis in spec.axes)],
@@ -95,7 +95,7 @@ class Compiled:
             return torch.export.export(module, example, dynamic_shapes=tuple(free))
 
     def _target(self) -> tuple[str | None, NativeCode]:
-        """What to compile for: -march, and what a machine needs to run it."""
+        """The compiler target: -march, and what a machine needs to run the code."""
         if self.kind == "cuda":
             major, minor = torch.cuda.get_device_capability()
             return None, NativeCode(architecture=machine(), requires=(f"sm_{major}{minor}",))
@@ -109,7 +109,7 @@ class Compiled:
 
 
 def find_compiler() -> str:
-    """The name of the C++ compiler that torch would use, after it was tried.
+    """The name of the C++ compiler that torch would use, after a test run.
 
     Raises:
         NotApplicable: if there is none, or it does not work.
@@ -120,15 +120,15 @@ def find_compiler() -> str:
     try:
         compiler = get_cpp_compiler()
     except (InvalidCxxCompiler, OSError) as error:
-        found = "what CXX names does not run" if os.environ.get("CXX") else "there is none"
+        found = "the program in CXX does not run" if os.environ.get("CXX") else "there is none"
         raise NotApplicable(
             f"it needs a C++ compiler and {found}; install g++ or clang++, or set CXX to one"
         ) from error
     name = Path(compiler).name
     with tempfile.TemporaryDirectory() as folder:
-        # Where this fails, torch fails as well, later and with whatever that leads to.
+        # If this fails, torch fails too, later and less clearly.
         command = [compiler, "-x", "c++", "-shared", "-fPIC", "-o", f"{folder}/tried.so", "-"]
-        tried = subprocess.run(  # nosec B603 # whoever exports chooses the compiler
+        tried = subprocess.run(  # nosec B603 # the caller chooses the compiler
             command, input="#include <cmath>\n", capture_output=True, text=True, check=False
         )
     if tried.returncode != 0:
@@ -138,9 +138,9 @@ def find_compiler() -> str:
 
 
 def _vector_flags(flags: frozenset[str]) -> set[str]:
-    """The instruction sets that torch's code generator asks the compiler for, as Linux names them.
+    """The instruction sets that torch's code generator requests, in Linux's spelling.
 
-    It says `-mavx512vnni`, Linux says `avx512_vnni`.
+    It requests `-mavx512vnni`, which Linux calls `avx512_vnni`.
     """
     from torch._inductor.cpu_vec_isa import pick_vec_isa  # noqa: PLC0415 - slow
 
@@ -154,19 +154,19 @@ def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
 
     options: dict[str, Any] = {
         "freezing": True,
-        # Serial code: it is for forwards under a millisecond, where threads cost more than they do,
-        # and must not take this machine's number of cores along to another one.
+        # Serial code: it is for forwards under a millisecond, where threads cost more than they
+        # save, and must not fix this machine's number of cores.
         "cpp.threads": 1,
     }
     package = io.BytesIO()
-    with config.patch({"cpp.march": march}):  # not among what the call takes
+    with config.patch({"cpp.march": march}):  # the call itself does not accept it
         aoti_compile_and_package(program, package_path=package, inductor_configs=options)
     return package.getvalue()
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's compiler tells what it tries, in three ways; what matters comes as an exception."""
+    """Silence torch's compiler, which reports its attempts in three ways; errors still raise."""
     log = logging.getLogger("torch")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""`bf16` and `fp16`: weights and compute in half precision, inputs and outputs as they were."""
+"""`bf16` and `fp16`: weights and compute in half precision, inputs and outputs unchanged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _compile(
     inner: nn.Module, dtype: torch.dtype, subject: Subject
 ) -> tuple[torch.jit.ScriptModule, Method]:
     inputs, outputs = subject.definition.inputs, subject.definition.outputs
-    # A class of its own: torch compiles a class once a process, and defines its forward once.
+    # A new class each time: torch compiles a class once per process, and defines its forward once.
     outer: nn.Module = type("Outer", (nn.Module,), {})()
     outer.inner = inner
     try:
@@ -69,11 +69,13 @@ def _compile(
             cast = _Cast(inner, dtype, outputs).eval()
             return to_torchscript(cast, example_of(subject), "trace"), "trace"
         except Exception as error:
-            raise NotApplicable(f"neither script nor trace takes it: {reason(error)}") from error
+            raise NotApplicable(
+                f"neither script nor trace can compile it: {reason(error)}"
+            ) from error
 
 
 class _Cast(nn.Module):
-    """Casts around a module, to be traced."""
+    """A module with casts around another one, to be traced."""
 
     def __init__(self, inner: nn.Module, dtype: torch.dtype, outputs: Sequence[TensorSpec]) -> None:
         super().__init__()
@@ -88,7 +90,7 @@ class _Cast(nn.Module):
 
 
 def _source(dtype: torch.dtype, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
-    """The same casts in TorchScript, which knows no `*args`: one name per input is written out."""
+    """The same casts in TorchScript, which has no `*args`: one name per input is written out."""
     names = [f"x{index}" for index in range(len(inputs))]
     taken = ", ".join(
         f"{name}.to({dtype})" if spec.dtype == "float32" else name

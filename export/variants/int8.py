@@ -1,7 +1,7 @@
 """`int8`: post-training quantization, saved as TorchScript.
 
 Static (weights and activations, calibrated on the model's own data) where there are convolutions,
-dynamic (activations measured as they come) where only linear layers profit. Why torch.ao and not
+dynamic (activations measured at run time) where only linear layers profit. Why torch.ao and not
 torchao: docs/adr/0008-quantization.md.
 """
 
@@ -40,9 +40,9 @@ class Int8:
         """
         if isinstance(subject.eager, torch.jit.ScriptModule):
             raise NotApplicable("made from Python modules only; this one is TorchScript already")
-        layers = {type(layer) for layer in subject.eager.modules()}  # no subclasses: nor does torch
+        layers = {type(layer) for layer in subject.eager.modules()}  # no subclasses, as in torch
         with warnings.catch_warnings():
-            # torch.ao.quantization tells of its successor at every call; the ADR says why we stay.
+            # torch.ao.quantization announces its successor at every call; the ADR explains its use.
             warnings.simplefilter("ignore")
             if layers & CONVOLUTIONS:
                 module, how = _static(subject), "prepare_fx + convert_fx (static)"
@@ -92,7 +92,7 @@ def _dynamic(subject: Subject) -> nn.Module:
             copy.deepcopy(subject.eager), LINEAR, dtype=torch.qint8
         )
     except Exception as error:
-        raise NotApplicable(f"quantize_dynamic refused: {reason(error)}") from error
+        raise NotApplicable(f"quantize_dynamic failed: {reason(error)}") from error
     return quantized
 
 
@@ -103,7 +103,7 @@ def _calibration(subject: Subject) -> list[Arrays]:
     batches = [batch for batch in calibration() if all(array.size for array in batch.values())]
     if not batches:
         raise ExportError(
-            f"the calibration data of {subject.name!r} is empty: give `calibration` of its "
-            "definition some real inputs, or leave int8 out (--variants)"
+            f"the calibration data of {subject.name!r} is empty: let `calibration` of its "
+            "definition return some real inputs, or leave int8 out (--variants)"
         )
     return batches

@@ -1,4 +1,4 @@
-"""Every variant there is: a literal table, in the order of preference of a plan."""
+"""All variants: a literal table, in a plan's order of preference."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ MAKERS: dict[str, Maker] = {
 
 
 def wanted_variants(asked_for: tuple[str, ...] | None, definition: Definition) -> tuple[str, ...]:
-    """The names of what is to be made, in the order of preference.
+    """The names of the variants to make, in the order of preference.
 
-    Where nobody says, a model that has stages is made in stages: it may be too large for anything
-    else.
+    By default a model with stages is made in stages only: it may be too large for anything else.
 
     Raises:
         UsageError: if one is unknown, or there is none.

@@ -54,14 +54,14 @@ def _stages(subject: Subject) -> list[nn.Module]:
     except Exception as error:  # the model's own code raises what it likes
         raise NotApplicable(f"the definition cannot split it: {reason(error)}") from error
     if len(stages) < 2:
-        raise NotApplicable(f"the definition splits it into {len(stages)}; 2 stages are the least")
+        raise NotApplicable(f"the definition splits it into {len(stages)}; at least 2 are needed")
     return stages
 
 
 def _given(
     where: str, stage: nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """What a stage gives to the next one."""
+    """The outputs of a stage, which are the inputs of the next one."""
     try:
         with torch.inference_mode():
             made: Any = stage(*example)
@@ -72,5 +72,7 @@ def _given(
     tensors = tuple(sequence_of(made))
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         kinds = ", ".join(type(each).__name__ for each in tensors) or "nothing"
-        raise NotApplicable(f"{where} gives {kinds}; it must give a tensor, or a tuple of tensors")
+        raise NotApplicable(
+            f"{where} returns {kinds}; it must return a tensor, or a tuple of tensors"
+        )
     return tensors

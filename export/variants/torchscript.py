@@ -33,7 +33,7 @@ class TorchScript:
         try:
             compiled = to_torchscript(subject.eager, example_of(subject), self.method)
         except Exception as error:  # its own, or whatever the model's code raises meanwhile
-            raise NotApplicable(f"torch.jit.{self.method} refused: {reason(error)}") from error
+            raise NotApplicable(f"torch.jit.{self.method} failed: {reason(error)}") from error
         save(freeze(compiled), folder / file)
         given = isinstance(subject.eager, torch.jit.ScriptModule)
         made = "TorchScript as it was given" if given else f"torch.jit.{self.method}"
@@ -43,17 +43,17 @@ class TorchScript:
 def to_torchscript(
     module: nn.Module, example: tuple[torch.Tensor, ...], method: Method
 ) -> torch.jit.ScriptModule:
-    """Script a module, or trace it with an example of what it takes.
+    """Script a module, or trace it with an example input.
 
     Raises:
-        Exception: of any class: whatever torch, or the model's own code, says against it.
+        Exception: of any class: what torch, or the model's own code, raises.
     """
     if isinstance(module, torch.jit.ScriptModule):
         return module
     if method == "script":
         scripted: torch.jit.ScriptModule = torch.jit.script(module)
         return scripted
-    compute_in_float32()  # a trace keeps for ever what its convolutions were told
+    compute_in_float32()  # a trace keeps the precision setting of its convolutions
     trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
     with torch.no_grad():
         traced: torch.jit.ScriptModule = trace(module, example, check_trace=False)
@@ -63,11 +63,11 @@ def to_torchscript(
 def script_or_trace(
     module: nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[torch.jit.ScriptModule, Method]:
-    """Script, and where that fails trace.
+    """Script a module, or trace it if scripting fails.
 
     Args:
         module: what to compile.
-        example: what it takes, for the trace.
+        example: inputs for the trace.
 
     Raises:
         NotApplicable: if neither works.
@@ -78,21 +78,23 @@ def script_or_trace(
         try:
             return to_torchscript(module, example, "trace"), "trace"
         except Exception as error:
-            raise NotApplicable(f"neither script nor trace takes it: {reason(error)}") from error
+            raise NotApplicable(
+                f"neither script nor trace can compile it: {reason(error)}"
+            ) from error
 
 
 def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    """Weights become constants, and what follows from them is computed; twice is once.
+    """Turn weights into constants and fold them; freezing again changes nothing.
 
     Raises:
-        NotApplicable: if torch refuses.
+        NotApplicable: if torch cannot freeze it.
     """
     if not hasattr(module, "training"):
-        return module  # frozen already: freezing takes that attribute away
+        return module  # frozen already: freezing removes that attribute
     try:
         frozen: torch.jit.ScriptModule = torch.jit.freeze(module.eval())
     except Exception as error:
-        raise NotApplicable(f"torch.jit.freeze refused: {reason(error)}") from error
+        raise NotApplicable(f"torch.jit.freeze failed: {reason(error)}") from error
     return frozen
 
 
@@ -101,13 +103,13 @@ def save(module: torch.jit.ScriptModule, file: Path) -> None:
 
     Raises:
         NotApplicable: if torch cannot save the module.
-        ExportError: if the disk refuses.
+        ExportError: if the file cannot be written.
     """
     write_file(file, to_bytes(module))
 
 
 def to_bytes(module: torch.jit.ScriptModule) -> bytes:
-    """What a `.pt` file of it holds.
+    """The bytes of a module's `.pt` file.
 
     Raises:
         NotApplicable: if torch cannot save the module.

@@ -99,7 +99,7 @@ class TestKeys:
         assert {each.status_code for each in told} >= {200, 401, 403, 404, 422, 500}
         everything = server.log + "".join(each.text + str(each.headers) for each in told)
         assert "api_keys_not_changed" in server.log
-        assert "line 2: after the scopes stands sha256:" in server.log
+        assert "line 2: the scopes must be followed by sha256:" in server.log
         for line in (FIRST_LINE, SECOND_LINE, WRONG_LINE):
             assert line.split()[2].removeprefix("sha256:") not in everything
         for secret in (FIRST, SECOND, WRONG):

@@ -82,7 +82,7 @@ def test_several_files_are_a_batch(server: Server, folder: Path) -> None:
         (
             "--data-binary @three.png -H Content-Type:multipart/form-data",
             "invalid_input",
-            "names no boundary",
+            "has no boundary",
         ),
         ("--data-binary @three.raw", "unsupported_media_type", "-H 'Content-Type: application/"),
         ("-d @three.png", "unsupported_media_type", "--data-binary @photo.jpg"),

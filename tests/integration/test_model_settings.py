@@ -199,7 +199,7 @@ async def test_what_cannot_be_applied_is_told_and_the_model_serves_on(
             found = await shown(api)
             (version,) = found["versions"]
             assert version["state"] == "ready"
-            assert "it serves with its settings of before" in version["problem"]
+            assert "it keeps serving with its earlier settings" in version["problem"]
             assert "no variant 'bf16' (`variant` in the models file)" in version["problem"]
             assert found["settings"]["variant"] is None
             assert found["settings"]["timeout_ms"] == 5000  # that took no load

@@ -87,7 +87,7 @@ def test_a_wrong_value_is_refused_by_the_flags_name(
         (["--trusted-keys", ""], "--trusted-keys is empty: give it a value or leave it out"),
         (
             ["--api-keys", "tl_x"],
-            "--api-keys has no flag, because `ps` would show its value: set TORC",
+            "--api-keys does not exist, because `ps` would show its value: set TORC",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_wrong_setting_is_told_before_anything_is_measured(
 ) -> None:
     monkeypatch.setattr("app.main.place", lambda *_: pytest.fail("it was measured"))
     assert main(arguments=["--port", "0", "--rate-limit", "many"]) == 2
-    assert "torchlane: --rate-limit 'many': a limit is a number" in capsys.readouterr().err
+    assert "torchlane: --rate-limit 'many': a rate limit is a number" in capsys.readouterr().err
 
 
 def test_help_loads_no_torch() -> None:
@@ -155,8 +155,8 @@ def test_a_folder_whose_name_is_too_long_for_a_socket_is_refused(
     ("name", "value", "told"),
     [
         ("API_KEYS", "tl_a-key-in-the-wrong-place", "TORCHLANE_API_KEYS: entry 1: after the name"),
-        ("API_KEYS_FILE", "keys", "TORCHLANE_API_KEYS_FILE=keys: line 2: after the scopes"),
-        ("RATE_LIMIT", "many", "TORCHLANE_RATE_LIMIT='many': a limit is a number of items"),
+        ("API_KEYS_FILE", "keys", "TORCHLANE_API_KEYS_FILE=keys: line 2: the scopes"),
+        ("RATE_LIMIT", "many", "TORCHLANE_RATE_LIMIT='many': a rate limit is a number of items"),
     ],
 )
 def test_keys_that_are_wrong_refuse_the_start_and_are_not_repeated(

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import matplotlib as mpl
 import pytest
 
-from export.plot import looks, svg_of
+from export.plot import styles, svg_of
 from models.plan import Form, Step
 from models.processor import Processor
 from tests.unit.export.measured import COMPILED, MIXED, OPTIMIZED, SCRIPT, device_plan, per_item
@@ -49,7 +49,7 @@ def test_the_style_sheet_gives_all_colours(svg: str) -> None:
 
 
 def test_variants_differ_by_marker_too_and_forms_of_one_share_it() -> None:
-    found = looks(MIXED)
+    found = styles(MIXED)
     assert found[SCRIPT] == found[OPTIMIZED]
     assert len({marker for _, marker in found.values()}) == 3
     assert found[COMPILED][0] != found[SCRIPT][0]

@@ -36,18 +36,18 @@ def test_several_keys_may_share_a_name_while_one_takes_the_place_of_another() ->
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("tl_secret", "after the name stand scopes"),
-        (f"{HASH} predict name", "a name has letters"),
-        (f"name {HASH}", "after the name stand scopes"),
-        (f"name predict,root {HASH}", "after the name stand scopes"),
-        (f"name , {HASH}", "after the name stand scopes"),
-        ("name predict tl_secret", "64 hexadecimal digits; `python -m app.access NAME` makes"),
-        (f"name predict {HASH[:-1]}", "64 hexadecimal digits"),
-        (f"name predict {HASH.upper()}", "64 hexadecimal digits"),
-        (f"name predict {HASH} tl_secret", "a limit is a number of items by time"),
-        (f"name predict {HASH} 0/second", "a limit is a number of items by time"),
-        (f"a predict {HASH}", "this key stands above already"),
-        (f"{'x' * 65} predict {HASH}", "a name has letters"),
+        ("tl_secret", "the name must be followed by scopes"),
+        (f"{HASH} predict name", "a name has at most 64 letters"),
+        (f"name {HASH}", "the name must be followed by scopes"),
+        (f"name predict,root {HASH}", "the name must be followed by scopes"),
+        (f"name , {HASH}", "the name must be followed by scopes"),
+        ("name predict tl_secret", "64 hex digits; `python -m app.access NAME` creates"),
+        (f"name predict {HASH[:-1]}", "64 hex digits"),
+        (f"name predict {HASH.upper()}", "64 hex digits"),
+        (f"name predict {HASH} tl_secret", "a rate limit is a number of items per time"),
+        (f"name predict {HASH} 0/second", "a rate limit is a number of items per time"),
+        (f"a predict {HASH}", "duplicate key"),
+        (f"{'x' * 65} predict {HASH}", "a name has at most 64 letters"),
     ],
 )
 def test_a_wrong_line_is_named_by_its_number_and_not_repeated(line: str, why: str) -> None:
@@ -102,8 +102,8 @@ class TestMaking:
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            (["a b"], "app.access: a name has letters"),
-            (["a", "--limit", "many"], "app.access: a limit is a number"),
+            (["a b"], "app.access: a name has at most 64 letters"),
+            (["a", "--limit", "many"], "app.access: a rate limit is a number"),
         ],
     )
     def test_what_would_not_be_read_is_not_made(

@@ -73,7 +73,7 @@ def test_a_key_that_is_absurdly_long_is_not_even_hashed(rig: Rig) -> None:
     [
         ("nonsense", "TORCHLANE_API_KEYS: entry 1: "),
         (f"{FIRST_LINE}; nonsense", "TORCHLANE_API_KEYS: entry 2: "),
-        (" ", "TORCHLANE_API_KEYS: it holds no key"),
+        (" ", "TORCHLANE_API_KEYS: no key found"),
     ],
     ids=["nonsense", "behind a key", "nothing"],
 )
@@ -89,10 +89,10 @@ class TestStart:
     @pytest.mark.parametrize(
         ("content", "why"),
         [
-            (b"# nobody\n", "it holds no key; `python -m app.access NAME` makes one"),
-            (b"\xff\xfe", "it is not UTF-8 text"),
-            (f"{FIRST_LINE}\n\n{FIRST_LINE}".encode(), "line 3: this key stands above already"),
-            (b" " * 5_000_000, "more than 4194304 bytes"),
+            (b"# nobody\n", "no key found; `python -m app.access NAME` creates one"),
+            (b"\xff\xfe", "not UTF-8 text"),
+            (f"{FIRST_LINE}\n\n{FIRST_LINE}".encode(), "line 3: duplicate key"),
+            (b" " * 5_000_000, "larger than 4194304 bytes"),
         ],
         ids=["comments only", "no text", "twice", "too large"],
     )
@@ -108,7 +108,7 @@ class TestStart:
             Keyring(None, tmp_path / "none", ManualClock().now)
 
     def test_it_repeats_the_environment(self, tmp_path: Path) -> None:
-        with pytest.raises(EntryError, match="holds as well"):
+        with pytest.raises(EntryError, match="has as well"):
             Rig(tmp_path, FIRST_LINE, entries=FIRST_LINE)
 
 

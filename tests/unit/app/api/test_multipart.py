@@ -62,12 +62,12 @@ BAD: dict[str, tuple[str, bytes]] = {
     "no file": ("the form has no file; send one, as curl -F", f"--{BOUNDARY}--\r\n".encode()),
     "two files": ("the form has 2 parts; /predict takes one file", files(b"a", b"b")),
     "a field": (
-        "part 1 of the form is no file: .* has no filename",
+        "part 1 of the form is not a file: .* has no filename",
         form(part(b"a", filename=None)),
     ),
     "a field beside": ("the form has 2 parts", form(part(b"a"), part(b"5", filename=None))),
     "empty file": ("part 1 of the form is an empty file", files(b"")),
-    "no headers": ("part 1 of the form is no file", form(b"\r\nDATA")),
+    "no headers": ("part 1 of the form is not a file", form(b"\r\nDATA")),
     "base64": (
         "Content-Transfer-Encoding 'base64'; send the bytes",
         form(part(b"REFUQQ==", Content_Transfer_Encoding="base64")),
@@ -108,10 +108,10 @@ def test_a_wrong_form_is_told_what_is_wrong(message: str, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("content_type", "message"),
     [
-        ("multipart/form-data", "names no boundary; leave this header to the client"),
-        ("multipart/form-data; boundary=", "names no boundary"),
-        (f"multipart/form-data; boundary={'b' * 71}", "has 71 bytes, at most 70"),
-        (f"{FORM}; x={'y' * 1000}", "characters, of a form at most 1000"),
+        ("multipart/form-data", "has no boundary; let the client"),
+        ("multipart/form-data; boundary=", "has no boundary"),
+        (f"multipart/form-data; boundary={'b' * 71}", "has 71 bytes; the limit is 70"),
+        (f"{FORM}; x={'y' * 1000}", "characters; that of a form may have at most 1000"),
     ],
 )
 def test_a_boundary_that_is_none(content_type: str, message: str) -> None:
@@ -120,7 +120,7 @@ def test_a_boundary_that_is_none(content_type: str, message: str) -> None:
 
 def test_files_are_counted_before_they_are_read() -> None:
     assert len(read(files(*[b"a"] * 3), most=3)) == 3
-    with pytest.raises(PayloadTooLarge, match="4 items in one request, at most 3"):
+    with pytest.raises(PayloadTooLarge, match="4 items in one request, the limit is 3"):
         read(files(*[b""] * 4), most=3)
 
 

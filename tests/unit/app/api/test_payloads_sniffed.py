@@ -135,7 +135,7 @@ class TestForms:
         assert caught.value.details[0]["index"] == 1
 
     def test_too_many_files(self) -> None:
-        with pytest.raises(PayloadTooLarge, match="4 items in one request, at most 3"):
+        with pytest.raises(PayloadTooLarge, match="4 items in one request, the limit is 3"):
             read(PICTURES, FORM, files(*[b"no picture"] * 4), many=True)
 
     def test_the_pictures_share_a_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:

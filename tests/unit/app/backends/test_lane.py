@@ -234,7 +234,7 @@ def test_a_device_that_works_by_itself_is_said_to(double: Artifact) -> None:
     plain.load()
     plain.warm_up([numbered(1, 1)])
     assert not plain.serving().launches
-    with pytest.raises(ReplicaError, match="cpu only runs them"):
+    with pytest.raises(ReplicaError, match="it only runs them"):
         plain.launch(numbered(1, 1))
 
 

@@ -33,7 +33,7 @@ def test_what_does_not_fit_is_told_with_both_figures(monkeypatch: pytest.MonkeyP
     with pytest.raises(ReplicaError) as caught:
         check_fits("script.pt", 1000 * MIB, CPU)
     assert str(caught.value) == (
-        "script.pt does not fit: to load it takes 3,000 MiB of memory, and 2,900 MiB are left; "
+        "script.pt does not fit: loading it takes 3,000 MiB of memory, 2,900 MiB are free; "
         "give the container more, or serve fewer models or replicas"
     )
 
@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_told_with_both_figures(monkeypatch: pytest.MonkeyP
 def test_a_gpu_needs_room_for_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     set_left(monkeypatch, 2500 * MIB)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (900 * MIB, 8000 * MIB))
-    with pytest.raises(ReplicaError, match=r"1,000 MiB on cuda:1, and 900 MiB are left"):
+    with pytest.raises(ReplicaError, match=r"1,000 MiB on cuda:1, 900 MiB are free"):
         check_fits("script.pt", 1000 * MIB, torch.device("cuda:1"))
     check_fits("script.pt", 900 * MIB, torch.device("cuda:1"))
 

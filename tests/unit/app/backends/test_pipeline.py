@@ -278,7 +278,7 @@ def test_a_part_with_a_row_too_many_shifts_nobodys_answer() -> None:
         return torch.cat([x, x[:1]]) if float(x[0]) == 0 else x[:-1]
 
     pipeline = stages(lambda x: x, moves)
-    with pytest.raises(ValueError, match=r"a part of 2 items gave a tensor of shape \[3\]"):
+    with pytest.raises(ValueError, match=r"a part of 2 items returned a tensor of shape \[3\]"):
         pipeline.run([torch.arange(4.0)], 2)
     pipeline.close()
 

@@ -127,7 +127,7 @@ class TestRefusals:
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("script/data.pkl", b"no pickle")
         artifact = self.written(tmp_path, Made(scripted(Double()).entry, buffer.getvalue()))
-        message = r"^script\.pt is not a TorchScript file that this torch reads$"
+        message = r"^script\.pt is not a TorchScript file that this version of torch can read$"
         with capture_logs() as logs, pytest.raises(ArtifactInvalid, match=message) as caught:
             backend_of(artifact).load()
         assert not isinstance(caught.value, VariantUnusable)

@@ -119,7 +119,7 @@ class TestOpen:
         (root / to.name).mkdir(exist_ok=True)
         (root / "pairwise/1").rename(root / to.name / str(to.version))
         message = refusal(root, to)
-        assert message.startswith(f"{to}: manifest.json is of pairwise/1")
+        assert message.startswith(f"{to}: manifest.json belongs to pairwise/1")
         assert "moved or renamed" in message
 
 

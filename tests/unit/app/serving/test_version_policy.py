@@ -44,7 +44,7 @@ def test_models_have_their_own_rules_beside_one_for_all_others() -> None:
     ["", "newest", "latest:0", "0", "01", "1;2", "m=1;m=2", "m=", "=1", "a/b=1", "1,", "-1"],
 )
 def test_what_is_no_policy_is_refused_with_what_one_looks_like(policy: str) -> None:
-    with pytest.raises(ValueError, match=r"right is `latest`"):
+    with pytest.raises(ValueError, match=r"use `latest`"):
         VersionPolicy.parse(policy)
 
 

@@ -191,7 +191,10 @@ class TestStalled:
             wire.send(data[:-5])
             answer = await wire.answer()
             assert (answer.status, answer.code) == (504, "deadline_exceeded")
-            assert answer.json()["error"] == "the body did not arrive in time; allow more"
+            assert (
+                answer.json()["error"]
+                == "the body did not arrive before the deadline; allow more time"
+            )
             wire.send(data[-5:] + ask_for(1))
             await answered(wire, 1)
             assert await server.metric(COUNTED, status="504") == 1

@@ -49,7 +49,7 @@ class TestBugsInside:
                 setattr(codec, where, right)
             assert answer.status == 500
             assert answer.json() == {
-                "error": "something went wrong inside the server; its log has this request's id",
+                "error": "internal error; the server's log has this request's id",
                 "code": "internal",
                 "request_id": "mine",
                 "details": [],
