@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         type=Path,
         metavar="FILE",
-        help="labels of the first output, one per line, or JSON: a list or an object index -> label",
+        help="labels of the first output, one per line, or in JSON: a list, or index -> label",
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)

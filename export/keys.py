@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from export.errors import NO_SPACE, ExportError, UsageError
-from models.contained import FileRefused, read_inside
+from models.contained import FileRejected, read_inside
 from models.signatures import DOMAIN, MAX_KEY_BYTES, TrustedKeys, fingerprint_of, signature_file
 
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
@@ -92,7 +92,7 @@ def read_signer(private: Path, ask: Ask) -> Signer:
         data = read_inside(real.parent, real.name, MAX_KEY_BYTES)
     except OSError as error:
         raise UsageError(f"--key {private}: {error.strerror}") from error
-    except FileRefused as error:
+    except FileRejected as error:
         raise UsageError(f"--key {private}: {error}") from error
     key = _loaded(private, data, ask)
     if not isinstance(key, Ed25519PrivateKey):

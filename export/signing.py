@@ -14,7 +14,7 @@ from rich.markup import escape
 from export.errors import UsageError
 from export.keys import is_read_by_others, make_keys, read_signer
 from export.renewal import sign_anew
-from models.contained import FileRefused, read_inside
+from models.contained import FileRejected, read_inside
 from models.integrity import MAX_SMALL_BYTES, Untrusted
 from models.manifest import SIGNATURE_FILE
 from models.signatures import KeyFileError, TrustedKeys, claimed_key
@@ -112,7 +112,7 @@ def told_of(folder: Path, *, checked: bool) -> str:
         return "none"
     except OSError as error:
         return f"{SIGNATURE_FILE} cannot be read: {error.strerror}"
-    except (FileRefused, Untrusted) as error:
+    except (FileRejected, Untrusted) as error:
         return str(error)
     return f"by {fingerprint}, {'a trusted key' if checked else 'not checked (--trusted-keys)'}"
 

@@ -1,4 +1,4 @@
-"""Zip files from elsewhere are looked at before anything unpacks them: `.pt`, `.pt2` and `.mar`."""
+"""Checks zip files from elsewhere before anything unpacks them: `.pt`, `.pt2` and `.mar`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import IO
 
 BEGINNING = b"PK\x03\x04"
 MAX_ENTRIES = 100_000
-# torch deflates nothing but the text of the code, to a tenth at best; an archive within an archive
-# may unpack to as much again, so that what a small file can become stays some hundred megabytes.
+# torch deflates only the text of the code, to a tenth at best. An archive within an archive may
+# unpack to as much again, so a small file can become some hundred megabytes at most.
 MAX_RATIO = 10
 # What torch writes uncompressed: tensors, in these folders below the archive's root, and libraries.
 STORED_FOLDERS = ("data", "constants")
 STORED_SUFFIX = ".so"
-FREE_BYTES = 16 * 1024 * 1024  # small files may shrink as they like
+FREE_BYTES = 16 * 1024 * 1024  # small files may have any ratio
 ENCRYPTED = 0x1
-# What Python's zipfile raises at bytes that are not what they should be; NotImplementedError is its
-# word for a version or a packing that it does not know.
+# Raised by Python's zipfile for invalid bytes; NotImplementedError is for an unknown version or
+# compression.
 DAMAGE = (
     zipfile.BadZipFile,
     NotImplementedError,
@@ -39,47 +39,47 @@ END64, END64_SIGNATURE = struct.Struct("<4sQ2H2L4Q"), b"PK\6\6"
 
 
 class ArchiveError(ValueError):
-    """The file is no zip archive, or one that must not be unpacked; the message says why."""
+    """The file is not a zip archive, or must not be unpacked; the message says why."""
 
 
 def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[str]:
-    """Look at the directory of a zip archive; nothing is unpacked, the file is read from its start.
+    """Check the directory of a zip archive; nothing is unpacked, the file is read from its start.
 
-    Refused are paths that lead out of the folder they are unpacked in, links and devices, names
-    that occur twice, encrypted entries, and contents out of proportion to the file (zip bombs). The
-    proportion is to the file's real size: what its directory says of packed sizes may be a lie. In
-    an archive of torch, tensors and libraries must be stored, as torch writes them.
+    It rejects paths that lead out of the folder they are unpacked in, links and devices, duplicate
+    names, encrypted entries, and contents out of proportion to the file (zip bombs). The proportion
+    is to the file's real size, because packed sizes in its directory may be false. In an archive of
+    torch, tensors and libraries must be stored, as torch writes them.
 
     Args:
         file: open for reading, seekable; left at its start.
         what: the file's name, for messages.
-        of_torch: it is a `.pt` or `.pt2`; False for other archives, such as a `.mar`.
+        of_torch: whether it is a `.pt` or `.pt2`; False: another archive, such as a `.mar`.
 
     Returns:
         the names of its entries, sorted.
 
     Raises:
-        ArchiveError: as said above.
+        ArchiveError: as described above.
     """
     entries, size = _directory(file, what)
     if len(entries) > MAX_ENTRIES:
-        raise ArchiveError(f"{what} has {len(entries)} entries; at most {MAX_ENTRIES} are taken")
+        raise ArchiveError(f"{what} has {len(entries)} entries; at most {MAX_ENTRIES} are allowed")
     paths: set[PurePosixPath] = set()
     for entry in entries:
         path = _checked_path(entry, what)
         if path in paths:
-            raise ArchiveError(f"{what} holds {entry.filename!r} twice")
+            raise ArchiveError(f"{what} contains {entry.filename!r} twice")
         if of_torch and entry.compress_type != zipfile.ZIP_STORED and _is_stored(path):
             raise ArchiveError(
-                f"{what} holds {entry.filename!r} deflated, which torch only ever stores; "
-                "save the model anew with torch.jit.save"
+                f"{what} contains {entry.filename!r} deflated, which torch only stores; "
+                "save the model again with torch.jit.save"
             )
         paths.add(path)
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > FREE_BYTES + MAX_RATIO * size:
         raise ArchiveError(
             f"{what} would unpack to {unpacked:,} bytes from {size:,}; at most "
-            f"{FREE_BYTES + MAX_RATIO * size:,} are taken; pack it uncompressed (a .mar: "
+            f"{FREE_BYTES + MAX_RATIO * size:,} are allowed; pack it uncompressed (a .mar: "
             "torch-model-archiver --archive-format zip-store)"
         )
     return sorted(entry.filename for entry in entries)
@@ -90,7 +90,7 @@ def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
     try:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        # With something in front of it, a file may be two things at once.
+        # With data in front of it, a file may be valid in two formats.
         if file.read(len(BEGINNING)) != BEGINNING:
             raise ArchiveError(f"{what} is not a zip archive: it does not begin as one")
         _check_end(file, size, what)
@@ -105,7 +105,7 @@ def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
 
 
 def _check_end(file: IO[bytes], size: int, what: str) -> None:
-    """Every reader must find the same directory: one end, right behind the directory it names.
+    """Check that every reader finds the same directory: one end, right behind the directory.
 
     Python takes the ZIP64 record before the locator, torch the one that the locator points to.
     """
@@ -123,13 +123,13 @@ def _check_end(file: IO[bytes], size: int, what: str) -> None:
         record = END64.unpack(file.read(END64.size).ljust(END64.size, b"\0"))
         directory_size, directory_at = record[8], record[9]
         if LOCATOR.unpack(locator)[2] != end or record[0] != END64_SIGNATURE:
-            raise ArchiveError(f"{what} has two directories: its ZIP64 locator leads elsewhere")
+            raise ArchiveError(f"{what} has two directories: its ZIP64 locator points elsewhere")
     if directory_at + directory_size != end:
-        raise ArchiveError(f"{what} has something between its directory and its end")
+        raise ArchiveError(f"{what} has data between its directory and its end")
 
 
 def _is_stored(path: PurePosixPath) -> bool:
-    """Does torch write such an entry uncompressed?"""
+    """Whether torch writes such an entry uncompressed."""
     in_folder = len(path.parts) > 2 and path.parts[1] in STORED_FOLDERS
     return in_folder or path.suffix == STORED_SUFFIX
 
@@ -139,14 +139,14 @@ def _checked_path(entry: zipfile.ZipInfo, what: str) -> PurePosixPath:
     path = PurePosixPath(name)
     leads_out = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name
     if leads_out or not path.parts or not name.isprintable():
-        raise ArchiveError(f"{what} holds {name!r}, a path that leads out of its folder")
+        raise ArchiveError(f"{what} contains {name!r}, a path that leads out of its folder")
     if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise ArchiveError(f"{what} holds {name!r}, which is a link or a device")
+        raise ArchiveError(f"{what} contains {name!r}, which is a link or a device")
     if entry.flag_bits & ENCRYPTED:
-        raise ArchiveError(f"{what} holds {name!r}, which is encrypted")
+        raise ArchiveError(f"{what} contains {name!r}, which is encrypted")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ArchiveError(
-            f"{what} holds {name!r}, packed by method {entry.compress_type}; torch unpacks none "
-            "but stored and deflated files"
+            f"{what} contains {name!r}, packed by method {entry.compress_type}; torch unpacks only "
+            "stored and deflated files"
         )
     return path

@@ -1,4 +1,4 @@
-"""What an item must be beyond its dtypes and shapes: integers of a range, sizes that are shared.
+"""Limits of an item beyond dtypes and shapes: integers of a range, sizes that are shared.
 
 Axes of one name have one size in an item, in whichever inputs they are.
 """
@@ -14,7 +14,7 @@ from models.tensors import Array, Dimension, TensorSpec
 
 
 class Place(NamedTuple):
-    """An axis of an item: of which input, and which of its axes."""
+    """An axis of an item: the input, and the number of the axis."""
 
     input: str
     axis: int
@@ -37,10 +37,10 @@ class Mismatch(NamedTuple):
 
 
 def check_same_bounds(specs: Sequence[TensorSpec]) -> None:
-    """See that axes of one name have the same bounds, in all inputs.
+    """Check that axes of one name have the same bounds, in all inputs.
 
     Raises:
-        ValueError: naming the first that do not.
+        ValueError: naming the first that differ.
     """
     known: dict[str, Dimension] = {}
     for spec in specs:
@@ -54,7 +54,7 @@ def check_same_bounds(specs: Sequence[TensorSpec]) -> None:
 
 
 def shared_axes(specs: Sequence[TensorSpec]) -> dict[str, list[Place]]:
-    """The names that several axes have, and which axes those are."""
+    """The names that several axes share, with these axes."""
     places: dict[str, list[Place]] = {}
     for spec in specs:
         for at, axis in enumerate(spec.axes):
@@ -69,7 +69,7 @@ def mismatch(
     """The first two axes of one name that differ in size; None: all are equal.
 
     Args:
-        shared: as `shared_axes` gives it.
+        shared: from `shared_axes`.
         shapes: input name -> shape of an item, of the right number of axes.
     """
     for name, (first, *others) in shared.items():
@@ -82,7 +82,7 @@ def mismatch(
 
 
 def out_of_range(spec: TensorSpec, array: Array) -> int | None:
-    """The smallest or the largest number of an array, where that is out of the input's range."""
+    """The smallest or the largest number of an array, if it is out of the input's range."""
     if array.size == 0:
         return None
     if spec.minimum is not None and (smallest := int(array.min())) < spec.minimum:
@@ -95,8 +95,8 @@ def out_of_range(spec: TensorSpec, array: Array) -> int | None:
 def safe_range(spec: TensorSpec) -> tuple[int, int]:
     """The smallest and largest number to draw for an input of integers or bools.
 
-    Its range; where one end is open, two numbers of it next to 0, for what the model takes further
-    off is not known: integers may be indices into a table.
+    Its range; if one end is open, the two numbers next to 0, because it is not known which others
+    the model takes: integers may be indices into a table.
     """
     if spec.minimum is not None and spec.maximum is not None:
         return spec.minimum, spec.maximum
@@ -104,7 +104,7 @@ def safe_range(spec: TensorSpec) -> tuple[int, int]:
 
 
 def near_zero(spec: TensorSpec) -> tuple[int, int]:
-    """The two numbers next to 0 that an input of integers or bools may have: 0 and 1, if it may."""
+    """The two numbers nearest to 0 in the range of integers or bools: 0 and 1, if allowed."""
     if spec.dtype == "bool":
         return 0, 1
     whole = np.iinfo(spec.dtype)

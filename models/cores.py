@@ -1,4 +1,4 @@
-"""What the cores of this process spend their time on; known on Linux only."""
+"""How the cores of this process spend their time; known on Linux only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ STAT = Path("/proc/stat")
 
 
 class CoreTime(NamedTuple):
-    """Seconds of all cores that this process may run on, together, up to some moment.
+    """Seconds of all cores that this process may run on, together, up to a moment.
 
     Attributes:
-        stolen_s: in which there was something to run, and a hypervisor ran something else.
-        busy_s: in which they ran something.
-        idle_s: in which there was nothing to run.
-        own_s: in which they ran this process.
+        stolen_s: time with work to run in which a hypervisor ran something else.
+        busy_s: time in which they ran something.
+        idle_s: time with nothing to run.
+        own_s: time in which they ran this process.
     """
 
     stolen_s: float = 0.0
@@ -31,9 +31,9 @@ class CoreTime(NamedTuple):
         return _share(stolen_s, stolen_s + self.busy_s - before.busy_s)
 
     def others_since(self, before: CoreTime) -> float:
-        """The share of all time that other processes took, and this one may have wanted, 0 to 1.
+        """The share of all time that other processes used and this one may have needed, 0 to 1.
 
-        While cores are idle they are in nobody's way.
+        Other processes do no harm while cores are idle.
         """
         busy_s, idle_s = self.busy_s - before.busy_s, self.idle_s - before.idle_s
         others_s = busy_s - (self.own_s - before.own_s) - idle_s
@@ -41,7 +41,7 @@ class CoreTime(NamedTuple):
 
 
 def core_time() -> CoreTime:
-    """Now; all zero where the system does not say."""
+    """The times now; all zero where the system does not report them."""
     if not hasattr(os, "sched_getaffinity"):
         return CoreTime()
     mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}

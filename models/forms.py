@@ -1,4 +1,4 @@
-"""How a variant's file becomes something to call: the same code proves it and serves it."""
+"""Turns a variant's file into a callable: the same code proves it and serves it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from models.quiet import QUANTIZED, ignore_warnings
 from models.tensors import TensorSpec
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
-_HUSH = threading.Lock()  # two threads that restore the filters of warnings could leave them off
+_HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
 
 
 class WrongMachine(Exception):
-    """A file of machine code that this machine, or this torch, must not run."""
+    """A compiled file that this machine, or this torch, must not run."""
 
 
 def kinds_here() -> tuple[DeviceKind, ...]:
-    """The kinds of device at hand."""
+    """The kinds of device on this machine."""
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
@@ -45,23 +45,23 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
     """A TorchScript file as a callable on a device.
 
     Args:
-        data: the file.
+        data: the file's bytes.
         device: where its weights go.
         optimized: apply `torch.jit.optimize_for_inference`; on the CPU only.
 
     Raises:
         ArchiveError: if the file must not be unpacked.
-        RuntimeError: if torch cannot read it, or refuses to optimize it.
+        RuntimeError: if torch cannot read it, or optimize it.
     """
     check_archive(io.BytesIO(data), "the TorchScript file")
-    hush_quantized_tensors()  # an int8 file makes some
+    hush_quantized_tensors()  # int8 files create some
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
     with _named(data) as file:
         module = load(file, map_location=device)
     module.eval()
     if not optimized:
         return module  # type: ignore[no-any-return]
-    with _hushed():  # it tells of each pass that does not apply
+    with _hushed():  # it warns about each pass that does not apply
         # It changes its argument in place, and what it makes cannot be saved: hence at load.
         made: Forward = torch.jit.optimize_for_inference(module)
         return made
@@ -69,9 +69,9 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
 
 @contextlib.contextmanager
 def _named(data: bytes) -> Iterator[str | io.BytesIO]:
-    """These very bytes as a file that torch can open by name, where the system has such.
+    """The given bytes as a file that torch can open by name, where the system supports that.
 
-    Torch holds the GIL while it loads: of 192 MiB for 0.12 s by name, for 1.3 s from a Python
+    Torch holds the GIL while it loads: 192 MiB take 0.12 s by name, 1.3 s from a Python
     object (torch 2.13, AMD EPYC).
     """
     if not hasattr(os, "memfd_create"):
@@ -84,9 +84,9 @@ def _named(data: bytes) -> Iterator[str | io.BytesIO]:
 
 
 def hush_quantized_tensors() -> None:
-    """Say once, to nobody, that quantized tensors are deprecated.
+    """Trigger and hide the warning that quantized tensors are deprecated.
 
-    Torch 2.13 tells so once a process, on stderr where an int8 file is loaded: amid structured
+    Torch 2.13 writes it once per process to stderr when an int8 file is loaded, amid structured
     logs. Called from Python it is a warning, which can be ignored.
     """
     ignore_warnings(message=QUANTIZED)
@@ -94,15 +94,15 @@ def hush_quantized_tensors() -> None:
 
 
 def sequence_of(made: Any) -> Sequence[Any]:
-    """What a forward gave, one or several, as several."""
+    """The outputs of a forward as a sequence, even a single one."""
     return made if isinstance(made, tuple | list) else (made,)
 
 
 class Stages:
-    """Parts of a model, run one after the other; each takes what the one before it gives.
+    """Parts of a model, run one after the other; each takes the outputs of the one before it.
 
     Args:
-        parts: in their order.
+        parts: in order.
     """
 
     def __init__(self, parts: Sequence[Forward]) -> None:
@@ -117,10 +117,10 @@ class Stages:
 
 
 class Compiled:
-    """A loaded package that looks at what it is given: the package itself would not.
+    """A loaded package that checks its inputs, which the package itself would not do.
 
     Args:
-        loader: from `Packages.load`, or from `load_package` where one thread alone uses it.
+        loader: from `Packages.load`, or from `load_package` if one thread alone uses it.
         inputs: what the package was compiled for.
     """
 
@@ -139,7 +139,7 @@ class Compiled:
             ValueError: if a tensor is not what the package was compiled for.
         """
         if len(tensors) != len(self._inputs):
-            raise ValueError(f"{len(tensors)} inputs given, {len(self._inputs)} are taken")
+            raise ValueError(f"{len(tensors)} inputs given, but {len(self._inputs)} are expected")
         size = tensors[0].shape[:1]
         for (spec, dtype, fixed), tensor in zip(self._inputs, tensors, strict=True):
             shape = tensor.shape
@@ -147,8 +147,8 @@ class Compiled:
             fits = item == fixed if fixed is not None else spec.takes(tuple(item))
             if not (fits and shape and shape[:1] == size and tensor.dtype == dtype) or 0 in shape:
                 raise ValueError(
-                    f"input {spec.name!r} is {tensor.dtype}{list(shape)}, the package was compiled "
-                    f"for {spec.dtype}{list(spec.shape)} and a batch of {list(size)}"
+                    f"input {spec.name!r} is {tensor.dtype}{list(shape)}, but the package was "
+                    f"compiled for {spec.dtype}{list(spec.shape)} and a batch of {list(size)}"
                 )
         if self._shared:
             shapes = zip(self._inputs, tensors, strict=True)
@@ -172,11 +172,11 @@ def load_form(
 
     Args:
         data: the file; or those of its stages, in their order.
-        file_format: what it is.
-        inputs: what the model takes.
+        file_format: its format.
+        inputs: of the model.
         device: where it runs.
         optimized: apply `optimize_for_inference` to a TorchScript file.
-        packages: where compiled packages are kept; None: load it anew.
+        packages: the loaded compiled packages; None: load it again.
 
     Raises:
         ArchiveError: if the file must not be unpacked.
@@ -194,25 +194,25 @@ def load_form(
 
 
 def compute_in_float32() -> None:
-    """What is called float32 shall be float32, in convolutions on CUDA devices too.
+    """Make torch compute float32 in float32, also in convolutions on CUDA devices.
 
-    There torch's own default is TF32, which has 10 bits for the fraction and not 23.
+    Their default in torch is TF32, which has 10 bits for the fraction instead of 23.
     """
     torch.backends.cudnn.allow_tf32 = False
 
 
 def processor_of(device: torch.device, threads: int) -> Processor:
-    """What times on a device are measured on; `threads` counts on the CPU only."""
+    """The processor that times on a device refer to; `threads` counts on the CPU only."""
     if device.type == "cpu":
         return this_cpu(threads)
     return Processor(kind="cuda", name=torch.cuda.get_device_name(device), threads=1)
 
 
 def check_runs_here(variant: Variant, device: torch.device, torch_version: str) -> None:
-    """Whether this machine may run a variant; machine code is made for one family of processors.
+    """Check that this machine may run a variant; compiled code fits one family of processors.
 
     Raises:
-        WrongMachine: saying what is needed and what is here.
+        WrongMachine: saying what is required and what is here.
     """
     if device.type not in variant.device_kinds:
         kinds = ", ".join(variant.device_kinds)
@@ -221,14 +221,14 @@ def check_runs_here(variant: Variant, device: torch.device, torch_version: str) 
         _check_native(variant.file, variant.native, device)
         if not same_release(variant.torch_version, torch_version):
             raise WrongMachine(
-                f"{variant.file} was compiled by torch {variant.torch_version} and runs with that "
-                f"only; here is {torch_version}"
+                f"{variant.file} was compiled by torch {variant.torch_version} and runs only with "
+                f"that; here is {torch_version}"
             )
 
 
 @contextlib.contextmanager
 def intra_op_threads(count: int) -> Iterator[None]:
-    """Compute with so many threads in this thread, and then as before."""
+    """Compute with this number of threads in this thread, then restore the former one."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -238,27 +238,29 @@ def intra_op_threads(count: int) -> Iterator[None]:
 
 
 def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray[Any, Any]]:
-    """What a forward gave, as host arrays by name.
+    """The outputs of a forward as host arrays, by name.
 
     Raises:
-        ValueError: if it is not what the specs say.
+        ValueError: if they do not match the specs.
     """
     outputs = declared_outputs(made, specs)
     return {spec.name: output.cpu().numpy() for spec, output in zip(specs, outputs, strict=True)}
 
 
 def declared_outputs(made: object, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    """What a forward gave, as tensors on its device, in the order of the specs.
+    """The outputs of a forward as tensors on its device, in the order of the specs.
 
     Raises:
-        ValueError: if it is not what the specs say.
+        ValueError: if they do not match the specs.
     """
     outputs = sequence_of(made)
     if len(outputs) != len(specs):
-        raise ValueError(f"the model gave {len(outputs)} outputs, {len(specs)} are declared")
+        raise ValueError(
+            f"the model returned {len(outputs)} outputs, but {len(specs)} are declared"
+        )
     for spec, output in zip(specs, outputs, strict=True):
         if not isinstance(output, torch.Tensor):
-            raise ValueError(f"output {spec.name!r} is no tensor but {type(output).__name__}")
+            raise ValueError(f"output {spec.name!r} is not a tensor but {type(output).__name__}")
         if output.dtype != getattr(torch, spec.dtype):
             raise ValueError(f"output {spec.name!r} is {output.dtype}, not {spec.dtype}")
     return list(outputs)
@@ -281,6 +283,6 @@ def _check_native(file: str, native: NativeCode, device: torch.device) -> None:
     if native.architecture != machine() or missing:
         lacks = f", without {', '.join(missing)}" if missing else ""
         raise WrongMachine(
-            f"{file} is machine code for {native.architecture} with {', '.join(native.requires)}; "
+            f"{file} is compiled for {native.architecture} with {', '.join(native.requires)}; "
             f"{device} here is {machine()}{lacks}"
         )

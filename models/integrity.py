@@ -1,4 +1,4 @@
-"""Whether every byte of an artifact is as export wrote it, and who says so."""
+"""Checks that every byte of an artifact is as export wrote it, and who signed it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from models.contained import FileRefused, open_inside, read_inside, size_of
+from models.contained import FileRejected, open_inside, read_inside, size_of
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
@@ -22,19 +22,19 @@ from models.manifest import (
 SHOWN = 100  # characters of a file that may hold anything
 PIECE = 256 * 1024
 MAX_SMALL_BYTES = 4096  # of a digest or a signature
-ADVICE = "the artifact was altered or damaged, export it again"
+ADVICE = "the artifact was altered or damaged; export it again"
 
 
 class IntegrityError(ValueError):
-    """A file is missing, altered or not understood; the message names it, and both digests."""
+    """A file is missing, altered or unsupported; the message names it, and both digests."""
 
 
 class Untrusted(IntegrityError):
-    """Nobody who is trusted has signed the manifest."""
+    """The manifest has no signature by a trusted key."""
 
 
 class Verifier(Protocol):
-    """Who decides whether a manifest was signed by somebody who is trusted."""
+    """Checks whether a manifest was signed by a trusted key."""
 
     def verify(self, manifest: bytes, signature: bytes | None) -> str:
         """Check a signature.
@@ -44,10 +44,10 @@ class Verifier(Protocol):
             signature: the bytes of the signature's file; None: there is no such file.
 
         Returns:
-            the fingerprint of the key that it was made with.
+            the fingerprint of the key that made it.
 
         Raises:
-            Untrusted: saying why the manifest is not to be trusted.
+            Untrusted: saying why the manifest is not trusted.
         """
 
 
@@ -55,9 +55,9 @@ class Intact(NamedTuple):
     """An artifact whose every byte is as it was written.
 
     Attributes:
-        manifest: what is in it.
-        digest: SHA-256 of the manifest in hex, which stands for the whole artifact.
-        signed_by: fingerprint of the trusted key that signed it; None: nobody asked.
+        manifest: of the artifact.
+        digest: SHA-256 of the manifest in hex, which identifies the whole artifact.
+        signed_by: fingerprint of the trusted key that signed it; None: not checked.
     """
 
     manifest: Manifest
@@ -70,16 +70,16 @@ def read_artifact(
 ) -> Intact:
     """Check signature and every digest; reads all files, large ones in pieces.
 
-    No file but the manifest and its signature is opened before the signature is found to be good,
-    and the manifest is not even parsed.
+    Only the manifest and its signature are opened before the signature is found to be valid, and
+    the manifest is not even parsed before.
 
     Args:
         folder: the artifact.
-        root: the repository that it must lie in; None: it may lie anywhere.
-        verifier: who judges signatures; None: nobody looks at them.
+        root: the repository that must contain it; None: anywhere.
+        verifier: checks signatures; None: not checked.
 
     Raises:
-        IntegrityError: at the first file that is not what it must be.
+        IntegrityError: at the first file that is wrong.
     """
     text = _read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root)
     signed_by = None
@@ -99,34 +99,34 @@ def read_artifact(
 
 
 def read_verified(folder: Path, name: str, wanted: FileDigest) -> bytes:
-    """The bytes of a file of an artifact, and no others than were digested.
+    """The bytes of a file of an artifact, exactly those that were digested.
 
     Raises:
-        IntegrityError: if they are not what the manifest says.
+        IntegrityError: if they differ from the manifest.
     """
     try:
         with open_inside(folder, name) as file:
             _check_size(name, size_of(file), wanted.bytes)
             data = file.read(wanted.bytes)
-    except (OSError, FileRefused) as error:
+    except (OSError, FileRejected) as error:
         raise _unreadable(name, error) from error
     _check_digest(name, hashlib.sha256(data).hexdigest(), wanted.sha256)
     return data
 
 
 def _check_file(folder: Path, name: str, wanted: FileDigest, root: Path | None) -> None:
-    """In pieces: weights may be larger than what memory is left."""
+    """Check a file in pieces: weights may be larger than the free memory."""
     try:
         with open_inside(folder, name, root) as file:
             _check_size(name, size_of(file), wanted.bytes)
             got = _sha256(file, wanted.bytes)
-    except (OSError, FileRefused) as error:
+    except (OSError, FileRejected) as error:
         raise _unreadable(name, error) from error
     _check_digest(name, got, wanted.sha256)
 
 
 def _sha256(file: BinaryIO, size: int) -> str:
-    """Of so many bytes and no more: whoever appends to a file cannot make this last for ever."""
+    """Digest a limited number of bytes, so that appending to a file cannot prolong this."""
     digest, left = hashlib.sha256(), size
     while piece := file.read(min(PIECE, left)):
         digest.update(piece)
@@ -147,7 +147,7 @@ def _check_digest(name: str, got: str, wanted: str) -> None:
 def _read(folder: Path, name: str, limit: int, root: Path | None) -> bytes:
     try:
         return read_inside(folder, name, limit, root)
-    except (OSError, FileRefused) as error:
+    except (OSError, FileRejected) as error:
         raise _unreadable(name, error) from error
 
 
@@ -156,11 +156,11 @@ def _read_if_there(folder: Path, name: str, root: Path | None) -> bytes | None:
         return read_inside(folder, name, MAX_SMALL_BYTES, root)
     except FileNotFoundError:
         return None
-    except (OSError, FileRefused) as error:
+    except (OSError, FileRejected) as error:
         raise _unreadable(name, error) from error
 
 
-def _unreadable(name: str, error: OSError | FileRefused) -> IntegrityError:
+def _unreadable(name: str, error: OSError | FileRejected) -> IntegrityError:
     if isinstance(error, OSError):
         return IntegrityError(f"{name} cannot be read: {error.strerror}")
     return IntegrityError(str(error))
@@ -183,6 +183,6 @@ def _parse(text: bytes) -> Manifest:
 
 
 def _shown(text: str) -> str:
-    """Words out of a manifest, which may hold anything: as much as fits into a sentence."""
+    """Text from a manifest, made printable and shortened for a sentence."""
     shown = "".join(each if each.isprintable() else "?" for each in text)
     return shown if len(shown) <= 3 * SHOWN else f"{shown[: 3 * SHOWN]} ..."

@@ -1,7 +1,7 @@
-"""The contract between export and app: everything a server may know about a model.
+"""The contract between export and app: everything that a server knows about a model.
 
-The manifest travels inside the artifact as `manifest.json`. A serving process trusts nothing else:
-it never imports the Python class that the model was made from.
+The manifest travels inside the artifact as `manifest.json`. A server relies on nothing else:
+it never imports the Python class of the model.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Scores = Literal["softmax", "sigmoid", "none"]
 
 
 class PicturePreprocess(Part):
-    """How a picture becomes an array [channels, height, width]; `models.preprocess` carries it out.
+    """How a picture becomes an array [channels, height, width]; see `models.preprocess`.
 
     The array is (value / 255 - mean) / std, per channel. Polarity says what the model was trained
-    on and what to expect: `auto` looks at the border of the picture and turns dark-on-light into
-    light-on-dark; the two fixed ones state what comes in and `dark-on-light` pictures are inverted.
+    on and what to expect: `auto` examines the border of the picture and turns dark-on-light into
+    light-on-dark; the two fixed ones state the input, and `dark-on-light` pictures are inverted.
 
-    Fit says how a picture of another shape is made width x height: `pad` scales the whole of it to
-    lie inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and
-    takes the middle.
+    Fit says how a picture of another shape becomes width x height: `pad` scales the whole picture
+    to fit inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and
+    cuts out the middle.
     """
 
     width: int = Field(ge=1, le=4096)
@@ -60,7 +60,7 @@ class PicturePreprocess(Part):
     @model_validator(mode="after")
     def _the_crop_lies_inside(self) -> Self:
         if self.fit == "pad" and self.resize_shorter is not None:
-            raise ValueError("resize_shorter belongs to fit 'crop', only")
+            raise ValueError("resize_shorter is only for fit 'crop'")
         largest = max(self.width, self.height)
         if self.fit == "crop" and (self.resize_shorter or 0) < largest:
             raise ValueError(
@@ -73,9 +73,9 @@ class PicturePreprocess(Part):
 class CodecPart(Part):
     """What every codec has: labels of the first output, and how it becomes scores.
 
-    `scores` names the function that the codec applies to the first output before it answers:
-    `softmax`, `sigmoid`, or `none` where the output is the score already. `top_k` is the number of
-    highest scores that JSON answers have where the caller asks for no other number; None: all.
+    `scores` names the function that the codec applies to the first output: `softmax`, `sigmoid`, or
+    `none` if the output already is the score. `top_k` is the number of highest scores in JSON
+    answers unless the caller asks for another number; None: all.
     """
 
     labels: tuple[str, ...] | None = None
@@ -95,7 +95,7 @@ class TensorCodecSpec(CodecPart):
 
 
 class ImageCodecSpec(CodecPart):
-    """Items are PNG or JPEG pictures; tensors that were preprocessed already are taken as well."""
+    """Items are PNG or JPEG pictures; preprocessed tensors are accepted too."""
 
     kind: Literal["image"] = "image"
     preprocess: PicturePreprocess
@@ -105,7 +105,7 @@ CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec, Field(discriminator="kin
 
 
 class GoldenExample(Part):
-    """One item and what the eager model answers to it, both without the batch axis."""
+    """One item and the eager model's answer, both without the batch axis."""
 
     inputs: dict[str, EncodedArray]
     outputs: dict[str, EncodedArray]
@@ -119,7 +119,7 @@ class Difference(Part):
 
 
 class Parity(Part):
-    """How far a form is from eager float32, as export measured it, over batch sizes and shapes."""
+    """A form's distance from eager float32, measured by export over batch sizes and shapes."""
 
     outputs: dict[Name, Difference] = Field(min_length=1)
     batch_sizes: tuple[int, ...] = Field(min_length=1)
@@ -129,32 +129,32 @@ class Parity(Part):
 
     @property
     def max_absolute(self) -> float:
-        """Over all outputs."""
+        """The largest over all outputs."""
         return max(each.max_absolute for each in self.outputs.values())
 
 
 class FileDigest(Part):
-    """What a file of the artifact must be."""
+    """The required digest and size of a file of the artifact."""
 
     sha256: Sha256
     bytes: int = Field(ge=0)
 
 
 class NativeCode(Part):
-    """What a file of machine code needs; elsewhere it crashes, so it is not loaded there."""
+    """Requirements of compiled code; elsewhere it crashes, so it is not loaded there."""
 
-    architecture: str = Field(description="as `uname -m` says it, such as x86_64")
+    architecture: str = Field(description="in the form of `uname -m`, such as x86_64")
     requires: tuple[str, ...] = Field(
         description="CPU flags as /proc/cpuinfo names them; on CUDA the one architecture, as sm_90"
     )
 
 
 class Variant(Part):
-    """One executable form of the model in a file of its own.
+    """One executable form of the model in its own file.
 
-    `optimized` is the proof of what `torch.jit.optimize_for_inference` makes of it at load; None
-    where that is not to be used. `native` is there for machine code only. `later_stages` are the
-    files that take, in this order, what `file` gives: each may be on a device of its own.
+    `optimized` is the proof of its form after `torch.jit.optimize_for_inference` at load; None: not
+    to be used. `native` is for compiled code only. `later_stages` are the files that run after
+    `file`, each on the outputs of the one before: each may have its own device.
     """
 
     file: FileName
@@ -177,28 +177,28 @@ class Variant(Part):
         "then may a plan mix the two",
     )
     reload_growth_bytes: int | None = Field(
-        default=None, description="memory that is not given back when the file is loaded again"
+        default=None, description="memory that is not released when the file is loaded again"
     )
 
     @model_validator(mode="after")
     def _native_only_where_compiled(self) -> Self:
         if (self.format == "aotinductor") != (self.native is not None):
-            raise ValueError(f"{self.file}: `native` belongs to the format aotinductor, only")
+            raise ValueError(f"{self.file}: `native` is only for the format aotinductor")
         if self.format == "aotinductor" and self.optimized is not None:
-            raise ValueError(f"{self.file}: optimize_for_inference is for torchscript only")
+            raise ValueError(f"{self.file}: optimize_for_inference is only for torchscript")
         return self
 
     @model_validator(mode="after")
     def _stages_are_whole(self) -> Self:
         if self.later_stages and (self.format != "torchscript" or self.optimized is not None):
-            raise ValueError(f"{self.file}: stages are plain torchscript, only")
+            raise ValueError(f"{self.file}: stages must be plain torchscript")
         if len(set(self.files)) != len(self.files):
-            raise ValueError(f"{self.file}: each stage needs a file of its own")
+            raise ValueError(f"{self.file}: each stage needs its own file")
         return self
 
     @property
     def files(self) -> tuple[FileName, ...]:
-        """All it is made of, in the order in which they run."""
+        """All its files, in the order in which they run."""
         return (self.file, *self.later_stages)
 
 
@@ -258,7 +258,7 @@ class Manifest(Part):
                 f"got {list(self.outputs[0].shape)}"
             )
         if self.codec.scores == "softmax" and not self.outputs[0].item_shape:
-            raise ValueError("a softmax needs a first output with an axis beside the batch")
+            raise ValueError("a softmax needs a first output with an axis besides the batch")
         if isinstance(self.codec, ImageCodecSpec):
             how, first = self.codec.preprocess, self.inputs[0]
             made = (how.channels, how.height, how.width)
@@ -271,7 +271,7 @@ class Manifest(Part):
         if self.codec.top_k is not None and not self.codec.has_scores(self.outputs[0]):
             raise ValueError(
                 "top_k needs labels, or scores by softmax or sigmoid, and a first output with one "
-                f"axis beside the batch, got shape {list(self.outputs[0].shape)}"
+                f"axis besides the batch, got shape {list(self.outputs[0].shape)}"
             )
         return self
 
@@ -281,7 +281,7 @@ class Manifest(Part):
 
 
 def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
-    """Every form that was proved, in the order of the variants, plain before optimized."""
+    """Every proved form, in the order of the variants, plain before optimized."""
     forms = {}
     for name, variant in variants.items():
         forms[Form(variant=name)] = variant
@@ -291,7 +291,7 @@ def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
 
 
 def may_mix(variants: Iterable[Variant]) -> bool:
-    """Whether forms of these variants, all of one precision, may serve side by side."""
+    """Whether forms of these variants, all of one precision, may be mixed."""
     return all(variant.precision == "float32" or variant.interchangeable for variant in variants)
 
 
@@ -307,23 +307,25 @@ def _check_plan(plan: Plan, variants: Mapping[str, Variant]) -> None:
 def _check_form(form: Form, precision: Precision, variants: Mapping[str, Variant]) -> None:
     variant = variants.get(form.variant)
     if variant is None:
-        raise ValueError(f"the plan names {form.variant!r}, which is no variant")
+        raise ValueError(f"the plan names {form.variant!r}, which is not a variant")
     if variant.precision != precision:
         raise ValueError(f"the plan of {precision} names {form.variant!r}: {variant.precision}")
     if form.optimized and variant.optimized is None:
-        raise ValueError(f"the plan optimizes {form.variant!r}, which was not proved so")
+        raise ValueError(
+            f"the plan optimizes {form.variant!r}, whose optimized form was not proved"
+        )
 
 
 def _check_arrays(
     where: str, specs: tuple[TensorSpec, ...], arrays: Mapping[str, EncodedArray]
 ) -> None:
     if set(arrays) != {spec.name for spec in specs}:
-        raise ValueError(f"{where} must hold {[spec.name for spec in specs]}, got {sorted(arrays)}")
+        raise ValueError(f"{where} must have {[spec.name for spec in specs]}, got {sorted(arrays)}")
     for spec in specs:
         array = arrays[spec.name]
         if array.dtype != spec.dtype or not spec.accepts(array.shape):
             raise ValueError(
                 f"{where}[{spec.name!r}] is {array.dtype}{list(array.shape)}, "
-                f"the manifest says {spec.dtype}{list(spec.item_shape)}"
+                f"but the manifest says {spec.dtype}{list(spec.item_shape)}"
             )
         array.array()  # bytes fill the shape

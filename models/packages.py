@@ -1,4 +1,4 @@
-"""AOTInductor packages: machine code in a `.pt2`, which torch unpacks and maps into the process."""
+"""AOTInductor packages: compiled models in a `.pt2`, which torch unpacks and maps into memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from models.archive import check_archive
 from models.processor import mapped_files
 from models.resources import resident_bytes
 
-# Where torch unpacks a package, below TMPDIR: the folder, then what is in every package.
+# Where torch unpacks a package, below TMPDIR: the folder, then the path within every package.
 UNPACKED = re.compile(r"(.+/aotinductor_\w{6})/[^/]+/data/aotinductor/model/[^/]+\.so")
 _LOADING = threading.Lock()
 
@@ -26,12 +26,12 @@ _LOADING = threading.Lock()
 class Package:
     """A loaded package, for one thread at a time.
 
-    Whoever waits for its runner waits with the GIL, and whoever has it may let go of the GIL and
-    want it back: two threads inside a package can stop the process for ever. Here they wait outside
-    of it, without the GIL.
+    A thread that waits for its runner holds the GIL, and the thread that has the runner may release
+    the GIL and want it back: two threads inside a package can deadlock the process. Here they wait
+    outside of it, without the GIL.
 
     Args:
-        loader: torch's, from `load_package`.
+        loader: from `load_package`.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -39,7 +39,7 @@ class Package:
         self._lock = threading.Lock()
 
     def boxed_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """One forward; it takes the tensors out of the list."""
+        """Run one forward; it takes the tensors out of the list."""
         with self._lock:
             made: Sequence[torch.Tensor] = self._run(tensors)
             return made
@@ -49,8 +49,8 @@ class Packages:
     """The AOTInductor packages of a process: each is loaded once and stays.
 
     Loading a package again leaks what it mapped before, weights included (torch 2.13), so a package
-    is kept even when nobody uses it any more. Loading needs a temporary folder that files may be
-    executed from: a package is machine code, which torch unpacks there.
+    is kept even when it is no longer used. Loading needs a temporary folder that allows execution:
+    torch unpacks the package's code there.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class Packages:
         self._lock = threading.Lock()
 
     def load(self, data: bytes, device: torch.device) -> Package:
-        """The package on a device, which several threads may share.
+        """The package on a device; several threads may share it.
 
         Args:
-            data: the `.pt2` file; what has the same bytes is loaded once.
+            data: the `.pt2` file; equal bytes are loaded once.
             device: where it runs.
 
         Raises:
@@ -76,7 +76,7 @@ class Packages:
 
 
 def load_package(data: bytes, device: torch.device) -> Any:
-    """Load a package anew, whether or not it was loaded before.
+    """Load a package, even if it was loaded before.
 
     torch._inductor.aoti_load_package ends in the same loader, but imports the whole compiler on the
     way (2 s, 80 MB) and adds 18 us to each call.
@@ -94,15 +94,15 @@ def load_package(data: bytes, device: torch.device) -> Any:
             _remove_unpacked(_folders() - folders, names)
             raise
         if device.type == "cpu":  # kernels for CUDA are read from there at their first launch
-            # Torch removes it together with the loader, so never where loaders live as long as the
-            # process: each start of a server would leave code and weights behind on the disk.
+            # Torch removes the folder together with the loader, which here lives as long as the
+            # process: each start of a server would leave code and weights on the disk.
             for folder in _unpacked() - others:
                 shutil.rmtree(folder, ignore_errors=True)
     return loader
 
 
 def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int | None:
-    """Bytes of resident memory that each further load of a package keeps; None where unknown."""
+    """Bytes of memory that each further load of a package keeps; None: unknown."""
     load_package(data, device)
     before = resident_bytes()
     for _ in range(times):
@@ -112,12 +112,12 @@ def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int 
 
 
 def _folders() -> set[Path]:
-    """Where packages are unpacked, of this process and of others."""
+    """The folders of unpacked packages, of this process and of others."""
     return set(Path(tempfile.gettempdir()).glob("aotinductor_??????"))
 
 
 def _remove_unpacked(folders: set[Path], names: Sequence[str]) -> None:
-    """Remove what torch leaves when it cannot load a package: folders that hold its library."""
+    """Remove the folders that torch leaves when it cannot load a package."""
     library = next((name for name in names if name.endswith(".so")), None)
     for folder in folders:
         if library is not None and (folder / library).exists():

@@ -1,7 +1,7 @@
-"""What of a PNG or JPEG file makes its pixels, and nothing else: the rest is not even looked at.
+"""Keeps only the parts of a PNG or JPEG file that make its pixels; the rest is skipped unread.
 
-Pillow reads comments, profiles, resources and whatever lies between them one by one, in Python: a
-file of sixteen megabytes of nothing but that keeps it busy for seconds, and a compressed one grows.
+Pillow reads comments, profiles, resources and anything between them one by one, in Python: a file
+of sixteen megabytes of them keeps it busy for seconds, and a compressed one grows.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ JPEG = b"\xff\xd8\xff"
 # Header, palette, pixels, end; transparency; EXIF for the orientation.
 PNG_CHUNKS = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))
 MAX_CHUNKS = 10_000  # encoders make one for each 8 KB or more
-MAX_EXIF_BYTES = 64 << 10  # as much as a JPEG file can hold
-CHUNK_FRAME = 12  # bytes of a chunk beside its data: length, kind, checksum
+MAX_EXIF_BYTES = 64 << 10  # the maximum in a JPEG file
+CHUNK_FRAME = 12  # bytes of a chunk besides its data: length, kind, checksum
 
-MARKER = re.compile(rb"[^\xff]*+\xff++([^\x00\xff])")  # with what may lie before it
+MARKER = re.compile(rb"[^\xff]*+\xff++([^\x00\xff])")  # with bytes before it
 JFIF, APP1, ADOBE = 0xE0, 0xE1, 0xEE
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 WITHOUT_DATA = frozenset((0x01, *range(0xD0, 0xD9)))
-KEPT_ONCE = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0")  # both may tell the orientation
+KEPT_ONCE = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0")  # both may contain the orientation
 LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # applications' data, comments
 MAX_SEGMENTS = 2000
 MAX_TABLE_BYTES = 64 << 10  # of segments that are neither metadata nor pixels; they take about 1 KB
 
 
 class PictureError(ValueError):
-    """The bytes are no picture that can be read; the message says why and is fit for the sender."""
+    """The bytes are not a readable picture; the message says why, and is fit for the sender."""
 
 
 def essential(data: bytes) -> bytes:
-    """The file without what its pixels do without; other files as they are.
+    """The file without the parts that its pixels do not need; other files unchanged.
 
     Raises:
-        PictureError: if it is damaged, or has more parts than any encoder makes.
+        PictureError: if it is damaged, or has more parts than any encoder writes.
     """
     if data.startswith(PNG):
         return _essential_png(data)
@@ -49,7 +49,7 @@ def _essential_png(data: bytes) -> bytes:
         end = at + CHUNK_FRAME + int.from_bytes(data[at : at + 4])
         chunks += 1
         if chunks > MAX_CHUNKS:
-            raise PictureError(f"the PNG file has more than {MAX_CHUNKS} chunks; save it anew")
+            raise PictureError(f"the PNG file has more than {MAX_CHUNKS} chunks; save it again")
         if kind in PNG_CHUNKS and (kind != b"eXIf" or end - at <= MAX_EXIF_BYTES):
             parts.append(data[at:end])
         if kind == b"IEND":
@@ -68,7 +68,7 @@ def _essential_jpeg(data: bytes) -> bytes:
             return b"".join((*parts, data[at - 2 :]))
         segments += 1
         if segments > MAX_SEGMENTS:
-            raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it anew")
+            raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")
         if marker in WITHOUT_DATA:
             continue
         size = int.from_bytes(data[at : at + 2])
@@ -83,6 +83,6 @@ def _essential_jpeg(data: bytes) -> bytes:
         else:
             table_bytes += size
         if table_bytes > MAX_TABLE_BYTES:
-            raise PictureError("the JPEG file has tables without end; save it anew")
+            raise PictureError("the JPEG file has too many tables; save it again")
         parts.append(b"\xff%c%b" % (marker, segment))
     raise PictureError("the JPEG file is damaged: it ends before its pixels")

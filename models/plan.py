@@ -1,8 +1,8 @@
-"""Which form of a model is the fastest at which batch size: measured, chosen, written down.
+"""The fastest form of a model at each batch size: measured, chosen, written down.
 
-A form is a variant as it lies in its file, or that variant after `optimize_for_inference`, which
-cannot be saved and is applied at load. Both export and a server on another processor measure, so
-both choose with the code that stands here.
+A form is a variant as it is in its file, or that variant after `optimize_for_inference`, which
+cannot be saved and is applied at load. Export measures, and so does a server on another processor;
+both choose with the code in this file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from models.timing import lasts_s
 
 Precision = Literal["float32", "bf16", "fp16", "int8"]
 
-MIN_GAIN = 0.03  # a form replaces another only where it takes at least this share of time less
-THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # at least, to tell which of two forms has the lower quartile
+MIN_GAIN = 0.03  # a form replaces another only if it takes at least this share of time less
+THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # at least, to compare the lower quartiles of two forms
 # A compiled package holds the GIL while it runs, and with it the event loop: no longer than this.
 GIL_LIMIT_S = 1e-3
 
@@ -37,7 +37,7 @@ class Form(Part):
 
 
 class FormTimes(Part):
-    """How long a forward of one form takes, per batch (not per item): quartiles over the rounds."""
+    """Time of a forward of one form, per batch (not per item): quartiles over the rounds."""
 
     form: Form
     precision: Precision
@@ -55,14 +55,14 @@ class FormTimes(Part):
 
 
 class Step(Part):
-    """Batches larger than the step before and of up to so many items run in this form."""
+    """The form for batches above the previous step and up to `up_to` items."""
 
     up_to: int = Field(ge=1)
     form: Form
 
 
 class DevicePlan(Part):
-    """What was measured on one processor, and per precision the fastest form by batch size."""
+    """Measurements on one processor, and per precision the fastest form by batch size."""
 
     processor: Processor
     torch_version: str
@@ -72,8 +72,8 @@ class DevicePlan(Part):
         default=None,
         ge=0,
         le=1,
-        description="share of its time for which other work kept the measuring process from "
-        "running; none: hardly any",
+        description="share of time in which other work kept the measuring process from running; "
+        "none: hardly any",
     )
     unsettled: tuple[int, ...] = Field(
         default=(), description="batch sizes at which hardly a sample was undisturbed"
@@ -89,17 +89,17 @@ class DevicePlan(Part):
 
 
 class Plan(Part):
-    """Per device kind, which form runs a batch of which size.
+    """The form for each batch size, per kind of device.
 
-    A server follows one precision for all batch sizes, `precision` unless it is told another: an
-    answer does not depend on how busy the server is.
+    A server follows one precision for all batch sizes, by default `precision`: an answer does not
+    depend on how busy the server is.
     """
 
     precision: Precision
     devices: tuple[DevicePlan, ...]
 
     def on(self, kind: DeviceKind) -> DevicePlan | None:
-        """What was measured on this kind of device."""
+        """The measurements on this kind of device."""
         return next((each for each in self.devices if each.processor.kind == kind), None)
 
 
@@ -108,7 +108,7 @@ Rounds: TypeAlias = Mapping[int, Mapping[Form, Sequence[float]]]
 
 
 def form_at(steps: Sequence[Step], size: int) -> Form:
-    """The form that runs a batch of `size`; the last step's beyond what was measured."""
+    """The form that runs a batch of `size`; beyond the measured sizes that of the last step."""
     return next((step.form for step in steps if size <= step.up_to), steps[-1].form)
 
 
@@ -118,13 +118,13 @@ def choose(
     """Choose the fastest candidate by batch size; within the noise a form keeps its place.
 
     Args:
-        rounds: what was measured; a form that may not run at a size is missing there.
-        candidates: in order of preference: the first one is replaced only by a faster one.
-        unsettled: sizes at which the machine was too busy to tell: there a form is replaced only
-            by one that was faster in every round.
+        rounds: the measurements; a form that may not run at a size is missing there.
+        candidates: in order of preference: the first is replaced only by a faster one.
+        unsettled: sizes at which the machine was too busy: there a form is replaced only by one
+            that was faster in every round.
 
     Returns:
-        ascending steps, as few as possible; none where no candidate was measured.
+        ascending steps, as few as possible; empty if no candidate was measured.
     """
     steps: list[Step] = []
     current: Form | None = None
@@ -143,23 +143,23 @@ def choose(
 
 
 def extended(steps: tuple[Step, ...], largest: int) -> tuple[Step, ...]:
-    """The same steps, the last one up to `largest`: for sizes that need not be measured."""
+    """The same steps, the last one up to `largest`, for sizes that need no measurement."""
     return (*steps[:-1], Step(up_to=max(largest, steps[-1].up_to), form=steps[-1].form))
 
 
 def choose_one(
     rounds: Rounds, candidates: Sequence[Form], unsettled: Collection[int] = ()
 ) -> tuple[Step, ...]:
-    """Choose one form for every size, for forms whose answers are not the same: the best overall.
+    """Choose one form for every size, for forms whose answers differ: the best overall.
 
     Args:
-        rounds: what was measured.
-        candidates: in order of preference: the first one is replaced only by a faster one.
-        unsettled: sizes at which the machine was too busy to tell: there it must have been faster
-            in every round.
+        rounds: the measurements.
+        candidates: in order of preference: the first is replaced only by a faster one.
+        unsettled: sizes at which the machine was too busy: there it must have been faster in every
+            round.
 
     Returns:
-        one step, up to the largest size; none where no candidate was measured at every size.
+        one step, up to the largest size; empty if no candidate was measured at every size.
     """
     sums = {
         form: statistics.fmean(math.log(statistics.median(rounds[size][form])) for size in rounds)
@@ -176,7 +176,7 @@ def choose_one(
 
 
 def _better(taken: Mapping[Form, Sequence[float]], current: Form, *, always: bool) -> Form | None:
-    """The fastest of those that beat the current form; the fastest of all may be too noisy to."""
+    """The fastest form that beats the current one; the fastest of all may be too noisy for that."""
     limit = statistics.median(taken[current])
     medians = {
         form: median
@@ -190,14 +190,14 @@ def _better(taken: Mapping[Form, Sequence[float]], current: Form, *, always: boo
 def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool = False) -> bool:
     """Whether a form beats another by more than the noise.
 
-    It does where the ratio of their times shows the gain in the median of the rounds, and it wins
-    three quarters of them. On a busy machine each has noise of its own, which only adds; there the
-    lower quartile must show the gain, and be lower in each third of enough rounds.
+    It does if the median ratio of their times shows the gain, and it wins three quarters of the
+    rounds. On a busy machine each form has its own noise, which only adds; then its lower quartile
+    must show the gain, and be lower in each third of enough rounds.
 
     Args:
         times: of the form, one per round.
         others: of the other form, in the same rounds.
-        always: it must win all rounds.
+        always: whether it must win all rounds.
     """
     ratios = sorted(own / other for own, other in zip(times, others, strict=True))
     median = statistics.median(ratios)
@@ -219,7 +219,7 @@ def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool =
 def within_limits(
     rounds: Rounds, holds_gil: Collection[Form]
 ) -> dict[int, dict[Form, list[float]]]:
-    """Leave a form that holds the GIL out where a forward lasts longer than GIL_LIMIT_S."""
+    """The rounds without forms that hold the GIL longer than GIL_LIMIT_S."""
     return {
         size: {
             form: list(times)

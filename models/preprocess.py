@@ -1,4 +1,4 @@
-"""The one way from a picture to an array, shared by training, export, load payloads and serving."""
+"""Turns a picture into an array, for training, export, load payloads and serving."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from models.quiet import ignore_warnings
 MAX_PIXELS = 4_000_000  # to decode
 MAX_JPEG_PIXELS = 50_000_000  # in the file, where it is not progressive: that saves no work
 MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixels
-# Of longer pictures only the part that a crop keeps is scaled: the whole of a picture of one pixel
-# by a million would fill the memory. Its values may then be off by one level of 256.
+# Of longer pictures only the part that a crop keeps is scaled: all of a picture of one pixel by a
+# million would fill the memory. Its values may then be off by one level of 256.
 MAX_ASPECT = 4
-START_OF_SCAN = b"\xff\xda"  # cannot stand in compressed data, where 0 follows each 255
+START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
-PILLOW = r"PIL\."  # warns of large and damaged pictures: their senders would fill our log
-# What Pillow's parsers of headers, EXIF and pixels raise at bytes that are not what they should be.
+PILLOW = r"PIL\."  # warns about large and damaged pictures: clients could fill the log
+# Raised by Pillow's parsers of headers, EXIF and pixels for invalid bytes.
 DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError),
     *(struct.error, Image.DecompressionBombError),
@@ -32,7 +32,7 @@ DAMAGE = (
 
 
 def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDArray[np.float32]:
-    """Turn a picture into the array a model takes.
+    """Turn a picture into the array that a model takes.
 
     Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`;
     its polarity is settled, it is scaled (aspect kept, bilinear) and padded with its own border's
@@ -46,7 +46,7 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
         float32 array [channels, height, width].
 
     Raises:
-        PictureError: if the bytes are not a PNG or JPEG, are damaged, or hold too many pixels.
+        PictureError: if the bytes are not a PNG or JPEG, are damaged, or have too many pixels.
     """
     picture = _upright(open_picture(picture, how) if isinstance(picture, bytes) else picture)
     picture = _flatten(picture, "L" if how.channels == 1 else "RGB")
@@ -66,14 +66,14 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
 
 
 def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
-    """Read the header only; `width * height` of what comes back is what decoding it will cost.
+    """Read only the header; `width * height` of the result is the cost of decoding it.
 
-    A JPEG file is set to be decoded at the smallest fraction of its size that is still twice as
-    large as what it is scaled to. Where pictures are cropped, only a file of more than `MAX_PIXELS`
-    is, so that an adopted model sees the very pixels that it saw elsewhere.
+    A JPEG file is decoded at the smallest fraction of its size that is still twice as large as its
+    scaled size. Where pictures are cropped, this applies only above `MAX_PIXELS`, so that an
+    adopted model gets the very pixels that it got elsewhere.
 
     Raises:
-        PictureError: if the bytes are not a PNG or JPEG, or hold too many pixels or parts.
+        PictureError: if the bytes are not a PNG or JPEG, or have too many pixels or parts.
     """
     data = essential(data)
     try:
@@ -85,19 +85,19 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
         raise PictureError(f"the picture cannot be read: {error}") from error
     whole = picture.width * picture.height
     if picture.format == "JPEG" and data.count(START_OF_SCAN) > MAX_JPEG_SCANS:
-        raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it anew")
+        raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it again")
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
         _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
         raise PictureError(
-            f"the picture has {whole} pixels; at most {MAX_PIXELS} are taken, and of a JPEG file "
-            f"that is not progressive {MAX_JPEG_PIXELS} for a model of small ones; scale it down"
+            f"the picture has {whole} pixels, at most {MAX_PIXELS} are allowed (for models of "
+            f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it down"
         )
     return picture
 
 
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
-    """Choose the fraction of a JPEG file; never less than what the picture is then scaled to."""
+    """Choose the fraction of a JPEG file, never less than its scaled size."""
     shorter = how.resize_shorter
     if shorter is None:
         picture.draft(None, (2 * how.width, 2 * how.height))
@@ -109,7 +109,7 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
 def _upright(picture: Image.Image) -> Image.Image:
     ignore_warnings(module=PILLOW)
     try:
-        picture.load()  # Pillow decodes lazily: here, not in _open
+        picture.load()  # Pillow decodes lazily: here, not when opening
         return ImageOps.exif_transpose(picture)
     except DAMAGE as error:
         raise PictureError(f"the picture is damaged: {error}") from error
@@ -147,7 +147,7 @@ def _pad(
 
 
 def _crop(picture: Image.Image, size: tuple[int, int], shorter: int) -> Image.Image:
-    """The middle of the picture after its shorter side became `shorter` pixels.
+    """The middle of the picture, scaled so that its shorter side has `shorter` pixels.
 
     Sizes and corners are rounded as torchvision's Resize (down) and CenterCrop (half to even) do.
     """

@@ -1,6 +1,6 @@
-"""Which processor this is: a plan holds for the one it was measured on, native code for a family.
+"""Identifies this processor: a plan applies to the one it was measured on, native code to a family.
 
-What the operating system says, and no more; what CUDA devices are called is asked of torch, above.
+This is what the operating system reports; the names of CUDA devices come from torch, in callers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pydantic import Field
 from models.tensors import Part
 
 CPUINFO = Path("/proc/cpuinfo")
-# What tells CPUs of one name apart, on x86 and on ARM; by stepping only differ some generations of
-# Xeons, which have other instruction sets.
+# Distinguish CPUs of one name, on x86 and on ARM; some generations of Xeons, which have other
+# instruction sets, differ only by stepping.
 NUMBERS = (
     *("cpu family", "model", "stepping"),
     *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
@@ -26,7 +26,7 @@ DeviceKind = Literal["cpu", "cuda"]
 
 
 class Processor(Part):
-    """What a time was measured on; two that are equal may share a plan."""
+    """The processor that a time was measured on; equal ones can share a plan."""
 
     kind: DeviceKind
     name: str
@@ -38,18 +38,18 @@ class Processor(Part):
 
 
 def this_cpu(threads: int) -> Processor:
-    """This machine's CPU, computing with so many threads."""
+    """This machine's CPU with a number of threads."""
     return Processor(kind="cpu", name=cpu_name(), threads=threads)
 
 
 def machine() -> str:
-    """The architecture as `uname -m` says it."""
+    """The architecture in the form of `uname -m`."""
     return platform.machine()
 
 
 @functools.cache
 def cpu_name() -> str:
-    """The model's name, and its numbers: virtual machines hide the name, ARM has numbers only."""
+    """The CPU's name and numbers: virtual machines hide the name, ARM has only numbers."""
     fields = _cpuinfo()
     name = fields.get("model name") or platform.processor() or "unknown CPU"
     numbers = [f"{key} {fields[key]}" for key in NUMBERS if key in fields]
@@ -58,13 +58,13 @@ def cpu_name() -> str:
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """The instruction sets of this CPU as Linux names them; empty where it does not say."""
+    """The instruction sets of this CPU, in Linux's names; empty where they are not known."""
     fields = _cpuinfo()
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
 
 def mapped_files() -> set[str]:
-    """Files that are mapped into this process, by their paths; empty elsewhere than on Linux."""
+    """Paths of the files that are mapped into this process; empty on other systems than Linux."""
     try:
         lines = MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -73,7 +73,7 @@ def mapped_files() -> set[str]:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The first core's lines of /proc/cpuinfo; empty elsewhere than on Linux."""
+    """The first core's lines of /proc/cpuinfo; empty on other systems than Linux."""
     try:
         text = CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:

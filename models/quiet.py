@@ -1,21 +1,21 @@
-"""Warnings that nobody could do anything about, passed over for good."""
+"""Suppresses warnings that users cannot act on."""
 
 from __future__ import annotations
 
 import re
 import warnings
 
-# What torch 2.13 tells of what we do on purpose: of TorchScript at every call, of quantized tensors
-# once a process.
+# Deprecations that torch 2.13 announces for what is used here on purpose: TorchScript at every
+# call, quantized tensors once per process.
 QUANTIZED = r"torch\.quantize_per_tensor"
 DEPRECATIONS = ("`torch.jit.*is deprecated", QUANTIZED)
 
 
 def ignore_warnings(*, message: str = "", module: str = "") -> None:
-    """Pass over such warnings from now on, in the whole process; cheap where it is so already.
+    """Ignore such warnings from now on, in the whole process; cheap if they are ignored already.
 
-    Not `warnings.catch_warnings`, which exchanges the filters of the whole process and puts the
-    former ones back: of two threads that do so one may put back what the other one had for a while.
+    Not `warnings.catch_warnings`, which replaces the filters of the whole process and restores
+    them: with two threads, one may restore the temporary filters of the other.
 
     Args:
         message: a pattern that the text begins with; empty: any.
@@ -33,5 +33,5 @@ def ignore_warnings(*, message: str = "", module: str = "") -> None:
             return
         if each[0] != "ignore":
             break
-    # The first time; or a thread has put the former ones back, or somebody has set others.
+    # The first call; or a thread has restored earlier filters, or other filters were set.
     warnings.filterwarnings("ignore", message=message, module=module)

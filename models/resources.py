@@ -1,4 +1,4 @@
-"""What this process may use of the machine, or of its container: cores, NUMA nodes, memory."""
+"""The resources that this process may use, on its machine or in its container."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ KIB = 1024
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: those it may run on, or fewer where a container has a quota.
+    """Cores that this process may use: those it may run on, or fewer if a container has a quota.
 
-    A quota of 1.5 cores counts as one: threads beyond it use up their time early in each period of
-    the kernel's (100 ms), and then all of them stand still.
+    A quota of 1.5 cores counts as one: with more threads they use up their time early in each of
+    the kernel's periods (100 ms), and then all of them stand still.
     """
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
@@ -30,14 +30,14 @@ def usable_cores() -> int:
 
 
 def serving_threads() -> int:
-    """Intra-op threads of a server with one replica on the CPU: the event loop has a core."""
+    """Intra-op threads of a server with one CPU replica: one core is for the event loop."""
     return max(1, usable_cores() - 1)
 
 
 def numa_nodes() -> tuple[frozenset[int], ...]:
-    """The cores of each NUMA node that this process may run on; empty where that is not known.
+    """The cores of each NUMA node that this process may use; empty where they are not known.
 
-    A core reaches the memory of its own node sooner than that of another one.
+    A core reaches the memory of its own node faster than that of another one.
     """
     if not hasattr(os, "sched_getaffinity"):
         return ()
@@ -51,7 +51,7 @@ def numa_nodes() -> tuple[frozenset[int], ...]:
 
 
 def memory_left_bytes() -> int | None:
-    """Memory that this process could still take; None where the system does not say."""
+    """Memory that this process can still use; None: not known."""
     left = [room for group in _groups("memory") if (room := _room(group)) is not None]
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in MEMINFO.read_text().splitlines())
@@ -60,7 +60,7 @@ def memory_left_bytes() -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process that is in use, as Linux counts it; None elsewhere."""
+    """Resident memory of this process, on Linux; None elsewhere."""
     try:
         pages = int(STATM.read_text().split()[1])
     except OSError:
@@ -79,14 +79,14 @@ def _groups(controller: str) -> Iterator[Path]:
             continue
         # Version 1 has a tree per controller.
         root = CGROUPS / controller if controllers else CGROUPS
-        # A container may see its own group as the root, and its path from outside: what is not
-        # there is passed over.
+        # A container may see its own group as the root, but its path from outside: missing
+        # folders are skipped.
         group = Path(path.lstrip("/"))
         yield from (root / group, *(root / above for above in group.parents))
 
 
 def _quota(group: Path) -> float | None:
-    """A control group's limit in cores; None where it has none."""
+    """A control group's limit in cores; None: no limit."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text().split()
         return float(quota) / float(period) if quota != "max" else None
@@ -98,9 +98,9 @@ def _quota(group: Path) -> float | None:
 
 
 def _room(group: Path) -> int | None:
-    """What a control group may still take, in bytes; None where it has no limit.
+    """Bytes that a control group may still use; None: no limit.
 
-    Files that were read and could be read again count for nothing: the kernel drops them first.
+    Cached files do not count: the kernel drops them first.
     """
     for limit, used, prefix in (
         ("memory.max", "memory.current", ""),
@@ -119,7 +119,7 @@ def _room(group: Path) -> int | None:
 
 
 def _cpulist(text: str) -> set[int]:
-    """Of `0-3,8` the numbers 0, 1, 2, 3 and 8."""
+    """The numbers in a list: `0-3,8` is 0, 1, 2, 3 and 8."""
     cores: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

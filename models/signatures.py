@@ -1,4 +1,4 @@
-"""Ed25519 signatures over manifests: what is signed, and whether somebody trusted signed it."""
+"""Ed25519 signatures over manifests: their format, and whether a trusted key made them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from models.contained import FileRefused, read_inside
+from models.contained import FileRejected, read_inside
 from models.integrity import Untrusted
 from models.manifest import MANIFEST_FILE, SIGNATURE_FILE
 
-# In front of the manifest, so that nothing else that a key signs can be taken for a manifest.
+# Put before the manifest, so that nothing else that a key signs can pass as a manifest.
 DOMAIN = b"torchlane artifact manifest 1\0"
 MAX_KEY_BYTES = 64 * 1024  # of a file of public keys; one has 113
-# One spelling for each signature: with base64, or capitals, several files would be the same one.
+# One spelling for each signature: with base64 or capitals several files would be equivalent.
 SIGNATURE = re.compile(rb"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
 PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 COMMENT = re.compile(rb"^\s*#.*$", re.MULTILINE)
 SIGN_IT = "sign it with `python -m export sign`"
-GET_IT = "get the artifact anew from where it was signed"  # to sign it would hide what was done
+GET_IT = "get the artifact again from where it was signed"  # signing it would hide the change
 
 
 class KeyFileError(ValueError):
-    """A file of keys is not what it must be; the message names it."""
+    """A file of keys is invalid; the message names it."""
 
 
 class TrustedKeys:
@@ -40,7 +40,7 @@ class TrustedKeys:
 
     Args:
         keys: fingerprint -> key; see `fingerprint_of`.
-        origins: fingerprint -> the name of the file that the key stands in.
+        origins: fingerprint -> the name of the key's file.
     """
 
     def __init__(self, keys: Mapping[str, Ed25519PublicKey], origins: Mapping[str, str]) -> None:
@@ -49,12 +49,12 @@ class TrustedKeys:
 
     @classmethod
     def read(cls, path: Path) -> TrustedKeys:
-        """Of a file of one or more PEM public keys, or of a folder of such files.
+        """Read a file with one or more PEM public keys, or a folder of such files.
 
-        Entries of a folder whose names begin with a dot are passed over: Kubernetes mounts some.
+        Entries of a folder whose names begin with a dot are skipped: Kubernetes mounts some.
 
         Raises:
-            KeyFileError: if there is no key, or anything else than keys.
+            KeyFileError: if there is no key, or anything other than keys.
         """
         try:
             folder = path.is_dir()
@@ -71,40 +71,40 @@ class TrustedKeys:
                 keys[fingerprint] = key
                 origins.setdefault(fingerprint, name)
         if not keys:
-            raise KeyFileError("holds no public key; `python -m export keygen` makes one")
+            raise KeyFileError("contains no public key; `python -m export keygen` creates one")
         return cls(keys, origins)
 
     def and_also(self, other: TrustedKeys) -> TrustedKeys:
-        """These keys and those of another one."""
+        """These keys and another object's keys."""
         return TrustedKeys(self._keys | other._keys, self.origins | other.origins)
 
     def verify(self, manifest: bytes, signature: bytes | None) -> str:
         """See `Verifier`."""
         if signature is None:
             raise Untrusted(
-                f"it is not signed: there is no {SIGNATURE_FILE}, and only what a trusted key "
-                f"signed is taken; {SIGN_IT}"
+                f"not signed: there is no {SIGNATURE_FILE}, and only artifacts signed by a trusted "
+                f"key are accepted; {SIGN_IT}"
             )
         fingerprint, raw = _parsed(signature)
         key = self._keys.get(fingerprint)
         if key is None:
             raise Untrusted(
                 f"{SIGNATURE_FILE} is by the key {fingerprint}, which is not among the "
-                f"{len(self._keys)} that are trusted; trust that one too if you know whose it is "
-                "(--trusted-keys for `python -m export sign`, which then signs with another)"
+                f"{len(self._keys)} trusted ones; trust it too if you know whose it is "
+                "(--trusted-keys for `python -m export sign`, which then signs with another key)"
             )
         try:
             key.verify(raw, DOMAIN + manifest)
         except InvalidSignature as error:
             raise Untrusted(
-                f"{SIGNATURE_FILE} is no signature of this {MANIFEST_FILE} by the key "
-                f"{fingerprint}: one of the two was altered, or is of another artifact; {GET_IT}"
+                f"{SIGNATURE_FILE} is not a signature of this {MANIFEST_FILE} by the key "
+                f"{fingerprint}: one of the two was altered, or is from another artifact; {GET_IT}"
             ) from error
         return fingerprint
 
 
 def signature_file(fingerprint: str, raw: bytes) -> bytes:
-    """What `manifest.sig` holds.
+    """The content of `manifest.sig`.
 
     Args:
         fingerprint: of the key.
@@ -114,10 +114,10 @@ def signature_file(fingerprint: str, raw: bytes) -> bytes:
 
 
 def claimed_key(signature: bytes) -> str:
-    """The fingerprint that a signature's file names; whether it is true, `verify` finds out.
+    """The fingerprint in a signature file; only `verify` tells whether it is true.
 
     Raises:
-        Untrusted: if it is not such a file.
+        Untrusted: if it is not a signature file.
     """
     return _parsed(signature)[0]
 
@@ -132,7 +132,7 @@ def _parsed(signature: bytes) -> tuple[str, bytes]:
     found = SIGNATURE.fullmatch(signature)
     if found is None:
         raise Untrusted(
-            f"{SIGNATURE_FILE} is not understood: it was cut off, altered, or made by another "
+            f"{SIGNATURE_FILE} is malformed: it was cut off, altered, or made by another "
             f"release; {GET_IT}"
         )
     return found[1].decode("ascii"), bytes.fromhex(found[2].decode("ascii"))
@@ -140,18 +140,20 @@ def _parsed(signature: bytes) -> tuple[str, bytes]:
 
 def _public_keys(folder: Path, name: str) -> list[Ed25519PublicKey]:
     try:
-        # A link may lead anywhere: whoever runs the server chose the folder, and what is in it.
+        # A link may lead anywhere: the operator chose the folder and its content.
         real = Path(os.path.realpath(folder / name))
         data = read_inside(real.parent, real.name, MAX_KEY_BYTES)
     except OSError as error:
         raise KeyFileError(f"{name} cannot be read: {error.strerror}") from error
-    except FileRefused as error:
+    except FileRejected as error:
         raise KeyFileError(str(error)) from error
     if b"PRIVATE KEY-----" in data:
-        raise KeyFileError(f"{name} holds a private key, which no server needs; put the public one")
+        raise KeyFileError(
+            f"{name} contains a private key, which no server needs; use the public one"
+        )
     blocks = PUBLIC_KEY.findall(data)
     if not blocks or COMMENT.sub(b"", PUBLIC_KEY.sub(b"", data)).strip():
-        raise KeyFileError(f"{name} is no file of public keys in PEM")
+        raise KeyFileError(f"{name} is not a file of public keys in PEM")
     return [_public_key(block, name) for block in blocks]
 
 
@@ -159,7 +161,7 @@ def _public_key(block: bytes, name: str) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(block)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"{name} holds a public key that cannot be read") from error
+        raise KeyFileError(f"{name} contains a public key that cannot be read") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise KeyFileError(f"{name} holds a key of another kind than Ed25519")
+        raise KeyFileError(f"{name} contains a key that is not Ed25519")
     return key

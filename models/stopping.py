@@ -1,4 +1,4 @@
-"""When a measurement may stop, because more of it cannot change the plan."""
+"""Decides when a measurement may stop because more of it cannot change the plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeAlias
 from models.plan import MIN_GAIN, Form, Rounds, is_faster
 from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
 
-FAR = 1.5  # a form that takes so many times as long in every round needs no further ones
-MOST = 10  # times the budget: a size that would take longer is not timed, whatever is known
-CLEARLY = 1.1  # a slow form that takes so many times as long in every round has lost
+FAR = 1.5  # a form that takes this many times as long in every round needs no more rounds
+MOST = 10  # times the budget: a size that would take longer is never timed
+CLEARLY = 1.1  # a slow form that takes this many times as long in every round has lost
 STEADY = 0.1  # times per item that differ by a smaller share count as equal
 
-# Form -> seconds of one forward, one number per round: what was measured at one size.
+# Form -> seconds of one forward, one number per round: the measurements at one size.
 Taken: TypeAlias = Mapping[Form, Sequence[float]]
 
 
@@ -55,14 +55,14 @@ def can_stop(
 ) -> bool:
     """Whether batches of `size` and larger ones need not be timed.
 
-    Quick ones are timed in any case, slow ones only while larger batches may change the plan, and
+    Fast ones are timed in any case, slow ones only while larger batches may change the plan, and
     those that would take MOST times the budget never, once two sizes are known.
 
     Args:
-        contests: what was measured so far, of each precision that is planned by itself.
-        size: the next one, larger than all of them.
-        budget_s: what can be timed in so many seconds is quick.
-        warm_runs: of each form, before it is timed.
+        contests: the measurements so far, for each precision, which has its own plan.
+        size: the next size, larger than all measured ones.
+        budget_s: sizes that can be timed within it are fast.
+        warm_runs: runs of each form before it is timed.
     """
     known = [rounds for rounds in contests if rounds]
     forwards_s = sum(_forwards_s(rounds, size) for rounds in known)
@@ -75,8 +75,8 @@ def can_stop(
 def in_proportion(rounds: Rounds) -> bool:
     """Whether larger batches would change nothing.
 
-    That is so where at the two largest sizes the same forms were measured, each took the same time
-    per item, and each beat the same others.
+    That is so if the same forms were measured at the two largest sizes, each took the same time per
+    item, and each beat the same others.
     """
     if len(rounds) < 2:
         return False
@@ -92,6 +92,6 @@ def in_proportion(rounds: Rounds) -> bool:
 
 
 def _forwards_s(rounds: Rounds, size: int) -> float:
-    """What one forward of every form would take at a larger size, in proportion."""
+    """The expected time of one forward of every form at a larger size, in proportion."""
     largest = max(rounds)
     return sum(lasts_s(times) for times in rounds[largest].values()) * size / largest

@@ -1,4 +1,4 @@
-"""Arrays on their way: what shape they have, how they are kept exactly, how far they may differ."""
+"""Specs of arrays: their shapes, their exact encoding, and how far they may differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MAX_SIZE = 2**31 - 1  # of one axis
-FREE_MOST = 1024  # of a free axis of an input, where nothing else is said
+FREE_MOST = 1024  # default for a free axis of an input
 
 
 class Part(BaseModel):
@@ -36,7 +36,7 @@ class Part(BaseModel):
 
 
 class Dimension(Part):
-    """A free axis of an input: its name, and the sizes that it may have in an item.
+    """A free axis of an input: its name, and its possible sizes in an item.
 
     Axes of one name have one size in an item, in whichever inputs they are.
     """
@@ -48,7 +48,7 @@ class Dimension(Part):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.least > self.most:
-            raise ValueError(f"sizes of {self.least} to {self.most}: there are none")
+            raise ValueError(f"sizes of {self.least} to {self.most}: the range is empty")
         return self
 
 
@@ -56,7 +56,7 @@ ANY_SIZE = Dimension()
 
 
 class Axis(NamedTuple):
-    """An axis of an item: its name, where it has one, and its smallest and largest size."""
+    """An axis of an item: its name, if it has one, and its smallest and largest size."""
 
     name: str | None
     least: int
@@ -67,7 +67,7 @@ class TensorSpec(Part):
     """An input or output: axis 0 is the batch, -1 a free axis.
 
     Attributes:
-        dimensions: of an input: what is known of its free axes, in their order; empty: nothing.
+        dimensions: of an input: name and bounds of its free axes, in order; empty: not known.
         minimum: of an input of integers: the smallest number that the model takes; None: any.
         maximum: likewise, the largest.
     """
@@ -98,7 +98,7 @@ class TensorSpec(Part):
         if not shape or shape[0] != -1:
             raise ValueError(f"axis 0 is the batch and must be -1, got shape {list(shape)}")
         if any(size != -1 and size < 1 for size in shape):
-            raise ValueError(f"sizes are positive, or -1 where free, got shape {list(shape)}")
+            raise ValueError(f"sizes must be positive, or -1 if free, got shape {list(shape)}")
         return shape
 
     @model_validator(mode="after")
@@ -122,13 +122,13 @@ class TensorSpec(Part):
         most = whole.max if self.maximum is None else self.maximum
         if not whole.min <= least <= most <= whole.max:
             raise ValueError(
-                f"{self.name!r}: the range {least}..{most} is empty, or not one of {self.dtype}, "
+                f"{self.name!r}: the range {least}..{most} is empty, or outside of {self.dtype}, "
                 f"which is {whole.min}..{whole.max}"
             )
         return self
 
     def __str__(self) -> str:
-        """As `adopt --input` reads it, such as `ids=int64[-1,1<=seq<=512] in 0..49`."""
+        """The form that `adopt --input` reads, such as `ids=int64[-1,1<=seq<=512] in 0..49`."""
         sizes = ["-1", *map(_shown, self.item_shape, self.axes)]
         low, high = ("" if each is None else str(each) for each in (self.minimum, self.maximum))
         range_ = f" in {low}..{high}" if low or high else ""
@@ -177,7 +177,7 @@ class TensorSpec(Part):
 
 
 def fits(axes: Sequence[Axis], shape: tuple[int, ...]) -> bool:
-    """Whether an item of this shape has these axes; names are not looked at."""
+    """Whether an item of this shape has these axes; names are ignored."""
     return len(shape) == len(axes) and all(
         axis.least <= size <= axis.most for axis, size in zip(axes, shape, strict=True)
     )
@@ -235,7 +235,7 @@ class Tolerance(Part):
 
     |got - expected| <= absolute + relative * |expected| + of_range * max |expected|, where the
     maximum is over the elements of the item's output: a lossy precision errs by a share of the
-    largest values that it adds up, also where their sum is small.
+    largest values that it adds up, even if their sum is small.
     """
 
     absolute: float = Field(ge=0)
@@ -243,8 +243,8 @@ class Tolerance(Part):
     of_range: float = Field(default=0, ge=0)
     exact_integers: bool = Field(
         default=True,
-        description="integer and boolean outputs must be equal; if false they are not compared: "
-        "where a lossy precision makes an index of two near-equal scores, accuracy judges",
+        description="integer and boolean outputs must be equal; if false they are not compared: if "
+        "a lossy precision changes an index of two near-equal scores, accuracy decides",
     )
 
     def __str__(self) -> str:
@@ -252,11 +252,11 @@ class Tolerance(Part):
         return f"{self.absolute:g} + {self.relative:g} * |value|{in_range}"
 
     def excess(self, expected: Array, got: Array) -> str | None:
-        """Say how `got` breaks the tolerance, or None where it keeps it.
+        """How `got` breaks the tolerance; None: it does not.
 
         Args:
             expected: one item's output, without the batch axis.
-            got: what was answered instead.
+            got: the actual output.
         """
         if expected.shape != got.shape:
             return f"shape {list(got.shape)} instead of {list(expected.shape)}"

@@ -1,9 +1,9 @@
-"""How long a forward takes, also on a machine that has other work to do.
+"""Measures how long a forward takes, even on a machine with other work.
 
 Forms are timed in turns, in short samples, so that all of them meet the same load. Linux counts for
-each thread how long it was ready to run and had no core. So a disturbed sample is known and taken
-again, and the time of serial code is corrected. Where most samples are disturbed the measuring
-takes longer and says so. Where the system does not count, all samples count as undisturbed.
+each thread how long it was ready to run but had no core. So a disturbed sample is detected and
+taken again, and the time of serial code is corrected. If most samples are disturbed, measuring
+takes longer and reports that. Where the system does not count, all samples count as undisturbed.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ MIN_ROUNDS = 3  # fewer cannot tell a gain from noise
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 QUIET = 0.05  # a sample that waited for a larger share of its time was disturbed
 TRIES = 4  # of one sample, until one is quiet
-PATIENCE = 3  # times as many rounds, and as much time, where most samples are disturbed
+PATIENCE = 3  # times as many rounds, and as much time, if most samples are disturbed
 
-# Thread -> nanoseconds for which it was ready to run and had no core, since it began.
+# Thread -> nanoseconds for which it was ready to run but had no core, since it began.
 Watch: TypeAlias = Callable[[], Mapping[int, int]]
 
 
 def nothing() -> None:
-    """Where nothing else is to be done between forwards."""
+    """Do nothing between forwards."""
 
 
 def this_thread() -> dict[int, int]:
-    """How long the calling thread has waited for a core: all there is to know of serial code."""
+    """Time that the calling thread has waited for a core; enough for serial code."""
     return _waited([str(threading.get_native_id())])
 
 
 def all_threads() -> dict[int, int]:
-    """How long each thread of this process has waited: a forward may wait for its helpers."""
+    """Time that each thread of this process has waited: a forward may wait for its helpers."""
     try:
         return _waited(os.listdir(TASKS))
     except OSError:
@@ -55,13 +55,13 @@ def all_threads() -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to measure.
+    """Limits of a measurement.
 
     Attributes:
-        rounds: how many at the most, on a quiet machine.
-        budget_s: no further round is begun after so many seconds, but MIN_ROUNDS always are. Where
-            most samples are disturbed there may be PATIENCE times as many of both.
-        warm_runs: of each form, before it is timed; 0 where all are warm.
+        rounds: maximum, on a quiet machine.
+        budget_s: no further round begins after this time, except for the first MIN_ROUNDS. If most
+            samples are disturbed, both limits are PATIENCE times as large.
+        warm_runs: of each form, before it is timed; 0: all are warm.
     """
 
     rounds: int
@@ -71,15 +71,15 @@ class Limits:
 
 @dataclass(slots=True)
 class Timing(Generic[Key]):
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
-        seconds: form -> seconds of one forward, one number per round; of serial code without what
-            it waited for a core.
-        disturbed: form -> the share of each of these samples that it waited, 0 to 1; 0 where serial
-            code is slow: it is always interrupted, and its time without the wait is good enough.
-        took_s: all samples together, those that were taken again included.
-        waited_s: for how much of it they waited for a core.
+        seconds: form -> seconds of one forward, one number per round; for serial code without the
+            time that it waited for a core.
+        disturbed: form -> the share of each sample that it waited, 0 to 1; 0 for slow serial code,
+            which is always interrupted and whose time without the wait is good enough.
+        took_s: all samples together, including repeated ones.
+        waited_s: the part of it in which they waited for a core.
     """
 
     seconds: dict[Key, list[float]]
@@ -89,12 +89,12 @@ class Timing(Generic[Key]):
 
     @property
     def kept_waiting(self) -> float:
-        """The share of its time for which this process was kept from running, 0 to 1."""
+        """The share of time in which this process was kept from running, 0 to 1."""
         return share_waited([self])
 
     @property
     def is_quiet(self) -> bool:
-        """Whether of each form three quarters of the samples, or more, were undisturbed."""
+        """Whether at least three quarters of each form's samples were undisturbed."""
         return all(
             4 * sum(share <= QUIET for share in shares) >= 3 * len(shares)
             for shares in self.disturbed.values()
@@ -102,7 +102,7 @@ class Timing(Generic[Key]):
 
 
 def share_waited(timings: Iterable[Timing[Key]]) -> float:
-    """The share of the time of several timings for which the process was kept from running."""
+    """The share of the time of several timings in which the process was kept from running."""
     each = [(timing.waited_s, timing.took_s) for timing in timings]
     took_s = sum(took for _, took in each)
     return min(1.0, sum(waited for waited, _ in each) / took_s) if took_s else 0.0
@@ -118,15 +118,14 @@ def take_turns(
     """Time every form on the same batch, in turns, so that all share the noise.
 
     Args:
-        runs: each does one forward and returns when its result is there.
+        runs: each runs one forward and returns its result.
         limits: how long to measure.
-        between: called before each sample, and before each run that is not timed.
-        threads: with which a forward computes on the CPU. With 1 it does nothing while its thread
-            waits, with more it may wait for others. None: not known, or another device computes.
-        enough: asked after each round whether the seconds so far leave nothing open; not before
-            MIN_ROUNDS are done, and not while most samples are disturbed. While they do, and other
-            work keeps the process waiting, there may be PATIENCE times as many rounds. None: all
-            rounds are made.
+        between: called before each sample, and before each untimed run.
+        threads: CPU threads of a forward. With 1 it does nothing while its thread waits, with more
+            it may wait for others. None: not known, or another device computes.
+        enough: asked after each round whether the seconds so far suffice; not before MIN_ROUNDS are
+            done, and not while most samples are disturbed. Then, and while other work keeps the
+            process waiting, there may be PATIENCE times as many rounds. None: make all rounds.
     """
     turns = {form: _turn(run, limits.warm_runs, between, threads) for form, run in runs.items()}
     timing: Timing[Key] = Timing({form: [] for form in runs}, {form: [] for form in runs})
@@ -159,7 +158,7 @@ def time_interleaved(
     budget_s: float = math.inf,
     between: Callable[[], None] = nothing,
 ) -> dict[Key, list[float]]:
-    """The seconds that `take_turns` finds, with no early end.
+    """The seconds of `take_turns`, without an early end.
 
     Returns:
         form -> seconds of one forward, one number per round.
@@ -168,7 +167,7 @@ def time_interleaved(
 
 
 def lasts_s(times: Sequence[float]) -> float:
-    """How long one forward takes by its times: their lower quartile, for load only ever adds."""
+    """Time of one forward by its samples: their lower quartile, because load only adds."""
     return sorted(times)[round((len(times) - 1) / 4)]
 
 
@@ -181,12 +180,12 @@ def seconds_of(run: Callable[[], object], repeats: int = 1) -> float:
 
 
 class _Turn(NamedTuple):
-    """A warm form.
+    """A form that is warm.
 
     Attributes:
         run: one forward.
-        repeats: of it in one sample.
-        tries: how often a sample is taken until one is quiet.
+        repeats: forwards in one sample.
+        tries: maximum number of tries for a quiet sample.
         watch: the threads whose waits matter.
         serial: whether a forward does nothing while its thread waits.
     """
@@ -199,7 +198,7 @@ class _Turn(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """Seconds of all of it, of the longest wait, and of one forward; see `Timing`."""
+    """Seconds of the whole sample, of the longest wait, and of one forward; see `Timing`."""
 
     wall_s: float
     waited_s: float
@@ -210,7 +209,7 @@ class _Sample(NamedTuple):
 def _turn(
     run: Callable[[], object], warm_runs: int, between: Callable[[], None], threads: int | None
 ) -> _Turn:
-    """Warm a form, and see how long it takes: a slow one was seen while it was warmed."""
+    """Warm a form and estimate its time, for which the warm-up of a slow form suffices."""
     shortest_s = math.inf
     for warmed in range(warm_runs + 1):
         if warmed < warm_runs or shortest_s < SLOW_S or warm_runs == 0:
@@ -222,12 +221,12 @@ def _turn(
 
 
 def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> _Sample:
-    """The sample that waited least, of as many as may be quieter; what all took is counted."""
+    """The least disturbed of several tries; the time of all of them is counted."""
     samples: list[_Sample] = []
     while len(samples) < turn.tries and (not samples or samples[-1].disturbed > QUIET):
         between()
         if turn.tries > 1:
-            turn.run()  # not timed: what ran before has taken the caches, the more under load
+            turn.run()  # not timed: what ran before has filled the caches, more so under load
             between()
         samples.append(sample := _sample(turn))
         timing.took_s += sample.wall_s
@@ -236,18 +235,18 @@ def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> 
 
 
 def _sample(turn: _Turn) -> _Sample:
-    """Repeat a forward for SLOW_S at most: where it is kept waiting it may take much longer."""
+    """Repeat a forward for SLOW_S at most: if it is kept waiting, it may take much longer."""
     before = turn.watch()
     done, wall_s, begin = 0, 0.0, time.perf_counter()
     while done < turn.repeats and wall_s < SLOW_S:
         turn.run()
         done += 1
         wall_s = time.perf_counter() - begin
-    # Another thread's wait may have begun before the sample: that part does not belong to it.
+    # Another thread's wait may have begun before the sample: that part does not count.
     waits = (after - before[each] for each, after in turn.watch().items() if each in before)
     waited_s = min(wall_s, max(waits, default=0) / 1e9)
     forward_s = max(wall_s - waited_s if turn.serial else wall_s, 1e-9) / done  # never 0: a divisor
-    # Of a slow serial forward little but its wait is different, and that is known.
+    # A slow serial forward is hardly affected except for its wait, which is known.
     disturbed = 0.0 if wall_s == 0 or (turn.serial and turn.tries == 1) else waited_s / wall_s
     return _Sample(wall_s, waited_s, forward_s, disturbed)
 

@@ -1,4 +1,4 @@
-"""What a model file in this package offers to export."""
+"""The interface between a model file in this package and export."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from models.tensors import Array, Arrays, TensorSpec
 
 
 class Progress(Protocol):
-    """Told by a training loop how far it has come."""
+    """Called by a training loop with its progress."""
 
     def __call__(self, done: int, total: int, note: str) -> None:
-        """`done` of `total` steps are over; `note` is a word on the state, such as the loss."""
+        """`done` of `total` steps are done; `note` is a word on the state, such as the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class Definition:
         description: one sentence for /models and the catalog.
         inputs, outputs, codec: the public contract, copied into the manifest.
         build: makes the module, untrained, in eval mode.
-        train: fits the module in place; None where there is nothing to learn.
-        random_inputs: draws a batch of inputs (with the batch axis) that are like real ones.
-        golden_inputs: the items (without the batch axis) that a server replays before it says
+        train: fits the module in place; None: nothing to learn.
+        random_inputs: draws a batch of inputs (with the batch axis) that resemble real ones.
+        golden_inputs: the items (without the batch axis) that a server replays before it is
             ready.
-        example: one item as a client sends it in JSON; None where it is too large to show.
-        held_out: the test set, or None where accuracy means nothing.
+        example: one item as a client sends it in JSON; None: too large to show.
+        held_out: the test set; None: accuracy is meaningless.
         calibration: batches of real inputs (with the batch axis) that int8 learns its ranges from;
             never the held-out ones. None: no static int8.
         stages: splits the built module into modules to run one after the other, so that each may
-            have a device of its own: the first takes the inputs, each of the others what the one
-            before it gives (a tensor, or a tuple of tensors), and the last gives the outputs. All
-            keep the batch on axis 0. None: it stays whole.
+            have its own device: the first takes the inputs, each other one the outputs of the one
+            before it (a tensor, or a tuple of tensors), and the last returns the outputs. All keep
+            the batch on axis 0. None: it stays whole.
     """
 
     description: str

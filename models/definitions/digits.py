@@ -85,7 +85,7 @@ def _arrays(indices: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
 
 
 def _augment(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Small shifts, turns and changes of size: a digit need not fill its picture exactly."""
+    """Small shifts, rotations and changes of size: a digit need not fill its picture exactly."""
     n = len(batch)
     draw = torch.rand(4, n, generator=generator)
     angle = (draw[0] - 0.5) * 0.4  # +- 0.2 rad, about 11 degrees
@@ -157,7 +157,7 @@ def _held_out() -> HeldOut:
 
 
 def _calibration() -> list[Arrays]:
-    """512 pictures that were trained on, in batches of 64."""
+    """512 pictures of the training set, in batches of 64."""
     indices = split()[0][:512]
     return [{"image": _arrays(indices[start : start + 64])} for start in range(0, 512, 64)]
 

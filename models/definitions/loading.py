@@ -1,4 +1,4 @@
-"""Definitions by name: a module is imported when its model is asked for, and not before."""
+"""Definitions by name: a module is imported only when its model is asked for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Definitions(Mapping[str, Definition]):
     """Name -> definition; each module is imported when its name is looked up.
 
     Args:
-        modules: name -> the module whose `DEFINITION` it is.
+        modules: name -> the module with its `DEFINITION`.
     """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
@@ -39,8 +39,8 @@ class Definitions(Mapping[str, Definition]):
 
         Raises:
             KeyError: if there is no such name.
-            BrokenDefinition: if the module cannot be imported, or holds no definition. The
-                definition's own functions raise it too, where they fail.
+            BrokenDefinition: if the module cannot be imported, or has no definition. The
+                definition's own functions raise it too, if they fail.
         """
         return _import(name, self._modules[name])
 
@@ -63,7 +63,7 @@ def _import(name: str, module: str) -> Definition:
     failed = f"the definition of {name!r} cannot be imported"
     try:
         found = getattr(importlib.import_module(module), "DEFINITION", None)
-    except (Exception, SystemExit) as error:  # whatever the module, or what it imports, raises
+    except (Exception, SystemExit) as error:  # anything that the module or its imports raise
         raise BrokenDefinition(f"{failed}: {_cause(error, file)}") from error
     if not isinstance(found, Definition):
         what = "has no DEFINITION" if found is None else f"has a {type(found).__name__} there"
@@ -85,13 +85,13 @@ def _file_of(module: str) -> Path | None:
 
 
 def _told(what: str, function: Callable[..., Any], file: Path) -> Callable[..., Any]:
-    """The same function; where it fails, the error is one sentence."""
+    """The same function, whose errors become one sentence."""
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except Exception as error:  # a definition's own code raises what it likes
+        except Exception as error:  # a definition's own code may raise anything
             raise BrokenDefinition(f"{what}: {_cause(error, file)}") from error
 
     return call

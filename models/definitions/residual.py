@@ -1,9 +1,9 @@
 """A residual network of 50 layers for pictures of 224x224; its weights are random.
 
 The architecture of K. He, X. Zhang, S. Ren, J. Sun, Deep Residual Learning for Image Recognition
-(2015), with the stride in the 3x3 convolution of a block. What it answers means nothing: it is here
-for its size, to measure devices with. `python -m export residual --weights FILE` takes weights that
-mean something; the names are those of torchvision's `resnet50`, which has the same parts.
+(2015), with the stride in the 3x3 convolution of a block. Its answers mean nothing: its size serves
+to measure devices. `python -m export residual --weights FILE` loads meaningful weights; the names
+are those of torchvision's `resnet50`, which has the same parts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ CLASSES = 1000
 BLOCKS = (3, 4, 6, 3)
 WIDTHS = (64, 128, 256, 512)
 EXPANSION = 4
-# Of the last normalisation of a block: with 1 the values would double their variance with each of
-# 16 blocks, for there are no statistics of data yet to hold them.
+# Of the last normalisation of a block: with 1 the variance would double with each of 16 blocks,
+# because there are no statistics of data yet.
 BRANCH_SCALE = 0.25
 PREPROCESS = PicturePreprocess(
     width=SIDE,
@@ -100,7 +100,7 @@ def _layer(channels: int, width: int, blocks: int, stride: int) -> nn.Sequential
 
 
 def _build() -> nn.Module:
-    """The same weights each time, and nobody else's random numbers touched."""
+    """The same weights each time, without affecting other random numbers."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(SEED)
         module = Residual().eval()

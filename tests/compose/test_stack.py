@@ -110,7 +110,7 @@ def test_it_runs_as_nobody_in_particular_and_can_write_nowhere(stack: Stack) -> 
 def test_a_second_up_exports_nothing_again(stack: Stack) -> None:
     stack.compose("up", "--detach", "--force-recreate", "--no-deps", "export")
     assert docker("wait", f"{stack.project}-export-1", limit_s=60) == "0\n"
-    assert "/artifacts/digits/1 is there; nothing to do" in stack.compose("logs", "export")
+    assert "/artifacts/digits/1 exists; nothing to do" in stack.compose("logs", "export")
     assert [v["version"] for v in httpx.get(f"{api(stack)}/models/digits").json()["versions"]] == [
         1
     ]

@@ -36,7 +36,7 @@ def test_nothing_is_known() -> None:
     assert code == 0
     assert said.splitlines() == [
         "1 packages audited",
-        "not known to the database: torch",
+        "unknown to the database: torch",
         "no known vulnerability",
     ]
 
@@ -44,8 +44,8 @@ def test_nothing_is_known() -> None:
 def test_a_flaw_is_named_with_what_mends_it() -> None:
     code, said = audit.verdict(told(GOOD, BAD), "Found 2 known vulnerabilities in 1 package")
     assert code == 1
-    assert "werkzeug 0.1: PYSEC-1, mended in 0.2, 0.3" in said
-    assert "werkzeug 0.1: PYSEC-2, mended in no version yet" in said
+    assert "werkzeug 0.1: PYSEC-1, fixed in 0.2, 0.3" in said
+    assert "werkzeug 0.1: PYSEC-2, fixed in no version yet" in said
 
 
 @pytest.mark.parametrize("answer", ["", "null", "Traceback", "{}"])
@@ -75,7 +75,7 @@ def test_without_the_internet_it_says_so(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 3, done.stdout + done.stderr
-    assert done.stdout.startswith("not audited: pip-audit could not ask anybody: ")
+    assert done.stdout.startswith("not audited: pip-audit could not reach its database: ")
 
 
 class TestPins:
@@ -88,7 +88,7 @@ class TestPins:
         installed = {"torch": "2.13.0+cpu", "attrs": "26.2.0", "blake3": "1.0", "pip": "26.0"}
         assert pins.differences(pinned, installed | {"nvidia-cublas-cu13": "13"}) == [
             "attrs 26.2.0 is installed, 26.1.0 is pinned",
-            "blake3 1.0 is installed and not pinned",
+            "blake3 1.0 is installed but not pinned",
         ]
 
     def test_the_command_fails_with_what_to_do(

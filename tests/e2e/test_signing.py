@@ -69,7 +69,7 @@ def test_an_unsigned_artifact_leaves_it_live_and_not_ready_with_the_reason(
     )
     try:
         found = not_ready(f"http://127.0.0.1:{port}", (tmp_path / "log"))
-        assert "double/1: it is not signed: there is no manifest.sig" in found
+        assert "double/1: not signed: there is no manifest.sig" in found
         live = httpx.get(f"http://127.0.0.1:{port}/health/live", verify=PLAIN)
         assert live.status_code == 200
     finally:

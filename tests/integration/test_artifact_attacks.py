@@ -114,7 +114,7 @@ class TestOnlyFromTheRepository:
     async def test_fifo_in_place_of_a_file(self, root: Path, name: str) -> None:
         (root / "double/1" / name).unlink()
         os.mkfifo(root / "double/1" / name)
-        assert f"double/1: {name} is no regular file but a pipe" in await refusal(root)
+        assert f"double/1: {name} is not a regular file but a pipe" in await refusal(root)
 
     async def test_manifest_of_gigabytes(self, root: Path) -> None:
         os.truncate(root / "double/1/manifest.json", 2**40)
@@ -152,8 +152,8 @@ class TestSignatures:
 
     async def test_unsigned_where_signatures_are_required(self, root: Path, pair: Pair) -> None:
         assert await refusal(root, trusted_keys=pair.public) == (
-            "model 'double' could not be loaded: double/1: it is not signed: there is no "
-            "manifest.sig, and only what a trusted key signed is taken; sign it with "
+            "model 'double' could not be loaded: double/1: not signed: there is no "
+            "manifest.sig, and only artifacts signed by a trusted key are accepted; sign it with "
             "`python -m export sign`"
         )
 
@@ -170,17 +170,17 @@ class TestSignatures:
         write_artifact(root, "double")
         shutil.copy(other / "manifest.sig", signed)
         found = await refusal(root, trusted_keys=pair.public)
-        assert "manifest.sig is no signature of this manifest.json by the key" in found
+        assert "manifest.sig is not a signature of this manifest.json by the key" in found
 
     async def test_truncated_signature(self, signed: Path, pair: Pair) -> None:
         os.truncate(signed / "manifest.sig", 150)
         found = await refusal(signed.parents[1], trusted_keys=pair.public)
-        assert "manifest.sig is not understood: it was cut off" in found
+        assert "manifest.sig is malformed: it was cut off" in found
 
     async def test_manifest_changed_after_signing(self, signed: Path, pair: Pair) -> None:
         change_manifest(signed, lambda manifest: manifest.update(description="another"))
         found = await refusal(signed.parents[1], trusted_keys=pair.public)
-        assert "manifest.sig is no signature of this manifest.json by the key" in found
+        assert "manifest.sig is not a signature of this manifest.json by the key" in found
 
     async def test_file_changed_after_signing(self, signed: Path, pair: Pair) -> None:
         data = (signed / "script.pt").read_bytes()
@@ -201,7 +201,7 @@ class TestSignatures:
         folder = root / "double/1"
         replace_manifest(folder, "{" * 1000)
         (folder / "script.pt").unlink()
-        assert "double/1: it is not signed" in await refusal(root, trusted_keys=pair.public)
+        assert "double/1: not signed" in await refusal(root, trusted_keys=pair.public)
 
     async def test_an_unsigned_version_does_not_replace_a_signed_one(
         self, signed: Path, pair: Pair
@@ -210,7 +210,7 @@ class TestSignatures:
         found = await works(signed.parents[1], trusted_keys=pair.public)
         assert (found["version"], found["signed_by"]) == (1, pair.fingerprint)
         problems = {each["version"]: each["problem"] for each in found["versions"]}
-        assert problems[2].startswith("double/2: it is not signed")
+        assert problems[2].startswith("double/2: not signed")
 
     async def test_unsigned_while_the_server_runs_and_signed_later(
         self, signed: Path, pair: Pair
@@ -218,7 +218,7 @@ class TestSignatures:
         root = signed.parents[1]
         async with serving(root, trusted_keys=pair.public, reload_s=0.05) as api:
             pushed = write_artifact(root, "double", version=2)
-            await eventually(api, lambda info: "it is not signed" in str(info["versions"]))
+            await eventually(api, lambda info: "not signed" in str(info["versions"]))
             answer = await api.client.post("/predict", json={"input": [1, 2]})
             assert answer.json()["version"] == 1
             pair.sign(pushed)
@@ -252,13 +252,15 @@ class TestTrustedKeys:
         (tmp_path / "keys").mkdir()
         shutil.copy(pair.public, tmp_path / "keys")
         (tmp_path / "keys/notes.txt").write_text("of last year")
-        assert self.refused(root, tmp_path / "keys") == "notes.txt is no file of public keys in PEM"
+        assert (
+            self.refused(root, tmp_path / "keys") == "notes.txt is not a file of public keys in PEM"
+        )
 
     def test_folder_without_keys(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "keys").mkdir()
-        assert self.refused(root, tmp_path / "keys").startswith("holds no public key")
+        assert self.refused(root, tmp_path / "keys").startswith("contains no public key")
 
     def test_private_key(self, root: Path, pair: Pair) -> None:
         found = self.refused(root, pair.private)
-        assert found.startswith("signing.pem holds a private key, which no server needs")
+        assert found.startswith("signing.pem contains a private key, which no server needs")
         assert pair.private.read_text().splitlines()[1] not in found

@@ -156,7 +156,7 @@ async def test_machine_code_of_another_machine_is_passed_over_and_models_shows_i
     assert set(shown["median_us"]) == {"script", "script, optimized at load"}
     (told,) = [log for log in logs if log["event"] == "variant_unusable"]
     assert told["form"] == "compiled"
-    assert told["reason"].startswith("compiled.pt2 is machine code for riscv64 with v; cpu here is")
+    assert told["reason"].startswith("compiled.pt2 is compiled for riscv64 with v; cpu here is")
 
 
 async def test_a_rebuilt_replica_takes_what_was_measured_and_answers_as_before(

@@ -75,7 +75,7 @@ async def test_pinned_machine_code_of_another_machine_says_why_it_cannot_be(tmp_
     write_small(tmp_path, ["script"], changed={"compiled": foreign()})
     async with serving(tmp_path, wait_ready=False, devices="cpu", variant="compiled") as api:
         found = await reason(api)
-        assert "compiled.pt2 is machine code for riscv64 with v; cpu here is " in found
+        assert "compiled.pt2 is compiled for riscv64 with v; cpu here is " in found
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "script.pt", "compiled.pt2"])

@@ -85,10 +85,14 @@ WORKS = {
 REFUSED = {
     "a list of dicts": (theirs.Detector(), "float32[-1,3,8,8]", "pads what it finds to a fixed"),
     "one number for a batch": (theirs.Loss(), X3, "give one for each item, of shape [n], such"),
-    "text that is taken": (theirs.Reads(), "int64[-1]", "the client turns text into numbers"),
-    "an input of text": (theirs.Reads(), "str[-1]", "the client turns text into numbers"),
-    "text that is given": (theirs.Says(), X3, "give the index of a class, and name the classes"),
-    "complex numbers given": (theirs.Spectrum(), "float32[-1,8]", "give torch.view_as_real of it"),
+    "text that is taken": (theirs.Reads(), "int64[-1]", "let the client turn text into numbers"),
+    "an input of text": (theirs.Reads(), "str[-1]", "let the client turn text into numbers"),
+    "text that is given": (theirs.Says(), X3, "return the index of a class, and name the classes"),
+    "complex numbers given": (
+        theirs.Spectrum(),
+        "float32[-1,8]",
+        "return torch.view_as_real of it",
+    ),
     "complex numbers taken": (theirs.Scalar(), "complex64[-1,8]", "torch.view_as_complex in the"),
     "as many rows as there are": (theirs.Nonzero(), X3, "give a fixed number for each item, pad"),
     "a batch size written in": (theirs.FixedBatch(), X3, "It runs on a batch of 4: write no batch"),

@@ -107,11 +107,11 @@ class TestManifest:
 
     def test_one_file_twice(self, made: Made) -> None:
         problem = self.altered(made, later_stages=["stage1.pt"])
-        assert "stage1.pt: each stage needs a file of its own" in problem
+        assert "stage1.pt: each stage needs its own file" in problem
 
     def test_optimized_stages(self, made: Made) -> None:
         parity = json.loads(made.manifest.variants["staged"].parity.model_dump_json())
-        assert "stages are plain torchscript, only" in self.altered(made, optimized=parity)
+        assert "stages must be plain torchscript" in self.altered(made, optimized=parity)
 
     def test_a_manifest_without_stages_reads_as_before(self, made: Made) -> None:
         text = json.loads((made.folder / MANIFEST_FILE).read_text())

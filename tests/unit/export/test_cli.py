@@ -54,7 +54,7 @@ class TestDone:
         for model in ("tiny", "close"):
             code, printed = run(model, "--out", tmp_path, "--if-empty", *QUICK)
             assert code == 0
-            assert printed == f"{tmp_path / 'tiny/1'} is there; nothing to do\n"
+            assert printed == f"{tmp_path / 'tiny/1'} exists; nothing to do\n"
         assert files(tmp_path) == complete("tiny/1")
 
     def test_artifacts_is_where_it_writes_by_default(

@@ -117,7 +117,7 @@ class TestWrongUsage:
         run("tiny", "--out", tmp_path, *QUICK)
         before = (tmp_path / "tiny/1/manifest.json").read_bytes()
         message = refused(2, ["tiny", "--out", tmp_path, "--version", 1], capsys)
-        assert "leave --version out to make version 2" in message
+        assert "omit --version to make version 2" in message
         assert files(tmp_path) == complete("tiny/1")
         assert (tmp_path / "tiny/1/manifest.json").read_bytes() == before
 
@@ -210,7 +210,7 @@ class TestFailed:
     ) -> None:
         arguments = ["close", "--out", tmp_path / "out", "--variants", "bf16"]
         told = refused(1, arguments, capsys, tmp_path)
-        assert "bf16: accuracy 0.0000 is 100.00 points under eager's; --max-accuracy-drop" in told
+        assert "bf16: accuracy 0.0000 is 100.00 points below eager's; --max-accuracy-drop" in told
 
     def test_empty_calibration_data(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

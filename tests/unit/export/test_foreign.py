@@ -134,8 +134,8 @@ class TestLoad:
             (b"", "it.pt is not a zip archive"),
             (b"hello", "it.pt is not a zip archive"),
             (SUMS[:-100], "it.pt is not a zip archive"),
-            (pickled(Sums().state_dict()), "is what torch.save writes, a state_dict or a pickled"),
-            (pickled(nn.Linear(2, 2)), "is what torch.save writes, a state_dict or a pickled"),
+            (pickled(Sums().state_dict()), "was written by torch.save, a state_dict or a pickled"),
+            (pickled(nn.Linear(2, 2)), "was written by torch.save, a state_dict or a pickled"),
             (pickled(Sums().state_dict(), is_zip=False), "is a pickle, as old versions of torch"),
             (b"\x1f\x8b\x08 and so on", "is a gzip file; a model archive must be a zip file"),
             (zipped("a/b.txt"), "is a zip archive but not TorchScript; make a TorchScript file"),
@@ -186,14 +186,14 @@ class TestRefused:
         ("module", "message"),
         [
             (Never(), "the model fails on samples of x [1, 3]: ValueError: I never do"),
-            (Squeezing(), "output loses the batch axis for a batch of 1, as squeeze() makes it"),
+            (Squeezing(), "output loses the batch axis for a batch of 1, as with squeeze()"),
             (Fixed(), "for a batch of 2, output has shape [1, 6], and its axis 0 should be 2"),
-            (Total(), "output is one number for the whole batch, as a loss is: give one for each"),
+            (Total(), "output is one number for the whole batch, like a loss: give one for each"),
             (Similarity(), "output is [2, 2] for a batch of 2, and [1, 1] for one of 1: no axis"),
             (Changing(), "the number of the model's outputs changes: [1, 2, 3]"),
-            (Complex(), "output is complex64, which no answer can carry: give torch.view_as_real"),
+            (Complex(), "output is complex64, which answers cannot carry: give torch.view_as_real"),
             (Empty(), "output has the shapes [[0]], without the batch"),
-            (Dice(), "the model answers otherwise each time that it is asked the same"),
+            (Dice(), "the model returns different answers that it is asked the same"),
         ],
     )
     def test_models_that_cannot_be_served(self, module: nn.Module, message: str) -> None:
@@ -231,8 +231,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("inputs", "message"),
         [
-            (X3, "--input: 1 given, the model takes 2 (ids, mask)"),
-            ((*X3, *X3, *X3), "--input: 3 given, the model takes 2 (ids, mask)"),
+            (X3, "--input: 1 given, but the model takes 2 (ids, mask)"),
+            ((*X3, *X3, *X3), "--input: 3 given, but the model takes 2 (ids, mask)"),
         ],
     )
     def test_another_number_of_inputs(self, inputs: tuple[TensorSpec, ...], message: str) -> None:

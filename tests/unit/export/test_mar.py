@@ -61,7 +61,7 @@ class TestOfTheArchiver:
             got = read(archived(tmp_path, FILES, "--handler", handler).read_bytes())
         assert got.defaults == PLAIN
         (warning,) = got.warnings()
-        assert f"the archive's own handler {handler!r} is not run: say with --codec" in warning
+        assert f"the archive's own handler {handler!r} is not run: describe what it does" in warning
 
     def test_an_eager_model_is_told_what_to_do(self, tmp_path: Path) -> None:
         (tmp_path / "net.py").write_bytes(HANDLER)
@@ -186,10 +186,10 @@ class TestLabels:
             ({"0": "cat", "2": "dog"}, "2 labels, but none for the index 1: the indices must be 0"),
             ({"1": "cat", "2": "dog"}, "none for the index 0: the indices must be 0 to 1"),
             ({"cat": "0"}, "none for the index 0"),
-            (["cat", 3], "labels.json: the label of the index 1 is no text: 3"),
-            (["cat", ""], "the label of the index 1 is no text: ''"),
-            ([["n01", None]], "the label of the index 0 is no text: None"),
-            ([[]], "the label of the index 0 is no text: []"),
+            (["cat", 3], "labels.json: the label of the index 1 is not text: 3"),
+            (["cat", ""], "the label of the index 1 is not text: ''"),
+            ([["n01", None]], "the label of the index 0 is not text: None"),
+            ([[]], "the label of the index 0 is not text: []"),
             ({"object_type_names": 3}, "labels.json is neither a list"),
         ],
     )

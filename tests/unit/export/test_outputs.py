@@ -146,18 +146,21 @@ def test_the_output_with_labels_comes_first(tmp_path: Path, model: nn.Module | b
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Detector(), "the model gives a list of dicts, and an answer needs tensors with one row"),
+        (Detector(), "the model returns a list of dicts, but an answer needs tensors with one row"),
         (Detector(), "pads what it finds to a fixed number, such as boxes [n, 100, 4], scores"),
-        (Says(), "gives str for 'output', and an answer is made of tensors only: give the index"),
-        (Nested(), "the model gives list for 'output_1', and an answer is made of tensors only"),
-        (Deep(), "the model gives list for 'x', and an answer is made of tensors only: give all"),
-        (Nothing(), "the model gives NoneType for 'output_1', and an answer is made of tensors"),
-        (Number(), "the model gives float for 'output', and an answer is made of tensors only"),
-        (Numbered(), "the model calls an output 1, and a name has 1 to 64 letters, digits, _"),
-        (Dotted(), "the model calls an output 'x.y', and a name has 1 to 64 letters, digits"),
+        (Says(), "gives str for 'output', but an answer consists of tensors: give the index"),
+        (Nested(), "the model returns list for 'output_1', but an answer consists of tensors"),
+        (Deep(), "the model returns list for 'x', but an answer consists of tensors: give all"),
+        (Nothing(), "the model returns NoneType for 'output_1', and an answer is made of tensors"),
+        (Number(), "the model returns float for 'output', but an answer consists of tensors"),
+        (Numbered(), "the model calls an output 1, but a name has 1 to 64 letters, digits, _"),
+        (Dotted(), "the model calls an output 'x.y', but a name has 1 to 64 letters, digits"),
         (Changing(), "the names of the outputs change: ['alone'], then ['together']"),
-        (Perhaps(), "the model gives Optional[Dict[str, Tensor]]: it must always give a tensor"),
-        (Empty(), "the model gives nothing; it must give a tensor, or several"),
+        (
+            Perhaps(),
+            "the model returns Optional[Dict[str, Tensor]]: it must always return a tensor",
+        ),
+        (Empty(), "the model returns nothing; it must return a tensor, or several"),
         (Sparse(), "'output' is sparse: call to_dense() on it in the model"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
@@ -171,5 +174,5 @@ def test_what_no_answer_can_carry(tmp_path: Path, model: nn.Module, message: str
 
 @pytest.mark.parametrize("model", [Mapped(), Named()])
 def test_a_name_that_the_model_does_not_have(tmp_path: Path, model: nn.Module) -> None:
-    with pytest.raises(UsageError, match="--output logits: the model gives "):
+    with pytest.raises(UsageError, match="--output logits: the model returns "):
         adopted(tmp_path, model, "--output", "logits")

@@ -115,7 +115,7 @@ class TestCompiledForLong:
         proof = prove(tmp_path, definition(train=None))
         assert "compiled" not in proof.variants
         assert re.fullmatch(
-            r"a forward of one item takes \d+\.\d\d ms and would stop a whole server for so long, "
+            r"a forward of one item takes \d+\.\d\d ms and would stop the whole server for that long, "
             "0 ms are allowed; to keep it: --variants script,compiled",
             proof.left_out["compiled"],
         )

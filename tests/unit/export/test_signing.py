@@ -109,7 +109,7 @@ class TestKeygen:
         (fingerprint,) = TrustedKeys.read(public).origins
         assert printed == (
             f"{tmp_path}/release.pem signs: keep it secret, and away from servers\n"
-            f"{public} is for servers: TORCHLANE_TRUSTED_KEYS names it, or its folder\n"
+            f"{public} is for servers: set TORCHLANE_TRUSTED_KEYS to it, or to its folder\n"
             f"fingerprint {fingerprint}\n"
         )
         assert run("sign", old, "--key", tmp_path / "release.pem")[0] == 0
@@ -159,7 +159,7 @@ class TestPassphrase:
     ) -> None:
         monkeypatch.setattr(sys, "stdin", io.StringIO(SECRET))
         assert run("sign", old, "--key", private)[0] == 2
-        assert f"a passphrase is needed: set {PASSPHRASE}, or run" in capsys.readouterr().err
+        assert f"a passphrase is required: set {PASSPHRASE}, or run" in capsys.readouterr().err
 
     @pytest.mark.parametrize("answer", ["hunter2hunter2", ""])
     def test_a_wrong_one_is_nowhere_repeated(
@@ -232,7 +232,7 @@ class TestShow:
     ) -> None:
         code, printed = run("show", old, "--trusted-keys", pair.public)
         assert (code, printed) == (2, "")
-        assert capsys.readouterr().err.startswith(f"export: {old}: it is not signed: there is no")
+        assert capsys.readouterr().err.startswith(f"export: {old}: not signed: there is no")
 
     def test_keys_that_are_none(
         self, signed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -243,4 +243,4 @@ class TestShow:
 
     def test_a_signature_that_is_none(self, signed: Path) -> None:
         (signed / "manifest.sig").write_text("by me")
-        assert "manifest.sig is not understood" in run("show", signed)[1]
+        assert "manifest.sig is malformed" in run("show", signed)[1]

@@ -140,7 +140,7 @@ class TestMeasure:
         assert told[-1] == (
             7,
             7,
-            "cpu, batches of 4 and more: not timed, they run as smaller ones do",
+            "cpu, batches of 4 and more: not timed, they run like smaller ones",
         )
 
     def test_a_plan_that_was_made_under_load_says_so(
@@ -203,7 +203,7 @@ class TestMeasure:
         notes: list[str] = []
         options = TuneOptions(max_batch=1)
         tune.measure(folder, manifest, options, lambda done, total, note: notes.append(note))
-        assert notes[0].startswith("without compiled: compiled.pt2 is machine code for pdp11")
+        assert notes[0].startswith("without compiled: compiled.pt2 is compiled for pdp11")
 
     def test_machine_code_that_cannot_be_loaded_is_left_out_as_a_server_leaves_it_out(
         self, artifact: tuple[Path, Manifest]
@@ -223,7 +223,7 @@ class TestMeasure:
         assert device is not None
         assert {each.form.variant for each in device.times} == {"script", "int8"}
         assert notes[0].startswith("compiled cannot be loaded here: ")
-        assert notes[0].endswith("a temporary folder (TMPDIR) that files may be executed from")
+        assert notes[0].endswith("a temporary folder (TMPDIR) that allows execution")
 
     def test_nothing_that_runs_here(self, artifact: tuple[Path, Manifest]) -> None:
         folder, manifest = artifact

@@ -190,11 +190,14 @@ class TestRun:
     @pytest.mark.parametrize(
         ("forward", "message"),
         [
-            (lambda x: (x, x), "^the model gave 2 outputs, 1 are declared$"),
-            (lambda x: (), "^the model gave 0 outputs, 1 are declared$"),
-            (lambda x: {"y": x}, r"^the model gives a dict; it must give a tensor, or a tuple of"),
-            (lambda x: None, r"^the model gives a NoneType; it must give a tensor"),
-            (lambda x: ("y",), "^output 'y' is no tensor but str$"),
+            (lambda x: (x, x), "^the model returned 2 outputs, but 1 are declared$"),
+            (lambda x: (), "^the model returned 0 outputs, but 1 are declared$"),
+            (
+                lambda x: {"y": x},
+                r"^the model returns a dict; it must return a tensor, or a tuple of",
+            ),
+            (lambda x: None, r"^the model returns a NoneType; it must return a tensor"),
+            (lambda x: ("y",), "^output 'y' is not a tensor but str$"),
             (lambda x: x.double(), r"^output 'y' is torch\.float64, not float32$"),
             (lambda x: x.sum(dim=1), r"is float32\[3\] for a batch of 3, declared as float32\[-1,"),
             (lambda x: x[:2], r"is float32\[2, 2\] for a batch of 3, declared as float32\[-1, 2\]"),

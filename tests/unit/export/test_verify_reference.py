@@ -76,11 +76,11 @@ class TestReference:
     @pytest.mark.parametrize(
         ("inputs", "message"),
         [
-            ({"z": np.ones((1, 2), np.float32)}, r"gives \['z'\], it declares \['x'\]"),
-            ({}, r"gives \[\], it declares \['x'\]"),
+            ({"z": np.ones((1, 2), np.float32)}, r"gives \['z'\], but declares \['x'\]"),
+            ({}, r"gives \[\], but declares \['x'\]"),
             (
                 {"x": np.ones((1, 2))},
-                r"gives 'x' as float64\[1, 2\] for a batch of 1, it declares x=float32\[-1,2\]$",
+                r"gives 'x' as float64\[1, 2\] for a batch of 1, but declares x=float32\[-1,2\]$",
             ),
             ({"x": np.ones((1, 3), np.float32)}, r"gives 'x' as float32\[1, 3\] for a batch of 1"),
             ({"x": np.ones((2, 2), np.float32)}, r"gives 'x' as float32\[2, 2\] for a batch of 1"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from models.contained import FileRefused, open_inside, read_inside
+from models.contained import FileRejected, open_inside, read_inside
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def refusal(root: Path, name: str = "file") -> str:
-    with pytest.raises(FileRefused) as caught:
+    with pytest.raises(FileRejected) as caught:
         open_inside(root / "m/1", name, root)
     assert str(root.parent) not in str(caught.value)
     return str(caught.value)
@@ -122,7 +122,9 @@ class TestKinds:
     def test_a_pipe_is_refused_at_once_and_nobody_waits_for_a_writer(self, root: Path) -> None:
         (root / "m/1/file").unlink()
         os.mkfifo(root / "m/1/file")
-        assert refusal(root) == ("file is no regular file but a pipe or a device; put a file there")
+        assert refusal(root) == (
+            "file is not a regular file but a pipe or a device; put a file there"
+        )
 
     def test_a_socket(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (root / "m/1/file").unlink()
@@ -133,7 +135,7 @@ class TestKinds:
                 read(root)
 
     def test_a_device(self) -> None:
-        with pytest.raises(FileRefused, match=r"^null is no regular file"):
+        with pytest.raises(FileRejected, match=r"^null is not a regular file"):
             open_inside(Path("/dev"), "null")
 
     @pytest.mark.parametrize("name", ["file", "self"])
@@ -163,12 +165,12 @@ class TestKinds:
 class TestSizes:
     def test_up_to_the_limit(self, root: Path) -> None:
         assert read_inside(root / "m/1", "file", 7) == b"content"
-        with pytest.raises(FileRefused, match=re.escape("file has 7 bytes; at most 6 are read")):
+        with pytest.raises(FileRejected, match=re.escape("file has 7 bytes; at most 6 are read")):
             read_inside(root / "m/1", "file", 6)
 
     def test_a_terabyte_is_refused_before_it_is_read(self, root: Path) -> None:
         os.truncate(root / "m/1/file", 2**40)
-        with pytest.raises(FileRefused, match="file has 1,099,511,627,776 bytes"):
+        with pytest.raises(FileRejected, match="file has 1,099,511,627,776 bytes"):
             read(root)
 
 
@@ -206,7 +208,7 @@ def test_a_link_that_somebody_exchanges_all_the_time_never_gives_the_secret(
             reads += 1
             try:
                 found.add(read(root))
-            except (FileRefused, OSError):
+            except (FileRejected, OSError):
                 found.add(b"")
     finally:
         ended.set()

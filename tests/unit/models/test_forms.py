@@ -133,7 +133,7 @@ class TestRunsHere:
 
     def test_another_architecture(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(forms, "machine", lambda: "aarch64")
-        message = "compiled.pt2 is machine code for x86_64 with avx2, fma; cpu here is aarch64"
+        message = "compiled.pt2 is compiled for x86_64 with avx2, fma; cpu here is aarch64"
         with pytest.raises(WrongMachine, match=re.escape(message) + "$"):
             check_runs_here(MACHINE_CODE, CPU, "2.13.0")
 
@@ -145,7 +145,7 @@ class TestRunsHere:
     @pytest.mark.parametrize("version", ["2.13.1", "2.12.0+cpu", "2.14.0a0"])
     def test_another_torch(self, version: str) -> None:
         message = (
-            "compiled.pt2 was compiled by torch 2.13.0+cpu and runs with that only; "
+            "compiled.pt2 was compiled by torch 2.13.0+cpu and runs only with that; "
             f"here is {version}"
         )
         with pytest.raises(WrongMachine, match=re.escape(message)):
@@ -190,11 +190,11 @@ class TestNamedOutputs:
     @pytest.mark.parametrize(
         ("made", "message"),
         [
-            ((), "the model gave 0 outputs, 1 are declared"),
-            ((torch.ones(1, 2),) * 2, "the model gave 2 outputs, 1 are declared"),
-            (None, "output 'one' is no tensor but NoneType"),
-            ({"one": torch.ones(1, 2)}, "output 'one' is no tensor but dict"),
-            (["text"], "output 'one' is no tensor but str"),
+            ((), "the model returned 0 outputs, but 1 are declared"),
+            ((torch.ones(1, 2),) * 2, "the model returned 2 outputs, but 1 are declared"),
+            (None, "output 'one' is not a tensor but NoneType"),
+            ({"one": torch.ones(1, 2)}, "output 'one' is not a tensor but dict"),
+            (["text"], "output 'one' is not a tensor but str"),
             (torch.ones(1, 2).half(), "output 'one' is torch.float16, not float32"),
         ],
     )

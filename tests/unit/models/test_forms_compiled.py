@@ -141,12 +141,12 @@ class TestCompiledRefusals:
     @pytest.mark.parametrize(
         ("tensors", "message"),
         [
-            ((torch.ones(1, 2),), "1 inputs given, 2 are taken"),
-            ((), "0 inputs given, 2 are taken"),
-            ((torch.ones(1, 2),) * 3, "3 inputs given, 2 are taken"),
+            ((torch.ones(1, 2),), "1 inputs given, but 2 are expected"),
+            ((), "0 inputs given, but 2 are expected"),
+            ((torch.ones(1, 2),) * 3, "3 inputs given, but 2 are expected"),
             (
                 (torch.ones(1, 2).double(), torch.ones(1, 3, 1).long()),
-                "input 'a' is torch.float64[1, 2], the package was compiled for float32[-1, 2]",
+                "input 'a' is torch.float64[1, 2], but the package was compiled for float32[-1, 2]",
             ),
             ((torch.ones(1, 2), torch.ones(1, 3, 1)), "input 'b' is torch.float32[1, 3, 1]"),
             ((torch.ones(1, 3), torch.ones(1, 3, 1).long()), "input 'a' is torch.float32[1, 3]"),

@@ -65,7 +65,7 @@ def test_one_flipped_bit_in_any_file_is_refused_with_its_name_and_both_digests(
     data[round(where * (len(data) - 1))] ^= bit
     path.write_bytes(data)
     message = refusal(folder)
-    assert "the artifact was altered or damaged, export it again" in message
+    assert "the artifact was altered or damaged; export it again" in message
     found = re.findall(DIGEST, message)
     if name == "manifest.sha256":
         now = digest_of(folder / "manifest.json").sha256

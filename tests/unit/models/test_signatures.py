@@ -56,7 +56,7 @@ class TestVerify:
 
     def test_unsigned_where_signatures_are_required(self, trusted: TrustedKeys) -> None:
         assert refusal(trusted, MANIFEST, None) == (
-            "it is not signed: there is no manifest.sig, and only what a trusted key signed is "
+            "not signed: there is no manifest.sig, and only what a trusted key signed is "
             "taken; sign it with `python -m export sign`"
         )
 
@@ -71,7 +71,9 @@ class TestVerify:
     ) -> None:
         raw = bytes.fromhex(other.signer.sign(MANIFEST).split()[2].decode())
         message = refusal(trusted, MANIFEST, signature_file(pair.fingerprint, raw))
-        assert message.startswith("manifest.sig is no signature of this manifest.json by the key ")
+        assert message.startswith(
+            "manifest.sig is not a signature of this manifest.json by the key "
+        )
 
     def test_signature_of_another_manifest(self, pair: Pair, trusted: TrustedKeys) -> None:
         message = refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST + b" "))
@@ -88,7 +90,7 @@ class TestVerify:
     @pytest.mark.parametrize("length", [0, 1, 72, 73, 137, 200, 201])
     def test_truncated_signature(self, pair: Pair, trusted: TrustedKeys, length: int) -> None:
         message = refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST)[:length])
-        assert message.startswith("manifest.sig is not understood: it was cut off, altered, or ")
+        assert message.startswith("manifest.sig is malformed: it was cut off, altered, or ")
 
     @pytest.mark.parametrize("garbage", [b"\n", b" ", b"x", b"\0", b"ed25519 "])
     def test_nothing_may_stand_before_or_after_it(
@@ -169,12 +171,12 @@ class TestKeyFiles:
         assert self.refused(tmp_path / "none") == "none cannot be read: No such file or directory"
 
     def test_an_empty_folder(self, tmp_path: Path) -> None:
-        assert self.refused(tmp_path).startswith("holds no public key; ")
+        assert self.refused(tmp_path).startswith("contains no public key; ")
 
     def test_a_folder_with_a_wrong_file(self, tmp_path: Path, pair: Pair) -> None:
         shutil.copy(pair.public, tmp_path)
         (tmp_path / "README.txt").write_text("keys")
-        assert self.refused(tmp_path) == "README.txt is no file of public keys in PEM"
+        assert self.refused(tmp_path) == "README.txt is not a file of public keys in PEM"
 
     def test_a_folder_in_a_folder(self, tmp_path: Path, pair: Pair) -> None:
         shutil.copy(pair.public, tmp_path)
@@ -183,7 +185,7 @@ class TestKeyFiles:
 
     def test_a_pipe(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "key.pem")
-        assert "key.pem is no regular file" in self.refused(tmp_path)
+        assert "key.pem is not a regular file" in self.refused(tmp_path)
 
     def test_a_large_file(self, tmp_path: Path) -> None:
         (tmp_path / "key.pem").write_bytes(b"#" * 65_537)
@@ -191,7 +193,7 @@ class TestKeyFiles:
 
     def test_a_private_key_is_no_servers_business(self, pair: Pair) -> None:
         message = self.refused(pair.private)
-        assert message.startswith("signing.pem holds a private key, which no server needs")
+        assert message.startswith("signing.pem contains a private key, which no server needs")
         assert not any(line in message for line in pair.private.read_text().splitlines())
 
     def test_keys_of_other_kinds(self, tmp_path: Path) -> None:
@@ -201,17 +203,17 @@ class TestKeyFiles:
             ed448.Ed448PrivateKey.generate().public_key(),
         ):
             (tmp_path / "key.pem").write_bytes(pem(key))
-            assert self.refused(tmp_path) == "key.pem holds a key of another kind than Ed25519"
+            assert self.refused(tmp_path) == "key.pem contains a key that is not Ed25519"
 
     @pytest.mark.parametrize("text", ["", "#", "-----BEGIN PUBLIC KEY-----", "ssh-ed25519 AAAA me"])
     def test_what_is_no_key(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "key.pem").write_text(text)
-        assert self.refused(tmp_path) == "key.pem is no file of public keys in PEM"
+        assert self.refused(tmp_path) == "key.pem is not a file of public keys in PEM"
 
     def test_a_block_that_lost_its_end_is_not_passed_over(self, tmp_path: Path, pair: Pair) -> None:
         key = pair.public.read_text()
         (tmp_path / "key.pem").write_text(key + key[:60])
-        assert self.refused(tmp_path) == "key.pem is no file of public keys in PEM"
+        assert self.refused(tmp_path) == "key.pem is not a file of public keys in PEM"
 
     @settings(max_examples=200)
     @given(data=st.data())
@@ -258,7 +260,7 @@ class TestArtifact:
             (folder / name).unlink()  # opening them would be told
         assert "no signature of this manifest.json" in self.refused(folder, trusted)
         (folder / "manifest.sig").unlink()
-        assert self.refused(folder, trusted).startswith("it is not signed")
+        assert self.refused(folder, trusted).startswith("not signed")
 
     def test_manifest_changed_after_signing_though_its_digest_is_right(
         self, folder: Path, trusted: TrustedKeys
@@ -290,7 +292,7 @@ class TestArtifact:
             path.write_bytes(b" " * 5000)
         says = {
             "link": "is a link that leads out",
-            "pipe": "is no regular file",
+            "pipe": "is not a regular file",
             "folder": "cannot be read: Is a directory",
             "large": "has 5,000 bytes; at most 4,096 are read",
         }

@@ -89,7 +89,7 @@ class TestTensorSpec:
             ({"shape": [-1, -1], "dimensions": [{"name": "a b"}]}, "should match pattern"),
             ({"shape": [-1], "dtype": "float32", "minimum": 0}, "only integers have a range"),
             ({"shape": [-1], "dtype": "bool", "maximum": 1}, "only integers have a range"),
-            ({"shape": [-1], "minimum": 3, "maximum": 2}, "the range 3..2 is empty, or not one of"),
+            ({"shape": [-1], "minimum": 3, "maximum": 2}, "the range 3..2 is empty, or outside of"),
             ({"shape": [-1], "dtype": "int8", "maximum": 200}, "of int8, which is -128..127"),
             ({"shape": [-1], "dtype": "uint8", "minimum": -1}, "of uint8, which is 0..255"),
         ],

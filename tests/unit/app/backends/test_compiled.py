@@ -96,7 +96,7 @@ class TestUnusable:
         [
             (
                 {"native": NativeCode(architecture="riscv64", requires=("v",))},
-                "compiled.pt2 is machine code for riscv64 with v; cpu here is ",
+                "compiled.pt2 is compiled for riscv64 with v; cpu here is ",
             ),
             ({"torch_version": "2.1.0"}, "compiled.pt2 was compiled by torch 2.1.0 and runs with"),
             ({"device_kinds": ("cuda",)}, "compiled.pt2 runs on cuda, not on cpu"),

@@ -187,7 +187,7 @@ class TestVerifiedBytes:
             verified_bytes(path, artifact.manifest)
         path.unlink()
         os.mkfifo(path)
-        with pytest.raises(ArtifactInvalid, match=r"^script\.pt is no regular file"):
+        with pytest.raises(ArtifactInvalid, match=r"^script\.pt is not a regular file"):
             verified_bytes(path, artifact.manifest)
 
     def test_a_larger_file_is_refused_before_it_is_read(self, artifact: Artifact) -> None:
@@ -239,8 +239,8 @@ class TestRunForward:
         ("made", "says"),
         [
             (torch.ones(1, 2).double(), "output 'y' is torch.float64, not float32"),
-            ((torch.ones(1, 2),) * 2, "the model gave 2 outputs, 1 are declared"),
-            (None, "output 'y' is no tensor but NoneType"),
+            ((torch.ones(1, 2),) * 2, "the model returned 2 outputs, but 1 are declared"),
+            (None, "output 'y' is not a tensor but NoneType"),
         ],
     )
     def test_an_answer_of_another_form_is_the_models_fault(

@@ -87,8 +87,8 @@ class TestReplay:
     @pytest.mark.parametrize(
         ("outputs", "message"),
         [
-            ({}, "the model gave outputs [], not 'value'"),
-            ({"other": vector([2])}, "the model gave outputs ['other'], not 'value'"),
+            ({}, "the model returned outputs [], not 'value'"),
+            ({"other": vector([2])}, "the model returned outputs ['other'], not 'value'"),
             ({"value": vector([2, 2])[:, None]}, "output 'value' has shape [2, 1] for 1 items"),
             ({"value": np.float32(2)}, "output 'value' has shape [] for 1 items"),
             ({"value": vector([2, 2])[None]}, "output 'value' shape [2] instead of [1]"),

@@ -179,7 +179,7 @@ def test_nothing_but_the_file_is_left(
     with pytest.raises(NotApplicable) as refused:
         COMPILED.make(subject(definition(Branching)), tmp_path)
     assert str(refused.value) == (
-        "torch.export or AOTInductor refused: Could not guard on data-dependent expression "
+        "torch.export or AOTInductor failed: Could not guard on data-dependent expression "
         "Eq(u0, 1), in: if bool(x.sum() > 0):"
     )
     assert state() == before
@@ -191,7 +191,7 @@ def test_a_batch_axis_that_is_not_free_is_told_in_one_line(tmp_path: Path) -> No
     with pytest.raises(NotApplicable) as refused:
         COMPILED.make(subject(definition(Odd)), tmp_path)
     told = str(refused.value)
-    assert told.startswith("torch.export or AOTInductor refused: Constraints violated (batch): Not")
+    assert told.startswith("torch.export or AOTInductor failed: Constraints violated (batch): Not")
     assert "\n" not in told
 
 
@@ -249,13 +249,13 @@ class TestCompilers:
     def test_one_that_is_not_there(self) -> None:
         told = run(FIND, CXX="/nowhere/g++")
         assert told == (
-            "it needs a C++ compiler and what CXX names does not run; install g++ or clang++, "
+            "it needs a C++ compiler and the program in CXX does not run; install g++ or clang++, "
             "or set CXX to one\n"
         )
 
     def test_one_that_must_not_be_run(self, tmp_path: Path) -> None:
         (tmp_path / "g++").touch(mode=0o644)
-        assert "what CXX names does not run; install" in run(FIND, CXX=str(tmp_path / "g++"))
+        assert "the program in CXX does not run; install" in run(FIND, CXX=str(tmp_path / "g++"))
 
     def test_one_that_fails(self, tmp_path: Path) -> None:
         broken = tmp_path / "c++"

@@ -142,7 +142,7 @@ def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
             convolution(BranchingConvolution),
             "^torch.fx cannot follow the model: symbolically traced variables cannot be used",
         ),
-        (of_vectors(Locked, (64,)), "^quantize_dynamic refused: cannot pickle 'generator' object$"),
+        (of_vectors(Locked, (64,)), "^quantize_dynamic failed: cannot pickle 'generator' object$"),
     ],
     ids=["pairwise", "no layers", "subclass", "no calibration", "control flow", "no copy"],
 )

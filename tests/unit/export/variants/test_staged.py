@@ -122,11 +122,11 @@ class Lists(nn.Module):
     ("stages", "reason"),
     [
         (None, "the definition declares no stages"),
-        (lambda module: [module], "the definition splits it into 1; 2 stages are the least"),
+        (lambda module: [module], "the definition splits it into 1; at least 2 are needed"),
         (refuses, "the definition cannot split it: no such layer"),
         (
             lambda module: [Stubborn(), module.second],
-            "stage 1: neither script nor trace takes it: no such table",
+            "stage 1: neither script nor trace can compile it: no such table",
         ),
         (
             lambda module: [module.second, module.first],
@@ -134,7 +134,7 @@ class Lists(nn.Module):
         ),
         (
             lambda module: [Lists(), module.second],
-            "stage 1 gives int; it must give a tensor, or a tuple of tensors",
+            "stage 1 gives int; it must return a tensor, or a tuple of tensors",
         ),
     ],
 )

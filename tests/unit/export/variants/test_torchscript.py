@@ -122,12 +122,12 @@ def test_what_is_frozen_already_stays_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "module", "why"),
     [
-        ("script", Tries, "torch.jit.script refused: try blocks aren't supported, in: try:"),
+        ("script", Tries, "torch.jit.script failed: try blocks aren't supported, in: try:"),
         (
             "script",
             ThroughNumpy,
             (
-                "torch.jit.script refused: 'Tensor' object has no attribute or method 'numpy', "
+                "torch.jit.script failed: 'Tensor' object has no attribute or method 'numpy', "
                 "in: return torch.from_numpy(x.numpy())"
             ),
         ),
@@ -135,12 +135,12 @@ def test_what_is_frozen_already_stays_so(tmp_path: Path) -> None:
             "script",
             Sums,
             (
-                "torch.jit.script refused: Arguments for call are not valid: Expected a value of "
+                "torch.jit.script failed: Arguments for call are not valid: Expected a value of "
                 "type 'Tensor' for argument 'self' but instead found type 'List[Tensor]', "
                 "in: return sum((x for _ in range(2)), start=x * 0)"
             ),
         ),
-        ("trace", Noisy, "torch.jit.trace refused: no table in 2.bin"),
+        ("trace", Noisy, "torch.jit.trace failed: no table in 2.bin"),
     ],
 )
 def test_what_torch_refuses_is_said_in_one_line(
