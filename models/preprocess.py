@@ -91,7 +91,8 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
         raise PictureError(
             f"the picture has {whole} pixels, at most {MAX_PIXELS} are allowed (for models of "
-            f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it down"
+            f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it "
+            "down"
         )
     return picture
 

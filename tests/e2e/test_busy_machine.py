@@ -70,7 +70,7 @@ def differ(quiet: DevicePlan, busy: DevicePlan) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", range(RUNS))
-def test_the_plan_is_that_of_a_quiet_machine_or_says_that_it_could_not_tell(
+def test_a_busy_machine_plans_alike_or_says_so(
     run: int, trained_digits: Path, tmp_path: Path
 ) -> None:
     load = os.getloadavg()[0]

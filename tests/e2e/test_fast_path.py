@@ -147,7 +147,7 @@ def test_the_log_knows_of_no_mishap(server: Server) -> None:
         assert word not in server.log
 
 
-def test_a_stop_answers_what_is_half_sent_and_closes_what_is_idle(server: Server) -> None:
+def test_a_stop_answers_partial_requests_and_closes_idle_connections(server: Server) -> None:
     with Client(server.port) as idle, Client(server.port) as half, Client(server.port) as late:
         for each in (idle, half, late):
             each.send(ask_for(3))

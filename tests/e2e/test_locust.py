@@ -100,7 +100,7 @@ def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Pat
     assert "none of these users can load 'pairwise'" in none_left.stderr
 
 
-def test_a_broken_gate_fails_a_run_at_the_end_of_its_shape_and_says_why() -> None:
+def test_a_broken_gate_fails_the_run_with_a_reason() -> None:
     gates = ["--fail-p99-ms", "0.1", "--fail-min-rps", "1000000"]
     shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "1"]
     with listening(FakeServer()) as url:

@@ -163,7 +163,7 @@ def test_every_panel_uses_the_provisioned_source_and_needs_no_plugin() -> None:
     assert "scrape_interval: 5s" in (DEPLOYED / "prometheus.yml").read_text()
 
 
-def test_panels_have_their_own_id_and_place_a_unit_and_a_description() -> None:
+def test_panels_have_ids_places_units_and_descriptions() -> None:
     panels = dashboard.panels(dashboard.load())
     ids = [panel["id"] for panel in panels]
     assert len(set(ids)) == len(ids)

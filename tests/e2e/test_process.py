@@ -46,9 +46,7 @@ def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts wake-ups by Linux's /proc")
-def test_an_idle_server_sleeps_but_for_its_date_and_a_look_at_the_repository(
-    models: Path, log: Path
-) -> None:
+def test_an_idle_server_hardly_wakes(models: Path, log: Path) -> None:
     def woken(pid: int) -> int:
         """How often any thread of a process has gone to sleep."""
         lines = [
@@ -218,7 +216,7 @@ def test_an_upload_that_stalls_is_told_the_deadline(models: Path, log: Path) -> 
         assert b"504" in answer
 
 
-def test_a_stop_ends_an_upload_that_stalls_in_the_one_error_shape(models: Path, log: Path) -> None:
+def test_a_stop_ends_a_stalled_upload_with_an_error_body(models: Path, log: Path) -> None:
     with (
         running(models, log, drain_s="1") as server,
         _half_sent(server.port, b"20000") as connection,
@@ -319,7 +317,7 @@ def test_a_forward_that_hangs_costs_a_replica_and_not_the_process(
         assert server.exit_code() == 0
 
 
-def test_a_process_that_was_stopped_in_a_forward_has_no_replica_that_hangs(
+def test_a_stopped_process_has_no_hanging_replica(
     models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `docker pause` does, or a host that moves a virtual machine."""

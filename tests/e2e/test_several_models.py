@@ -31,7 +31,7 @@ def test_two_models_of_ones_own_need_no_default(tmp_path: Path) -> None:
         assert answer.json()["model"] == "dogs"
 
 
-def test_one_damaged_model_of_three_is_reported_and_the_others_are_served(tmp_path: Path) -> None:
+def test_a_damaged_model_does_not_affect_the_others(tmp_path: Path) -> None:
     for name in ("birds", "cats", "dogs"):
         folder = write_artifact(tmp_path / "models", name)
     (folder / "script.pt").write_bytes(b"damaged")

@@ -45,7 +45,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_signed_artifact_is_served_and_the_unsigned_one_beside_it_is_not(project: Path) -> None:
+def test_only_the_signed_artifact_is_served(project: Path) -> None:
     settings = {"trusted_keys": str(project / "keys"), "log_format": "json"}
     with running(project / "artifacts", project / "log", **settings) as server:
         answer = httpx.post(f"{server.url}/predict", json={"input": [1, 2]}, verify=PLAIN).json()
@@ -56,9 +56,7 @@ def test_a_signed_artifact_is_served_and_the_unsigned_one_beside_it_is_not(proje
         assert found["signed_by"] in "".join(shown.split())
 
 
-def test_an_unsigned_artifact_leaves_it_live_and_not_ready_with_the_reason(
-    project: Path, tmp_path: Path
-) -> None:
+def test_with_an_unsigned_artifact_it_is_not_ready(project: Path, tmp_path: Path) -> None:
     write_artifact(tmp_path / "artifacts", "double")
     port = free_port()
     process = start_process(

@@ -151,7 +151,7 @@ def first_bytes(connection: socket.socket) -> bytes:
             return b""
 
 
-def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_with_it(
+def test_killed_workers_are_replaced_and_die_with_their_parent(
     models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"

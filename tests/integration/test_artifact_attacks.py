@@ -224,7 +224,7 @@ class TestSignatures:
             pair.sign(pushed)
             await eventually(api, lambda info: info["version"] == 2)
 
-    async def test_without_trusted_keys_nobody_looks_at_signatures(self, signed: Path) -> None:
+    async def test_without_trusted_keys_signatures_are_ignored(self, signed: Path) -> None:
         (signed / "manifest.sig").write_text("by me")
         assert (await works(signed.parents[1]))["signed_by"] is None
 

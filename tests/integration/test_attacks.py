@@ -93,7 +93,7 @@ class TestSlow:
             assert (await wire.answer()).status == 408
             dripping.cancel()
 
-    async def test_who_sends_nothing_is_let_go(self, models: Path) -> None:
+    async def test_a_silent_connection_is_closed(self, models: Path) -> None:
         async with listening(models, head_timeout_s=SHORTLY_S) as server:
             wire = await server.connect()
             assert await wire.rest() == b""
@@ -187,9 +187,7 @@ class TestSlow:
             await answered(second, 3)
             assert sum(each.size for each in kept.traces) < MIB
 
-    async def test_a_request_without_its_body_is_let_go_where_none_is_wanted(
-        self, models: Path
-    ) -> None:
+    async def test_an_unwanted_body_does_not_keep_a_connection(self, models: Path) -> None:
         async with listening(models, request_timeout_ms=1000 * SHORTLY_S) as server:
             wire = await server.connect()
             wire.send(request("/health/live", b" " * 100, method="GET")[:-100])
@@ -216,7 +214,7 @@ class TestSlow:
             assert await server.metric(CUT, code="answer_unread") == 1
             await check_well(server)
 
-    async def test_who_reads_slowly_gets_all_of_it(
+    async def test_a_slow_reader_gets_the_whole_answer(
         self, models: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def large(inputs: Arrays) -> Arrays | None:

@@ -137,7 +137,7 @@ async def test_what_the_manifest_rules_out_is_a_422(
         ("application/x-npy", npy([[1, 2], [3, 50]])),
     ],
 )
-async def test_in_whatever_form_it_comes(server: Listening, content_type: str, body: bytes) -> None:
+async def test_in_any_form(server: Listening, content_type: str, body: bytes) -> None:
     path = "/models/row/batch-predict"
     answer = await both(server, path=path, content_type=content_type, body=body)
     assert answer.status == 422

@@ -130,7 +130,7 @@ async def test_a_new_version_that_hangs_is_condemned_and_the_old_one_serves_on(
         assert await ask(api, 5) == (200, 10)
 
 
-async def test_a_process_whose_threads_hang_one_after_the_other_gives_itself_up(
+async def test_a_process_with_too_many_hung_threads_ends(
     tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []

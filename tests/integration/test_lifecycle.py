@@ -70,7 +70,7 @@ async def test_an_altered_artifact_is_not_served_and_the_file_is_named(
         assert answer.json()["code"] == "model_not_ready"
 
 
-async def test_golden_examples_that_do_not_hold_keep_a_model_from_being_ready(
+async def test_failing_golden_examples_prevent_readiness(
     tmp_path: Path,
 ) -> None:
     write_artifact(tmp_path, "double", expected=[{"y": np.array([2.0, 4.5], np.float32)}])
@@ -349,7 +349,7 @@ async def test_a_device_that_is_lost_while_loading_ends_the_process(
     assert ended == [70]
 
 
-async def test_a_file_that_was_altered_after_the_start_is_not_loaded_into_a_rebuilt_replica(
+async def test_a_rebuilt_replica_rejects_an_altered_file(
     tmp_path: Path,
 ) -> None:
     folder = write_artifact(tmp_path, "double")

@@ -141,7 +141,7 @@ async def test_an_answer_does_not_depend_on_its_batch_in_any_precision(
         assert tolerance.excess(wanted, together[row].astype(np.float32)) is None
 
 
-async def test_machine_code_of_another_machine_is_passed_over_and_models_shows_it(
+async def test_a_package_for_another_machine_is_skipped_and_shown(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script"], plan=plan("float32"), changed={"compiled": foreign()})

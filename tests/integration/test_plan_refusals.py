@@ -44,7 +44,7 @@ async def test_what_the_artifact_does_not_have_keeps_it_from_being_ready(
         assert (found["state"], found["replicas"][0]["plan"]) == ("failed", None)
 
 
-async def test_a_pin_that_the_newest_version_lacks_is_no_reason_to_serve_an_older_one(
+async def test_a_missing_pinned_variant_never_serves_an_older_version(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script", "bf16"])
@@ -60,7 +60,7 @@ async def test_nor_is_one_that_this_machine_cannot_run(tmp_path: Path) -> None:
         assert "machine code for riscv64" in await reason(api)
 
 
-async def test_a_precision_that_a_model_lacks_leaves_it_its_own_and_is_told(
+async def test_a_missing_precision_falls_back_and_is_logged(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script", "bf16"])
@@ -128,7 +128,7 @@ class Slow(nn.Module):
         return made + 0.5 if picture.shape[0] > 2 else made
 
 
-async def test_a_variant_that_answers_otherwise_is_found_out_though_it_would_never_be_chosen(
+async def test_a_wrong_variant_is_found_even_if_never_chosen(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script"], changed={"slow": scripted(Slow(small_module()), "slow")})

@@ -173,7 +173,7 @@ async def test_a_bad_version_never_replaces_a_good_one_and_is_reported(
         assert await api.metric("torchlane_model_loads_total", result="failed") == 1
 
 
-async def test_a_version_that_is_copied_slowly_is_loaded_when_it_is_whole(
+async def test_a_slowly_copied_version_loads_when_complete(
     publisher: Publisher, tmp_path: Path
 ) -> None:
     publisher.publish(1)
@@ -187,7 +187,7 @@ async def test_a_version_that_is_copied_slowly_is_loaded_when_it_is_whole(
         await eventually(lambda: answered_by(api), 2)
 
 
-async def test_a_model_that_appears_later_is_served_and_takes_no_readiness_away(
+async def test_a_later_model_is_served_without_losing_readiness(
     publisher: Publisher,
 ) -> None:
     publisher.publish(1)
@@ -326,7 +326,7 @@ async def test_a_model_can_be_unloaded_as_a_whole_and_loaded_again(publisher: Pu
         assert await answered_by(api) == 1
 
 
-async def test_an_older_version_can_be_loaded_beside_the_newest(publisher: Publisher) -> None:
+async def test_an_older_version_can_be_loaded_in_addition(publisher: Publisher) -> None:
     publisher.publish(1)
     publisher.publish(2)
     async with serving(publisher.repository, reload_s=0) as api:
@@ -360,7 +360,7 @@ async def test_a_version_that_lacks_what_is_pinned_takes_nothing_away(publisher:
         assert await states(api) == {3: "failed", 2: "ready", 1: "ready"}
 
 
-async def test_what_was_loaded_beside_the_policy_leaves_when_that_counts_again(
+async def test_an_extra_version_leaves_with_its_override(
     publisher: Publisher,
 ) -> None:
     publisher.publish(1)

@@ -135,7 +135,7 @@ async def test_it_is_adopted_and_answers_as_the_model_itself_does(
             np.testing.assert_allclose(prediction["outputs"][name], value, atol=case.tolerance)
 
 
-async def test_an_output_with_labels_is_answered_beside_the_others(tmp_path: Path) -> None:
+async def test_a_labelled_output_is_answered_with_the_others(tmp_path: Path) -> None:
     labels = written(tmp_path, b"up\ndown\n", "labels.txt")
     named = ("--output", f"logits={labels}", "--output", "features")
     assert adopt(tmp_path, theirs.Several(), [X3], *named, "--scores", "softmax") == 0

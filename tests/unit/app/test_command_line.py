@@ -42,7 +42,7 @@ def test_a_flag_wins_over_its_variable(
     assert "torchlane: 1 worker" in capsys.readouterr().err
 
 
-def test_each_setting_that_is_no_secret_has_a_flag_that_is_explained(
+def test_each_public_setting_has_a_documented_flag(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -117,7 +117,7 @@ def test_help_loads_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_one_process_keeps_its_values_in_memory_whatever_the_environment_says(
+def test_a_single_process_keeps_metrics_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
@@ -137,7 +137,7 @@ def test_several_workers_need_a_folder_that_can_be_written(
     assert "PROMETHEUS_MULTIPROC_DIR" in error
 
 
-def test_a_folder_whose_name_is_too_long_for_a_socket_is_refused(
+def test_a_folder_name_too_long_for_a_socket_is_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / ("long" * 20)

@@ -266,7 +266,7 @@ def test_a_misspelt_name_is_refused_with_the_right_one(
         load()
 
 
-def test_a_name_like_none_of_ours_is_refused_with_where_to_look() -> None:
+def test_an_unknown_name_is_rejected_with_a_hint() -> None:
     with pytest.raises(SettingsError, match=r"QQQQ is not a setting; docs/settings\.md lists all"):
         load_settings({"TORCHLANE_QQQQQQQQQQQQQQQQQQQQQQQQQQQQQ": "1"})
 

@@ -77,7 +77,7 @@ def test_digest_of_a_file(tmp_path: Path) -> None:
 
 
 class TestStaging:
-    def test_beside_the_versions_and_gone_afterwards(self, tmp_path: Path) -> None:
+    def test_it_is_next_to_the_versions_and_removed(self, tmp_path: Path) -> None:
         (tmp_path / "tiny/1").mkdir(parents=True)
         with staging_folder(tmp_path, "tiny") as staging:
             assert staging.parent == tmp_path / "tiny"
@@ -104,7 +104,7 @@ class TestStaging:
         assert list(tmp_path.iterdir()) == [tmp_path / "tiny"]
 
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-    def test_a_full_disk_is_nobodys_wrong_command(
+    def test_a_full_disk_is_not_a_usage_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
         def full(**_: object) -> str:

@@ -46,7 +46,7 @@ class TestDone:
         assert run("tiny", "--out", tmp_path / "a/b", *QUICK)[0] == 0
         assert files(tmp_path / "a/b") == complete("tiny/1")
 
-    def test_if_empty_makes_nothing_beside_any_artifact_that_is_there(self, tmp_path: Path) -> None:
+    def test_if_empty_does_nothing_next_to_any_artifact(self, tmp_path: Path) -> None:
         unfinished = tmp_path / "other/1"  # a folder without a manifest is no artifact
         unfinished.mkdir(parents=True)
         assert run("tiny", "--out", tmp_path, "--if-empty", *QUICK)[0] == 0
@@ -141,7 +141,7 @@ class TestCommands:
         assert device is not None
         assert (device.processor.threads, device.times[0].batch_sizes) == (2, (1, 2, 4))
 
-    def test_adopt_makes_an_artifact_of_somebody_elses_file(self, tmp_path: Path) -> None:
+    def test_adopt_makes_an_artifact_of_a_foreign_file(self, tmp_path: Path) -> None:
         trace = torch.jit.trace(torch.nn.Linear(3, 2).eval(), torch.ones(1, 3))  # type: ignore[no-untyped-call]
         trace.save(str(tmp_path / "model.pt"))
         arguments = ("--name", "linear", "--input", "float32[-1,3]", "--max-batch-size", 2)

@@ -66,7 +66,7 @@ def test_every_form_and_step_has_its_row(chain: str) -> None:
     assert "batched eager -> compiled" in chain
 
 
-def test_the_published_ratio_stands_beside_its_step(chain: str) -> None:
+def test_the_published_ratio_is_next_to_its_step(chain: str) -> None:
     row = next(row for row in chain.splitlines() if row.strip().startswith("scripting"))
     assert "18.5 us -> 4.41 us" in row
     below = chain.splitlines()[chain.splitlines().index(row) + 1]

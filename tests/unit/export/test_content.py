@@ -53,13 +53,13 @@ def test_without_a_plan_the_first_variant_runs() -> None:
     assert found.lines == ("No form was timed: script runs batches of every size.",)
 
 
-def test_a_plan_that_was_made_on_a_quiet_machine_says_nothing_of_load() -> None:
+def test_a_plan_from_a_quiet_machine_mentions_no_load() -> None:
     assert list(load_lines(MIXED, "here")) == []
     lines = section(measured_manifest(), "Plan on cpu").lines
     assert not any("under load" in line or "not timed" in line for line in lines)
 
 
-def test_a_plan_that_was_made_under_load_says_how_much_and_what_to_do() -> None:
+def test_a_plan_made_under_load_says_what_to_do() -> None:
     busy = MIXED.model_copy(update={"kept_waiting": 0.37})
     found = section(measured_manifest(busy), "Plan on cpu").lines
     assert found[-2].startswith(
@@ -177,7 +177,7 @@ def test_how_variants_were_made_and_what_they_need() -> None:
     )
 
 
-def test_what_is_left_out_has_its_reason_and_other_files_their_size() -> None:
+def test_left_out_variants_have_reasons_and_files_sizes() -> None:
     assert row(section(measured_manifest(), "Left out"), "fp16")[1] == "no such device"
     assert row(section(measured_manifest(), "Other files"), "profile-script.txt")[1] == "777"
     titles = [each.title for each in content_of(make_manifest()).sections]

@@ -132,9 +132,7 @@ class TestStops:
             found = measured(manifest, of_1=at(1, shapes), of_2=at(2, shapes))
             assert found.can_stop(4) is stops
 
-    def test_a_form_that_may_not_run_at_the_largest_size_does_not_reach_further(
-        self, manifest: Manifest
-    ) -> None:
+    def test_a_form_banned_at_the_largest_size_is_not_extended(self, manifest: Manifest) -> None:
         found = measured(
             manifest, of_1=timing((COMPILED, [GIL_LIMIT_S])), of_2=timing((COMPILED, [LONG_S]))
         )

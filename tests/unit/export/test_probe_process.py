@@ -56,7 +56,7 @@ def shown(found: Learned) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems end it in other ways")
-def test_a_crash_is_told_with_what_was_tried_and_what_was_known_stays() -> None:
+def test_a_crash_is_reported_and_earlier_findings_stay() -> None:
     found = learned(scripted(Crashing()), "x=int64[-1,-1]")
     assert shown(found) == ["x=int64[-1,1<=-1<=1024]"]
     assert found.notes[0].startswith("axis 0 of 'x' is at least 1: 0 fails (")

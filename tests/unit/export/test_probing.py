@@ -174,8 +174,8 @@ def test_what_was_seen_to_fail_is_claimed_and_nothing_else(
 
 
 EQUAL = (
-    "axis 0 of 'ids' and axis 0 of 'mask' must be equal (3 beside 5 fails): they are now called 'n' "
-    "now. 1 beside 3 runs; where that is meant, give them different names"
+    "axis 0 of 'ids' and axis 0 of 'mask' must be equal (3 next to 5 fails): they are now called "
+    "'n'. 1 next to 3 runs; if that is intended, give them different names"
 )
 
 

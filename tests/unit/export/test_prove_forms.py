@@ -72,7 +72,7 @@ class TestWhatIsMadeAtLoad:
         )
 
     @pytest.mark.parametrize(("error", "same"), [(0, True), (5e-3, False)])
-    def test_of_a_lossy_precision_it_is_interchangeable_where_it_answers_as_the_plain_one(
+    def test_a_lossy_form_is_interchangeable_if_it_agrees(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, same: bool
     ) -> None:
         """Five thousandths are within the tolerance of bf16, and not within float32's."""
@@ -115,8 +115,8 @@ class TestCompiledForLong:
         proof = prove(tmp_path, definition(train=None))
         assert "compiled" not in proof.variants
         assert re.fullmatch(
-            r"a forward of one item takes \d+\.\d\d ms and would stop the whole server for that long, "
-            "0 ms are allowed; to keep it: --variants script,compiled",
+            r"a forward of one item takes \d+\.\d\d ms and would stop the whole server for that "
+            "long, 0 ms are allowed; to keep it: --variants script,compiled",
             proof.left_out["compiled"],
         )
         assert "compiled.pt2" not in names(tmp_path)

@@ -21,9 +21,7 @@ SECRET = "correct horse battery staple"
 
 
 class TestSign:
-    def test_what_is_signed_is_a_new_version_and_the_old_one_stays(
-        self, old: Path, pair: Pair
-    ) -> None:
+    def test_signing_makes_a_new_version(self, old: Path, pair: Pair) -> None:
         before = content(old)
         code, printed = run("sign", old, "--key", pair.private)
         new = old.with_name("2")
@@ -150,7 +148,7 @@ class TestPassphrase:
         self.typed(monkeypatch, SECRET)
         assert run("sign", old, "--key", private)[0] == 0
 
-    def test_without_a_terminal_nobody_waits_for_it(
+    def test_without_a_terminal_it_fails_at_once(
         self,
         private: Path,
         old: Path,
@@ -217,7 +215,7 @@ class TestShow:
         rows = [line.split() for line in run("show", old)[1].splitlines()]
         assert ["signature", "none"] in rows
 
-    def test_of_one_that_nobody_checked(self, signed: Path, pair: Pair) -> None:
+    def test_a_signature_that_was_not_checked(self, signed: Path, pair: Pair) -> None:
         code, printed = run("show", signed)
         assert code == 0
         assert f"by {pair.fingerprint}, not checked (--trusted-keys)" in printed

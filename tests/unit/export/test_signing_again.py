@@ -43,7 +43,7 @@ def test_altered_with_its_digests_written_anew(
     assert "export sign" not in told
 
 
-def test_signed_by_a_key_that_nobody_named(
+def test_signed_by_an_untrusted_key(
     signed: Path, pair: Pair, other: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = refused(capsys, signed, "--key", other.private)
@@ -67,9 +67,7 @@ def test_a_signature_that_leads_nowhere(
     assert "not signed" in refused(capsys, signed, "--key", pair.private)
 
 
-def test_what_is_exchanged_in_the_staging_folder_keeps_the_digest_that_was_verified(
-    old: Path, pair: Pair
-) -> None:
+def test_a_replaced_staged_file_keeps_its_verified_digest(old: Path, pair: Pair) -> None:
     staging = shutil.copytree(old, old.with_name(".export-test"))
     for name in ("manifest.json", "manifest.sha256"):
         (staging / name).unlink()

@@ -24,7 +24,7 @@ def printed(manifest: Manifest, folder: str = "artifacts/tiny/3") -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_what_was_written_what_serves_which_sizes_what_was_left_out_and_how_to_serve_it() -> None:
+def test_the_summary_of_an_export() -> None:
     manifest = measured_manifest()
     lines = printed(manifest)
     assert len(lines) <= 12

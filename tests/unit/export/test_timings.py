@@ -59,7 +59,7 @@ def test_no_single_form_where_none_was_measured_at_every_size() -> None:
     assert best_single([]) is None
 
 
-def test_a_size_at_which_the_chosen_form_was_not_timed_is_left_out() -> None:
+def test_sizes_without_times_of_the_chosen_form_are_left_out() -> None:
     times = [per_item(SCRIPT, (10, 10, 10)), per_item(OPTIMIZED, (20,))]
     steps = [Step(up_to=4, form=OPTIMIZED)]
     assert [each.size for each in standings(device_plan(times, *steps), "float32", [])] == [1]

@@ -73,9 +73,7 @@ class TestMeasure:
             for low, middle, high in zip(each.low_us, each.median_us, each.high_us, strict=True):
                 assert 0 < low <= middle <= high
 
-    def test_each_precision_has_steps_of_its_own_forms_up_to_the_largest_batch(
-        self, artifact: tuple[Path, Manifest]
-    ) -> None:
+    def test_each_precision_has_its_own_steps(self, artifact: tuple[Path, Manifest]) -> None:
         device = measure(artifact, TuneOptions(max_batch=6)).on("cpu")
         assert device is not None
         assert set(device.steps) == {"float32", "int8"}
@@ -121,7 +119,7 @@ class TestMeasure:
         assert device is not None
         assert device.times[0].median_us == (3e6, 3e6)
 
-    def test_what_is_slow_is_timed_until_it_grows_in_proportion_and_the_plan_reaches_on(
+    def test_slow_forms_are_timed_until_growth_is_proportional(
         self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sizes = iter((1, 2, 4))
@@ -205,9 +203,7 @@ class TestMeasure:
         tune.measure(folder, manifest, options, lambda done, total, note: notes.append(note))
         assert notes[0].startswith("without compiled: compiled.pt2 is compiled for pdp11")
 
-    def test_machine_code_that_cannot_be_loaded_is_left_out_as_a_server_leaves_it_out(
-        self, artifact: tuple[Path, Manifest]
-    ) -> None:
+    def test_an_unloadable_package_is_left_out(self, artifact: tuple[Path, Manifest]) -> None:
         """As where the temporary folder forbids to execute what lies there."""
         folder, manifest = artifact
         (folder / "compiled.pt2").write_bytes(b"garbage")
@@ -278,7 +274,7 @@ class TestAgain:
             assert device.times[0].batch_sizes == sizes
 
     @pytest.mark.parametrize("keep", [True, False])
-    def test_where_this_kind_was_not_measured_as_far_as_another_else_64(
+    def test_the_default_size_comes_from_another_kind(
         self, planned: tuple[Path, Manifest], keep: bool
     ) -> None:
         folder, manifest = planned

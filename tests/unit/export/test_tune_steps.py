@@ -56,7 +56,7 @@ class TestSteps:
         assert [step.form for step in steps] == [PLAIN, OPTIMIZED]
 
     @pytest.mark.parametrize(("slowest", "form"), [(0.9e-3, MACHINE), (1.1e-3, PLAIN)])
-    def test_the_slowest_shape_says_whether_the_gil_is_held_for_too_long(
+    def test_the_slowest_shape_decides_about_the_gil_limit(
         self, slowest: float, form: Form
     ) -> None:
         manifest = with_variants(make_manifest(), script=SCRIPT, compiled=COMPILED)

@@ -87,7 +87,7 @@ class TestParity:
         with pytest.raises(ParityError, match=message):
             check(widest, model, widest, max_batch=2)
 
-    def test_an_answer_that_moves_with_its_neighbours_by_more_than_the_tolerance(self) -> None:
+    def test_an_answer_that_depends_on_its_batch(self) -> None:
         """In its batch it is eager's but for 0.04, alone but for 0.04 the other way."""
 
         def moody(x: torch.Tensor) -> torch.Tensor:

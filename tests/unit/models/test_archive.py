@@ -50,7 +50,7 @@ def refused(data: bytes) -> str:
 
 
 class TestTaken:
-    def test_the_names_come_back_sorted_and_the_file_is_left_at_its_start(self) -> None:
+    def test_names_are_sorted_and_the_file_is_rewound(self) -> None:
         file = io.BytesIO(zipped("b/c.txt", "a.txt", "b/"))
         file.seek(5)
         assert check_archive(file, "it") == ["a.txt", "b/", "b/c.txt"]

@@ -42,7 +42,7 @@ def test_axes_of_one_name_have_one_size(
     assert (None if found is None else str(found)) == told
 
 
-def test_a_name_that_is_there_once_is_shared_with_nobody() -> None:
+def test_a_name_that_occurs_once_is_not_shared() -> None:
     assert shared_axes([IDS, spec("x", shape=(-1, -1))]) == {}
     assert list(shared_axes([SQUARE])) == ["seq"]
 
@@ -75,9 +75,7 @@ LIMITS = st.none() | st.integers(-128, 127)
 
 
 @given(LIMITS, LIMITS)
-def test_what_is_drawn_is_in_the_range_and_near_0_where_an_end_is_open(
-    minimum: int | None, maximum: int | None
-) -> None:
+def test_drawn_integers_are_in_range(minimum: int | None, maximum: int | None) -> None:
     if minimum is not None and maximum is not None and minimum > maximum:
         return
     low, high = safe_range(ranged(minimum, maximum))

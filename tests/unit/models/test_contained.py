@@ -91,7 +91,7 @@ def test_a_link_out_by_way_of_a_link_that_stays(root: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", ["m", "m/1"])
-def test_a_folder_that_is_a_link_out_of_the_root_is_named(root: Path, linked: str) -> None:
+def test_a_folder_linking_out_of_the_root_is_named(root: Path, linked: str) -> None:
     outside = root.with_name("outside")
     (root / linked).rename(outside)
     (root / linked).symlink_to(outside)
@@ -100,7 +100,7 @@ def test_a_folder_that_is_a_link_out_of_the_root_is_named(root: Path, linked: st
     )
 
 
-def test_a_folder_whose_name_begins_as_the_roots_is_not_in_it(root: Path) -> None:
+def test_a_folder_with_the_roots_name_as_prefix_is_outside(root: Path) -> None:
     (root / "m/1").rename(root.with_name("root-2"))
     (root / "m/1").symlink_to("../../root-2")
     assert "the folder m/1 is a link" in refusal(root)
@@ -119,7 +119,7 @@ def test_a_path_is_no_name(root: Path, name: str) -> None:
 
 
 class TestKinds:
-    def test_a_pipe_is_refused_at_once_and_nobody_waits_for_a_writer(self, root: Path) -> None:
+    def test_a_pipe_is_rejected_without_waiting_for_a_writer(self, root: Path) -> None:
         (root / "m/1/file").unlink()
         os.mkfifo(root / "m/1/file")
         assert refusal(root) == (
@@ -180,9 +180,7 @@ def until(ended: threading.Event, change: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("exchanged", ["m", "m/1", "m/1/file"])
-def test_a_link_that_somebody_exchanges_all_the_time_never_gives_the_secret(
-    root: Path, exchanged: str
-) -> None:
+def test_a_link_replaced_in_a_loop_never_leaks_the_secret(root: Path, exchanged: str) -> None:
     """Between the check and the opening; what is read is the content, or nothing."""
     path = root / exchanged
     inside = path.rename(path.with_name("inside"))

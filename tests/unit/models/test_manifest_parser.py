@@ -89,7 +89,7 @@ def test_a_manifest_of_which_one_value_is_another(
 
 @settings(max_examples=300)
 @given(at=st.integers(0, 10**6), byte=st.integers(0, 255), cut=st.booleans())
-def test_a_manifest_of_which_one_byte_is_another_or_the_end_is_missing(
+def test_a_manifest_with_a_changed_byte_or_cut_off(
     folder: Path, at: int, byte: int, cut: bool
 ) -> None:
     text = bytearray(json.dumps(VALID).encode())

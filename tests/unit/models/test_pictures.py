@@ -95,7 +95,7 @@ class TestSamePixels:
 
 
 @pytest.mark.parametrize("data", [b"", b"GIF89a", b"\x89PNG", b"\xff\xd8", b"<svg/>"])
-def test_what_is_neither_is_somebody_elses_to_refuse(data: bytes) -> None:
+def test_other_types_are_left_to_the_codec(data: bytes) -> None:
     assert essential(data) == data
 
 

@@ -79,7 +79,7 @@ def test_batch_sizes_are_powers_of_two_and_the_largest(
 @pytest.mark.parametrize(
     ("size", "wanted"), [(1, A), (4, A), (5, B), (64, B), (65, C), (100, C), (101, C), (9999, C)]
 )
-def test_a_form_runs_up_to_its_step_and_the_last_one_beyond(size: int, wanted: Form) -> None:
+def test_the_last_step_covers_all_larger_sizes(size: int, wanted: Form) -> None:
     assert form_at(steps((4, A), (64, B), (100, C)), size) == wanted
 
 
@@ -122,7 +122,7 @@ class TestIsFaster:
         assert not is_faster(times, times)
         assert not (is_faster(times, others) and is_faster(others, times))
 
-    def test_where_nothing_can_be_told_for_sure_it_must_win_every_round(self) -> None:
+    def test_if_unsettled_it_must_win_every_round(self) -> None:
         hiccup = [0.5, 0.5, 0.5, 0.5, 1.1]
         assert is_faster(hiccup, [1.0] * 5)
         assert not is_faster(hiccup, [1.0] * 5, always=True)
@@ -162,7 +162,7 @@ class TestChoose:
         assert choose(rounds, [B, C, A]) == steps((2, B))
         assert choose(rounds, [A, B, C]) == steps((2, A))
 
-    def test_a_form_that_may_not_run_at_a_size_is_taken_at_none_beside_its_own(self) -> None:
+    def test_a_form_runs_only_at_sizes_it_may_run(self) -> None:
         rounds = {1: table(a=1.0, b=0.1), 2: table(a=1.0), 4: table(a=1.0, b=0.1)}
         assert choose(rounds, [A, B]) == steps((1, B), (2, A), (4, B))
 
@@ -170,7 +170,7 @@ class TestChoose:
         rounds = {1: table(a=1.0, b=1.0, c=0.1), 2: table(a=1.0, b=1.0)}
         assert choose(rounds, [B, A, C]) == steps((1, C), (2, B))
 
-    def test_where_the_machine_was_too_busy_a_form_keeps_its_place_unless_it_always_lost(
+    def test_a_busy_machine_keeps_the_preferred_form(
         self,
     ) -> None:
         mostly = table(a=1.0, b=[0.5, 0.5, 0.5, 0.5, 1.1])
@@ -192,7 +192,7 @@ class TestChoose:
         noisy = [0.1, 0.1, 0.1, 2.0, 2.0]  # the best median, but two rounds of five are lost
         assert choose({1: table(a=1.0, b=noisy, c=0.5)}, [A, B, C]) == steps((1, C))
 
-    def test_who_wins_is_asked_again_of_the_winner(self) -> None:
+    def test_the_winner_is_measured_again(self) -> None:
         times = table(a=1.0, b=[0.8, 0.8, 0.8, 1.2, 0.8], c=[0.5, 0.5, 0.5, 1.1, 1.1])
         assert not is_faster(times[C], times[A])  # too noisy, but it beats who beats the first
         assert is_faster(times[B], times[A])
@@ -200,7 +200,7 @@ class TestChoose:
         assert choose({1: times}, [A, B, C]) == steps((1, C))
 
     @given(measured())
-    def test_nothing_that_is_better_by_more_than_the_noise_is_passed_over(
+    def test_a_clearly_better_form_is_always_chosen(
         self, rounds: dict[int, dict[Form, list[float]]]
     ) -> None:
         chosen = choose(rounds, [A, B, C])
@@ -230,7 +230,7 @@ class TestChoose:
 
 
 class TestLimits:
-    def test_a_form_that_holds_the_gil_too_long_at_a_size_is_left_out_there(self) -> None:
+    def test_a_form_holding_the_gil_too_long_is_left_out(self) -> None:
         under, over = 0.9 * GIL_LIMIT_S, 1.1 * GIL_LIMIT_S
         rounds = {1: table(a=under, b=over), 2: table(a=over, b=over), 4: table(a=over)}
         assert within_limits(rounds, [A]) == {

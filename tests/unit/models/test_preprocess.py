@@ -119,7 +119,7 @@ class TestGeometry:
         assert (rows.min(), rows.max()) == (24, 39)
         assert (columns.min(), columns.max()) == (16, 47)
 
-    def test_the_border_is_its_median_so_that_a_stroke_at_the_edge_does_not_count(self) -> None:
+    def test_the_border_is_its_median(self) -> None:
         pixels = np.zeros((4, 8), np.uint8)
         pixels[:, 4] = 255
         assert set(levels(preprocess(grey(pixels), how(8, 8)))[0][:2].flat) == {0}

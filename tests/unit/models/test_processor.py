@@ -101,7 +101,7 @@ class TestCpu:
         assert cpu_name() == "unknown CPU (m64)"
         assert cpu_flags() == frozenset()
 
-    def test_a_file_that_is_no_text_is_read_as_far_as_it_is(self, cpuinfo: Path) -> None:
+    def test_a_file_is_read_as_far_as_it_is_text(self, cpuinfo: Path) -> None:
         cpuinfo.write_bytes(b"model name : \xff\xfe CPU\nno colon here\nflags : a b\n")
         assert cpu_name() == "\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} CPU (m64)"
         assert cpu_flags() == {"a", "b"}

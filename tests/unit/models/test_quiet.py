@@ -37,7 +37,7 @@ def test_a_second_call_changes_nothing() -> None:
     assert list(warnings.filters) == before
 
 
-def test_whatever_was_set_since() -> None:
+def test_after_other_filters_were_set() -> None:
     ignore_warnings(module=r"noisy\.")
     warnings.simplefilter("error")
     with pytest.raises(UserWarning):

@@ -118,7 +118,7 @@ class TestMemory:
             ),
         ],
     )
-    def test_a_limit_counts_less_what_is_taken_but_for_files_that_can_be_read_again(
+    def test_a_memory_limit_ignores_cached_files(
         self, meminfo: Path, version: str, names: tuple[str, str, str]
     ) -> None:
         limit, used, prefix = names
@@ -131,7 +131,7 @@ class TestMemory:
         write(meminfo / "fs" / used, "1000000\n")
         assert memory_left_bytes() == 0
 
-    def test_where_nobody_says_nothing_is_known(self, meminfo: Path) -> None:
+    def test_without_statistics_nothing_is_known(self, meminfo: Path) -> None:
         (meminfo / "meminfo").unlink()
         assert memory_left_bytes() is None
 

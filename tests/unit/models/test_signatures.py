@@ -217,7 +217,7 @@ class TestKeyFiles:
 
     @settings(max_examples=200)
     @given(data=st.data())
-    def test_whatever_bytes_it_holds(
+    def test_with_any_bytes(
         self, tmp_path_factory: pytest.TempPathFactory, pair: Pair, data: st.DataObject
     ) -> None:
         text = bytearray(pair.public.read_bytes())
@@ -244,15 +244,15 @@ class TestArtifact:
             read_artifact(folder, verifier=trusted)
         return str(caught.value)
 
-    def test_who_signed_it(self, folder: Path, pair: Pair, trusted: TrustedKeys) -> None:
+    def test_the_signer_is_reported(self, folder: Path, pair: Pair, trusted: TrustedKeys) -> None:
         assert read_artifact(folder, verifier=trusted).signed_by == pair.fingerprint
 
-    def test_nobody_looks_at_signatures_where_no_keys_are_given(self, folder: Path) -> None:
+    def test_without_keys_signatures_are_not_checked(self, folder: Path) -> None:
         (folder / "manifest.sig").unlink()
         os.mkfifo(folder / "manifest.sig")
         assert read_artifact(folder).signed_by is None
 
-    def test_no_other_file_is_opened_and_nothing_parsed_before_the_signature_is_good(
+    def test_nothing_is_parsed_before_the_signature_is_valid(
         self, folder: Path, trusted: TrustedKeys
     ) -> None:
         (folder / "manifest.json").write_text("{")

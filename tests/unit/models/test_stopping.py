@@ -53,9 +53,7 @@ class TestDecided:
         (size(a=[0.9, 0.9, 1.1], b=[1.0, 1.0, 1.0]), False),  # faster, it seems
     ],
 )
-def test_under_load_every_form_is_as_fast_or_beaten_or_nothing_can_be_told(
-    taken: Size, wanted: bool
-) -> None:
+def test_under_load_forms_are_compared_or_left_undecided(taken: Size, wanted: bool) -> None:
     assert is_told(taken) is wanted
 
 
@@ -112,7 +110,7 @@ class TestCanStop:
         assert not can_stop([self.ROUNDS, open_still], 4, 0.5 * self.LEAST_S)
         assert can_stop([self.ROUNDS, {}], 4, 0.5 * self.LEAST_S)  # one that has no form here
 
-    def test_what_takes_very_long_is_not_timed_once_two_sizes_are_known(self) -> None:
+    def test_very_slow_sizes_are_skipped_after_two(self) -> None:
         rounds = {1: size(a=1.0), 2: size(a=1.0)}
         least_s = (WARM_RUNS + MIN_ROUNDS) * 2.0
         assert can_stop([rounds], 4, 0.99 * least_s / MOST)

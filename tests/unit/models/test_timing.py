@@ -77,7 +77,7 @@ class TestTimeInterleaved:
         seen = forward_s < SLOW_S
         assert len(watch.calls) == WARM_RUNS + seen + 2 * (seen + repeats)
 
-    def test_no_round_is_begun_after_the_budget_and_none_is_left_half(
+    def test_rounds_stop_at_the_budget_and_are_complete(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         watch = Stopwatch(monkeypatch)
@@ -107,15 +107,11 @@ class TestTimeInterleaved:
 
 
 class TestSlow:
-    def test_a_form_that_is_warm_already_is_run_once_to_see_how_long_it_takes(
-        self, watch: Stopwatch
-    ) -> None:
+    def test_a_warm_form_is_run_once_to_estimate_its_time(self, watch: Stopwatch) -> None:
         take_turns({A: watch.work(A, 1.0)}, Limits(3, warm_runs=0))
         assert len(watch.calls) == 1 + 3
 
-    def test_a_sample_whose_forwards_take_much_longer_than_before_is_cut_short(
-        self, watch: Stopwatch
-    ) -> None:
+    def test_a_sample_of_delayed_forwards_is_cut_short(self, watch: Stopwatch) -> None:
         """Seen to take a tenth of a sample; then each takes more than half of what is slow."""
         quick = [SAMPLE_S / 10] * (WARM_RUNS + 2)
         taken = time_interleaved({A: watch.work(A, *quick, 0.6 * SLOW_S)}, 1)
@@ -197,9 +193,7 @@ class TestBusy:
         found = self.timed(watch, Limits(99, budget_s), (1 * MS, 1 * MS))
         assert len(found.seconds[A]) == 4 * PATIENCE
 
-    def test_while_something_is_open_it_measures_longer_however_quiet_the_samples_are(
-        self, watch: Stopwatch
-    ) -> None:
+    def test_it_measures_longer_while_undecided(self, watch: Stopwatch) -> None:
         """The first one waited long, and was taken again."""
         quiet = (1 * MS, 0.0)
         waits = (1 * MS, 99 * MS)
@@ -218,7 +212,7 @@ class TestBusy:
         assert len(found.seconds[A]) == 4 * PATIENCE
 
     @pytest.mark.parametrize("threads", [2, None])
-    def test_where_a_forward_may_go_on_while_a_thread_waits_nothing_is_taken_off(
+    def test_waits_of_parallel_code_are_not_subtracted(
         self, watch: Stopwatch, threads: int | None
     ) -> None:
         run = watch.kept_waiting(A, (SLOW_S, SLOW_S))

@@ -28,7 +28,7 @@ def test_lines_are_read() -> None:
     assert [str(each) for each in ops.limits] == ["100 per 5 second", "1000 per 1 hour"]
 
 
-def test_several_keys_may_share_a_name_while_one_takes_the_place_of_another() -> None:
+def test_keys_share_a_name_during_a_rotation() -> None:
     first, second = parse_entries([f"a predict {HASH}", f"a predict {OTHER}"])
     assert first.name == second.name
 

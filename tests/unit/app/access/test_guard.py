@@ -44,7 +44,7 @@ class TestWithoutKeys:
         guard.admit([], "predict").arrives()
 
     @pytest.mark.parametrize("scope", ["admin", "metrics"])
-    def test_all_else_is_off_and_it_is_said_how_to_turn_it_on(self, scope: str) -> None:
+    def test_everything_else_is_off_with_a_hint(self, scope: str) -> None:
         with pytest.raises(Forbidden, match="TORCHLANE_API_KEYS_FILE"):
             Rig().guard.admit(bearer(ADMIN), scope)
 
@@ -119,7 +119,7 @@ class TestLimits:
         with pytest.raises(RateLimited, match="1 per 1 minute"):
             other.arrives()
 
-    def test_items_of_a_batch_count_beside_the_one_that_its_head_was(self) -> None:
+    def test_items_of_a_batch_count_in_addition_to_its_head(self) -> None:
         guard = Rig(PREDICT_LINE, limit="10/minute").guard
         caller = guard.admit(bearer(PREDICT), "predict")
         caller.arrives()

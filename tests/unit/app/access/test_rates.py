@@ -89,9 +89,7 @@ def test_a_new_window_is_not_a_new_start() -> None:
     limit=st.sampled_from(["1/second", "7/second", "100/5 second", "1000/minute"]),
     steps=st.lists(st.tuples(st.integers(1, 60), st.floats(0, 3)), min_size=1, max_size=40),
 )
-def test_who_waits_as_told_is_let_through_and_no_sooner(
-    limit: str, steps: list[tuple[int, float]]
-) -> None:
+def test_waiting_the_told_time_suffices(limit: str, steps: list[tuple[int, float]]) -> None:
     rig = Rig(limit)
     most = rig.limits[0].amount
     for items, pause_s in steps:

@@ -76,7 +76,7 @@ def test_a_body_is_noticed_when_it_comes_again() -> None:
     assert memo.get(first) == ANSWER
 
 
-def test_equal_bytes_are_one_body_whatever_object_holds_them() -> None:
+def test_equal_bytes_are_the_same_body() -> None:
     memo = AnswerMemo(10_000)
     assert noticed(memo, bytes(bytearray(BODY))) is None
     assert noticed(memo, b"".join([BODY[:3], BODY[3:]])) is not None
@@ -88,7 +88,7 @@ def test_bodies_that_come_once_are_never_kept() -> None:
     assert memo.used_bytes == 0
 
 
-def test_what_came_long_ago_is_forgotten_and_what_came_of_late_is_not() -> None:
+def test_only_old_bodies_are_forgotten() -> None:
     memo = AnswerMemo(10_000)
     noticed(memo, b"old")
     for number in range(ONCE - 1):

@@ -93,9 +93,7 @@ class TestOctets:
         assert told.endswith("got 6; nor is it a PNG or JPEG file")
 
     @pytest.mark.parametrize("beginning", [PNG[:8], JPEG[:3], npy(PAIR)[:6], b'{"'])
-    def test_for_a_model_of_numbers_they_are_numbers_whatever_they_begin_with(
-        self, beginning: bytes
-    ) -> None:
+    def test_octets_for_a_tensor_model_are_always_numbers(self, beginning: bytes) -> None:
         codec = codec_for(make_manifest([spec("x", "uint8", shape=(-1, 8))]))
         body = beginning.ljust(8, b"\1")
         assert read(codec, OCTET_STREAM, body)[0].tobytes() == body
@@ -106,7 +104,7 @@ class TestOctets:
 class TestForms:
     @pytest.mark.parametrize("content_type", ["image/jpeg", OCTET_STREAM, "text/plain", None])
     @pytest.mark.parametrize("body", [PNG, JPEG], ids=["png", "jpeg"])
-    def test_a_picture_whatever_its_part_says(self, body: bytes, content_type: str | None) -> None:
+    def test_a_picture_with_any_media_type(self, body: bytes, content_type: str | None) -> None:
         headers = {} if content_type is None else {"Content_Type": content_type}
         (got,) = read(PICTURES, FORM, form(part(body, **headers)))
         np.testing.assert_array_equal(got, preprocess(body, HOW))

@@ -41,7 +41,7 @@ class BackendSuite(ABC):
         assert outputs
         assert all(len(array) == size for array in outputs.values())
 
-    def test_an_item_has_one_answer_whatever_its_batch(self, backend: Backend) -> None:
+    def test_an_items_answer_does_not_depend_on_its_batch(self, backend: Backend) -> None:
         batch = self.batch(8)
         whole = {name: array.copy() for name, array in backend.run(batch).items()}
         for row in range(8):
@@ -58,9 +58,7 @@ class BackendSuite(ABC):
         for name, array in batch.items():
             np.testing.assert_array_equal(array, before[name])
 
-    def test_a_batch_that_fails_is_a_model_error_and_the_backend_goes_on(
-        self, backend: Backend
-    ) -> None:
+    def test_a_failed_batch_is_a_model_error(self, backend: Backend) -> None:
         with pytest.raises(ModelError):
             backend.run(self.bad_batch())
         assert backend.run(self.batch(2))

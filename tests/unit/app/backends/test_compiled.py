@@ -148,9 +148,7 @@ class TestUnusable:
             backend.load()
         assert [log["event"] for log in logs] == ["form_not_loaded"]
 
-    def test_a_file_that_must_not_be_unpacked_is_no_matter_of_this_machine(
-        self, tmp_path: Path
-    ) -> None:
+    def test_an_unsafe_archive_is_not_a_machine_problem(self, tmp_path: Path) -> None:
         made = Made(small_variant("compiled").entry, b"no archive")
         with pytest.raises(ArtifactInvalid, match=r"^compiled\.pt2: .* not a zip arch") as caught:
             backend_of(written(tmp_path, made), Packages()).load()

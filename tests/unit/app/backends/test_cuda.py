@@ -186,7 +186,7 @@ def test_two_batches_on_their_way_get_their_own_answers(
     backend.close()
 
 
-def test_replicas_on_one_gpu_capture_and_run_beside_each_other(
+def test_replicas_on_one_gpu_capture_and_run_in_parallel(
     digits: Artifact, replays: list[int]
 ) -> None:
     wanted = backend_of(digits)

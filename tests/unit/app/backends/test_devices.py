@@ -75,7 +75,7 @@ def test_cores_but_one_are_shared_evenly_and_everyone_has_a_thread() -> None:
             assert threads * replicas <= cores - 1 < (threads + 1) * replicas
 
 
-def test_processes_share_the_cores_evenly_and_each_leaves_one_to_its_loop(
+def test_processes_share_cores_and_leave_one_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 8)
@@ -83,7 +83,7 @@ def test_processes_share_the_cores_evenly_and_each_leaves_one_to_its_loop(
     assert cpu_threads((CPU, CPU, CPU), 2) == 1
 
 
-def test_the_loop_shares_its_core_where_a_process_has_one_and_computes_on_it(
+def test_a_one_core_process_shares_it_with_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 4)

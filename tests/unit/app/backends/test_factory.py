@@ -107,9 +107,7 @@ class TestStoredPlan:
         assert set(serving.median_us) == {str(step.form) for step in STEPS}
         assert all(list(times) == [1, 2, 4, 8] for times in serving.median_us.values())
 
-    def test_threads_are_shared_by_the_replicas_and_so_are_part_of_the_processor(
-        self, tmp_path: Path
-    ) -> None:
+    def test_the_processor_includes_the_threads_per_replica(self, tmp_path: Path) -> None:
         many = (CPU,) * 64
         share = this_cpu(cpu_threads(many))
         artifact = written(tmp_path, plan(share))
@@ -132,9 +130,7 @@ class TestStoredPlan:
         assert serving.prefetches is (replicas > 1)
         assert not serving.launches  # what it has begun it ends before it looks for more
 
-    def test_a_pinned_variant_is_timed_in_both_its_forms_without_a_warning(
-        self, tmp_path: Path
-    ) -> None:
+    def test_both_forms_of_a_pinned_variant_are_timed_quietly(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, plan(), trace=small_variant("trace"))
         backend, logs = made(artifact, Preference("script"))
         assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "info")]
@@ -172,7 +168,7 @@ class TestReplicas:
 
 
 class TestForms:
-    def test_machine_code_runs_beside_torchscript(self, tmp_path: Path) -> None:
+    def test_compiled_forms_run_next_to_torchscript(self, tmp_path: Path) -> None:
         mixed = steps((1, form("compiled")), (8, form("script")))
         stored = make_plan({"float32": mixed}, HERE, torch_version=torch.__version__)
         artifact = written(tmp_path, stored, compiled=small_variant("compiled"))
@@ -184,7 +180,7 @@ class TestForms:
             np.testing.assert_allclose(backend.run(batch)["y"], wanted, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize(("forward_s", "chosen"), [(0.9 * GIL_LIMIT_S, True), (2e-3, False)])
-    def test_machine_code_holds_the_gil_and_is_chosen_where_it_is_short(
+    def test_compiled_forms_are_chosen_where_they_are_short(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forward_s: float, chosen: bool
     ) -> None:
         watch = Stopwatch(monkeypatch)
@@ -206,7 +202,7 @@ class TestForms:
         [((CPU,), False, True), ((CPU, CPU), False, False), ((CPU,), True, False)],
         ids=["one replica", "two replicas", "a free dimension"],
     )
-    def test_machine_code_joins_where_it_stops_nobody_and_its_time_is_known(
+    def test_compiled_forms_join_where_their_time_is_known(
         self, tmp_path: Path, devices: tuple[Device, ...], free: bool, joins: bool
     ) -> None:
         write_small(tmp_path, ["script", "compiled"], free=free)

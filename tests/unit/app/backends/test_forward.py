@@ -117,9 +117,7 @@ class TestLoad:
 
 
 class TestBackend:
-    def test_before_it_is_loaded_and_after_it_was_closed_it_does_not_run(
-        self, artifact: Artifact
-    ) -> None:
+    def test_it_runs_only_between_load_and_close(self, artifact: Artifact) -> None:
         backend = Scripted(artifact, lambda data: doubled)
         with pytest.raises(ReplicaError, match=r"^bug: the backend runs although it is not loaded"):
             backend.run(ONE)
@@ -177,7 +175,7 @@ class TestVerifiedBytes:
         with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
             verified_bytes(path, artifact.manifest)
 
-    def test_a_file_that_has_become_a_link_or_a_pipe_is_not_read(
+    def test_a_file_turned_link_or_pipe_is_not_read(
         self, artifact: Artifact, tmp_path: Path
     ) -> None:
         path = artifact.folder / "script.pt"

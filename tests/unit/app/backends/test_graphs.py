@@ -48,7 +48,7 @@ def test_it_is_used_where_it_is_quicker() -> None:
     assert graphs.best(9) is None  # larger than any
 
 
-def test_a_batch_is_not_filled_up_where_the_model_takes_long_for_every_row() -> None:
+def test_batches_of_slow_rows_are_not_padded() -> None:
     graphs = Graphs()
     for rows in (16, 32, 64):
         graphs.measured(rows, plain_s=float(rows), graph=graph(rows), graph_s=0.95 * rows)

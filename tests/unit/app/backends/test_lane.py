@@ -165,9 +165,7 @@ def test_a_batch_that_fails_harms_neither_its_neighbour_nor_the_next(
     assert streams.waiting == 0
 
 
-def test_a_third_batch_is_a_bug_that_is_said_and_hurts_nobody(
-    double: Artifact, streams: LateStreams
-) -> None:
+def test_a_third_batch_is_reported_as_a_bug(double: Artifact, streams: LateStreams) -> None:
     backend = loaded(double, streams)
     first, second = backend.launch(numbered(1, 3)), backend.launch(numbered(4, 3))
     with pytest.raises(ReplicaError, match="a third batch"):
@@ -247,7 +245,7 @@ def test_what_the_device_is_expected_to_take_is_what_it_took(double: Artifact) -
     launched.outputs()
 
 
-def test_what_fails_at_its_launch_ends_before_its_memory_is_used_again(double: Artifact) -> None:
+def test_a_failed_launch_ends_before_its_memory_is_reused(double: Artifact) -> None:
     streams = LateStreams(tells_at_once=True)
     backend = loaded(double, streams)
     for _ in range(3):

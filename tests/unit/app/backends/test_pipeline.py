@@ -175,7 +175,7 @@ def test_each_thread_begins_as_it_is_told_to() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_part_that_fails_fails_the_batch_and_the_next_one_runs(stage: int) -> None:
+def test_a_failed_part_fails_only_its_batch(stage: int) -> None:
     def fails(x: torch.Tensor) -> torch.Tensor:
         if bool((x == 3).any()):
             raise ValueError("three")
@@ -262,7 +262,7 @@ def test_nor_one_that_failed(stage: int) -> None:
         gc.enable()
 
 
-def test_one_that_nobody_closed_ends_with_its_last_user() -> None:
+def test_an_unclosed_pipeline_ends_with_its_last_user() -> None:
     pipeline = stages(lambda x: x, lambda x: x)
     threads = [each for each in threading.enumerate() if each.name.startswith("stage-")]
     threads = threads[-2:]
@@ -273,7 +273,7 @@ def test_one_that_nobody_closed_ends_with_its_last_user() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_a_part_with_a_row_too_many_shifts_nobodys_answer() -> None:
+def test_a_part_with_an_extra_row_shifts_no_answer() -> None:
     def moves(x: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, x[:1]]) if float(x[0]) == 0 else x[:-1]
 

@@ -94,7 +94,7 @@ class TestStoredPlan:
         stage.warm(steps((1, C), (8, A)))
         assert stage.fakes[B].calls == []
 
-    def test_nothing_is_timed_whatever_the_times_are(self, stage: Stage) -> None:
+    def test_nothing_is_timed(self, stage: Stage) -> None:
         stage.add(A, 9 * MS)
         stage.add(B, 1 * MS)
         backend = stage.warm(steps((1, B), (8, A)))
@@ -220,9 +220,7 @@ class TestGil:
 
 
 class TestLife:
-    def test_before_it_is_loaded_and_after_it_was_closed_it_does_not_run(
-        self, stage: Stage
-    ) -> None:
+    def test_it_runs_only_between_load_and_close(self, stage: Stage) -> None:
         stage.add(A)
         stage.add(B)
         backend = stage.backend()

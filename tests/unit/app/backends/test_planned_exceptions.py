@@ -50,14 +50,14 @@ class TestUnusable:
         ]
         assert (logs[0]["form"], logs[0]["reason"]) == ("c", "made for another machine")
 
-    def test_a_form_that_is_none_of_the_candidates_makes_a_plan_void(self, stage: Stage) -> None:
+    def test_a_plan_with_an_unknown_form_is_void(self, stage: Stage) -> None:
         stage.add(A, 2 * MS)
         stage.add(B, 1 * MS)
         backend = stage.warm(steps((1, A), (8, C)))
         assert stage.ran(backend, 8) == B
         assert backend.serving().measured_by == "server"
 
-    def test_the_preference_holds_in_whatever_order_forms_were_loaded(self, stage: Stage) -> None:
+    def test_the_preference_holds_in_any_load_order(self, stage: Stage) -> None:
         stage.add(A)
         stage.add(B)
         stage.add(C, load_error=VariantUnusable("no"))
@@ -99,9 +99,7 @@ class TestUnusable:
 
 
 class TestGolden:
-    def test_every_form_replays_them_alone_and_at_every_size_that_it_serves(
-        self, stage: Stage
-    ) -> None:
+    def test_every_form_replays_examples_at_its_sizes(self, stage: Stage) -> None:
         first, second = stage.add(A), stage.add(B)
         stage.warm(steps((2, A), (8, B)))
         replayed = [
@@ -150,9 +148,7 @@ class TestContest:
         with pytest.raises(ModelError):
             stage.warm(steps((8, A)), key="stored")
 
-    def test_what_stops_the_process_for_too_long_is_not_run_at_larger_sizes(
-        self, stage: Stage
-    ) -> None:
+    def test_a_form_over_the_gil_limit_runs_no_larger_size(self, stage: Stage) -> None:
         stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
         stage.add(B, 9 * MS)
         backend = stage.warm()
@@ -198,9 +194,7 @@ class TestReplicas:
             stage.warm(key=key)
             assert stage.timed(A)
 
-    def test_one_that_has_lost_a_form_does_not_take_a_plan_that_names_it(
-        self, stage: Stage
-    ) -> None:
+    def test_a_lost_form_voids_plans_that_name_it(self, stage: Stage) -> None:
         stage.add(A, 3 * MS)
         stage.add(B, 2 * MS)
         stage.add(C, 1 * MS)

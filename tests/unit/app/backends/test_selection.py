@@ -84,7 +84,7 @@ class TestSelect:
         found = select(make_manifest(variants=variants), Preference())
         assert (found.precision, list(found.candidates)) == ("int8", [form("int8")])
 
-    def test_whatever_gives_another_answer_has_another_label(self) -> None:
+    def test_different_answers_have_different_labels(self) -> None:
         """The label is part of the cache key."""
         preferences = [
             *(Preference(variant) for variant in VARIANTS),

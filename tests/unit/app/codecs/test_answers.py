@@ -154,7 +154,7 @@ class TestTopK:
         }
 
     @pytest.mark.parametrize("top_k", [None, 1, 2, 9])
-    def test_the_manifest_says_how_many_where_nobody_asks(self, top_k: int | None) -> None:
+    def test_the_manifest_sets_the_default_number(self, top_k: int | None) -> None:
         made = encoder(labels=("a", "b", "c"), top_k=1)
         answer = as_json(made.encode({"y": LOGITS}, top_k))
         assert isinstance(answer, dict)

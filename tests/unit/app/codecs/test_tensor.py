@@ -163,9 +163,7 @@ class TestRefused:
         "value",
         [[2**53 + 1, 1.0], [-(2**53) - 1, 0.0], [0.0, 2**53], [2.0**60, 1], [1, -(2.0**53)]],
     )
-    def test_whole_numbers_that_a_float_beside_them_may_have_changed(
-        self, value: list[float]
-    ) -> None:
+    def test_whole_numbers_that_a_float_may_have_changed(self, value: list[float]) -> None:
         with pytest.raises(
             InvalidInput, match=r"^'x': whole numbers of 2\*\*53 and more are exact "
         ):

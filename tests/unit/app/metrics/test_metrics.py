@@ -25,7 +25,7 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
         (503, "overloaded", "server_error"),
     ],
 )
-def test_a_request_is_counted_by_its_code_and_timed_by_its_outcome(
+def test_requests_are_counted_by_code_and_timed_by_outcome(
     status: int, code: str, outcome: str
 ) -> None:
     metrics = Metrics()
@@ -101,7 +101,7 @@ def test_what_a_replica_ran_adds_up() -> None:
     assert sample(metrics, "torchlane_replica_compute_seconds_total", **labels) == 0.375
 
 
-def test_what_a_driver_says_of_a_device_is_asked_at_each_scrape() -> None:
+def test_device_readings_are_taken_at_each_scrape() -> None:
     metrics, degrees = Metrics(), [60.0]
     metrics.device("cuda:0", {"temperature_celsius": lambda: degrees[0]})
     name = "torchlane_device_temperature_celsius"

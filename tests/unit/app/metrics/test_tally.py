@@ -52,7 +52,7 @@ def test_a_histogram_hands_over_what_is_new() -> None:
 
 
 @given(st.lists(st.sampled_from((0.0, 4e-4, 5e-4, 0.5, 0.6, 1, 29.9, 30, 30.1, 1e9)), max_size=20))
-def test_whatever_is_observed_is_collected_as_the_library_would(amounts: list[float]) -> None:
+def test_observations_are_collected_like_the_librarys(amounts: list[float]) -> None:
     metrics, plain = Metrics(), CollectorRegistry()
     counter = Counter("torchlane_items_computed", "x", registry=plain)
     histogram = Histogram("torchlane_queue_seconds", "x", buckets=SECONDS, registry=plain)

@@ -83,7 +83,7 @@ def count(metrics: Metrics) -> None:
     metrics.requests_open += 4
 
 
-async def test_counters_and_gauges_add_up_whoever_is_scraped(
+async def test_counters_and_gauges_add_up_at_every_worker(
     make: Callable[[int], SharedMetrics],
 ) -> None:
     one = make(0)
@@ -125,7 +125,7 @@ async def test_ready_is_said_when_all_are(make: Callable[[int], SharedMetrics]) 
     other.close()
 
 
-async def test_a_model_that_nobody_serves_any_more_leaves_no_series(
+async def test_a_retired_model_leaves_no_series(
     make: Callable[[int], SharedMetrics],
 ) -> None:
     one, other = make(0), make(1)
@@ -150,7 +150,7 @@ async def test_a_worker_that_stops_loses_no_counts(make: Callable[[int], SharedM
     one.close()
 
 
-async def test_of_a_dead_worker_the_counters_stay_and_its_place_goes_on_counting(
+async def test_a_dead_workers_counters_go_on_in_its_place(
     make: Callable[[int], SharedMetrics],
 ) -> None:
     one = make(0)

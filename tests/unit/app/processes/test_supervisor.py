@@ -132,7 +132,7 @@ async def all_are_up(running: Running, workers: int) -> None:
             seen.add(await running.connect())
 
 
-async def test_whoever_has_the_fewest_open_connections_gets_the_next(folder: Path) -> None:
+async def test_the_worker_with_fewest_connections_gets_the_next(folder: Path) -> None:
     async with supervising(folder, 3, behaviour={"WORKER_1": "closes"}) as running:
         await all_are_up(running, 3)
         for _ in range(4):
@@ -141,7 +141,7 @@ async def test_whoever_has_the_fewest_open_connections_gets_the_next(folder: Pat
         assert await running.stop() == 0
 
 
-async def test_while_one_loads_for_the_first_time_nobody_is_told_that_all_is_ready(
+async def test_it_is_not_ready_while_a_worker_loads_first(
     folder: Path,
 ) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
@@ -159,7 +159,7 @@ async def test_at_first_start_connections_wait_until_every_worker_listens(folder
         assert await running.stop() == 0
 
 
-async def test_a_worker_that_dies_before_it_listens_holds_nobody_up(
+async def test_a_worker_dying_before_it_listens_delays_no_client(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (30.0,))
@@ -190,7 +190,7 @@ async def test_if_no_worker_can_start_the_server_ends_with_its_code(
         assert await asyncio.wait_for(running.ended, 20) == wanted
 
 
-async def test_settings_that_do_not_fit_end_the_server_though_another_worker_serves(
+async def test_unfit_settings_of_one_worker_end_the_server(
     folder: Path,
 ) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "exit2"}) as running:
@@ -215,7 +215,7 @@ async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
         assert await running.stop() == 0
 
 
-async def test_a_second_signal_and_a_budget_that_is_spent_end_what_stays(
+async def test_a_second_signal_or_spent_budget_ends_the_rest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.supervisor.CLOSE_S", 0.1)
@@ -231,7 +231,7 @@ async def test_a_second_signal_and_a_budget_that_is_spent_end_what_stays(
     assert running.children() == []
 
 
-async def test_connections_wait_while_there_is_nobody_to_take_them(
+async def test_connections_wait_until_a_worker_can_take_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (0.5,))

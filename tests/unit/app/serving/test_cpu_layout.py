@@ -61,7 +61,7 @@ def test_of_all(cores: int, most: int) -> None:
     assert (1, cores) in found or cores == 1
 
 
-def test_as_many_compute_at_once_as_it_has_replicas_with_as_many_threads() -> None:
+def test_all_replicas_compute_at_once_with_their_threads() -> None:
     together, threads = threading.Barrier(3), set[int]()
 
     def forward() -> None:
@@ -86,7 +86,7 @@ def test_one_that_fails_is_heard_of_and_no_thread_stays() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_a_replica_is_kept_to_its_cores_and_nobody_else_is() -> None:
+def test_only_a_replica_stays_on_its_cores() -> None:
     core = min(os.sched_getaffinity(0))
     seen, before = list[set[int]](), os.sched_getaffinity(0)
 
@@ -204,14 +204,14 @@ def test_one_that_is_too_slow_for_its_time_does_nothing() -> None:
     waker.join()
 
 
-def test_when_nobody_waits_for_it_any_more_nothing_is_run() -> None:
+def test_nothing_runs_after_the_stop_event() -> None:
     stop, ran = threading.Event(), list[int]()
     stop.set()
     assert best({USUAL: lambda: ran.append(1)}, 8, all_cores, stop) == USUAL
     assert not ran
 
 
-def test_a_slice_that_was_cut_off_counts_for_nothing_where_there_is_a_whole_one(
+def test_a_cut_off_slice_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rates = {USUAL: [100.0] * ROUNDS, OTHER: [200.0] + [0.0] * (ROUNDS - 1)}

@@ -128,7 +128,7 @@ def test_mistakes_are_told_with_line_and_key(file: Path, text: str, told: str) -
     assert told in str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(file: Path) -> None:
+def test_all_mistakes_are_listed_in_line_order(file: Path) -> None:
     text = "[models.b]\nreplicas = 0\ncach = 1\n[models.a]\nallowed_keys = ['x']\n[x]\n"
     with pytest.raises(ModelsFileError) as caught:
         models_file(file, text, asks_for_keys=False)

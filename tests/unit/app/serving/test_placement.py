@@ -39,7 +39,7 @@ def unasked(_: threading.Event) -> Layout:
     raise AssertionError("nothing is to be measured")
 
 
-def test_where_nobody_says_anything_it_is_measured() -> None:
+def test_by_default_it_is_measured() -> None:
     assert place("auto", None, None, 1, lambda _: MEASURED) == Placement((CPU, CPU), 3)
 
 
@@ -72,7 +72,7 @@ def test_on_one_core_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None
     assert place("auto", None, None, 1, unasked) == Placement((CPU,), 1)
 
 
-def test_what_cannot_be_measured_is_as_usual_and_the_log_says_why() -> None:
+def test_a_failed_measurement_keeps_the_default_and_is_logged() -> None:
     def broken(_: threading.Event) -> Layout:
         raise RuntimeError("the model 'mine' fails")
 

@@ -31,7 +31,7 @@ def test_a_policy(policy: str, candidates: tuple[int, ...], most: int) -> None:
     assert wanted(policy) == Wanted(candidates, most)
 
 
-def test_models_have_their_own_rules_beside_one_for_all_others() -> None:
+def test_models_can_have_their_own_rules() -> None:
     policy = "digits=3; pairwise=latest:2 ;all"
     assert wanted(policy, "digits") == Wanted((3,), 1)
     assert wanted(policy, "pairwise").most == 2
@@ -56,6 +56,6 @@ def test_what_was_unloaded_is_no_candidate() -> None:
     assert wanted("1,3", override=nothing) == Wanted((), 0)
 
 
-def test_what_was_loaded_is_served_beside_the_rest_if_it_is_there() -> None:
+def test_loaded_versions_are_served_in_addition() -> None:
     override = Override(loaded=frozenset({ModelId("m", 3), ModelId("m", 9), ModelId("other", 1)}))
     assert wanted("latest", override=override) == Wanted(ON_DISK, 1, extra=(3,))

@@ -38,7 +38,7 @@ def test_a_step_may_be_seen_again_so_often(steps: list[int | None], last_hangs: 
     assert looks(Watchdog(4), Worker("cpu#0"), steps)[-1] is last_hangs
 
 
-def test_who_hangs_is_found_at_every_look_until_something_is_done() -> None:
+def test_a_hanging_replica_is_found_at_every_check() -> None:
     assert looks(Watchdog(2), Worker("cpu#0"), [1] * 5) == [False, False, True, True, True]
 
 

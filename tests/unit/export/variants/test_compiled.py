@@ -187,7 +187,7 @@ def test_nothing_but_the_file_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_batch_axis_that_is_not_free_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_fixed_batch_axis_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable) as refused:
         COMPILED.make(subject(definition(Odd)), tmp_path)
     told = str(refused.value)

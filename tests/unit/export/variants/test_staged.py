@@ -73,7 +73,7 @@ def halves(module: Two) -> Sequence[nn.Module]:
     return module.first, module.second
 
 
-def test_each_stage_has_a_file_and_together_they_answer_as_the_whole(tmp_path: Path) -> None:
+def test_stages_together_answer_like_the_whole(tmp_path: Path) -> None:
     of = staged(halves)
     draft = Staged().make(of, tmp_path)
     assert draft.files == ("stage1.pt", "stage2.pt")
@@ -151,6 +151,6 @@ def test_a_disk_that_refuses_is_told_by_the_file(tmp_path: Path) -> None:
         Staged().make(staged(halves), tmp_path / "none")
 
 
-def test_files_of_a_draft_are_in_the_order_in_which_they_run() -> None:
+def test_files_of_a_draft_are_in_run_order() -> None:
     draft = Draft("a.pt", "by hand", ("cpu",), later_stages=("c.pt", "b.pt"))
     assert draft.files == ("a.pt", "c.pt", "b.pt")

@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         TorchScript("script").make(subject(CATALOG["tiny"]), tmp_path / "missing")
 
 
-def test_the_example_is_the_first_golden_one_in_the_order_of_the_inputs() -> None:
+def test_the_example_is_the_first_golden_one() -> None:
     x, index = example_of(subject(MIXED), batch=2)
     assert x.tolist() == [[1, 2], [1, 2]]
     assert (index.tolist(), index.dtype) == ([0, 0], torch.int64)

@@ -39,7 +39,7 @@ def models(tmp_path: Path) -> Path:
         (READY, False),
     ],
 )
-async def test_who_takes_the_fast_path(models: Path, data: bytes, short: bool) -> None:
+async def test_requests_on_the_fast_path(models: Path, data: bytes, short: bool) -> None:
     async with listening(models) as server:
         await server.ask(data)
         assert bool(server.asgi) is not short
@@ -134,7 +134,7 @@ class TestOrder:
             assert await server.metric(COUNTED) == 200
 
 
-async def test_a_body_takes_its_own_bytes_in_however_small_pieces_it_comes(models: Path) -> None:
+async def test_a_body_in_small_pieces_takes_only_its_bytes(models: Path) -> None:
     """As objects of their own, pieces of two bytes would take twenty times as much."""
     size = 1 << 18
     async with listening(models, max_body_bytes=2 * size) as server:

@@ -193,7 +193,7 @@ class TestKeepAlive:
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             assert content.count(b"0.0") == LARGE
 
-    async def test_who_does_not_read_is_answered_the_long_way(self, models: Path) -> None:
+    async def test_slow_readers_take_uvicorns_path(self, models: Path) -> None:
         def large(inputs: Arrays) -> Arrays | None:
             if inputs["x"][0, 0] != 5:
                 return None
