@@ -2,7 +2,7 @@
 
 python deploy/pins.py [FILE]
 
-An unpinned package may be another version tomorrow, and nobody audits it.
+An unpinned package may be another version tomorrow, and is not audited.
 """
 
 from __future__ import annotations

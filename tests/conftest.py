@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Once:
-    """A folder that is filled once for all workers: who comes second waits for the first."""
+    """A folder that is filled once for all workers: the others wait for the first."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if hasattr(request.config, "workerinput") else base
 

@@ -175,7 +175,7 @@ class LateStreams:
         span.has_ended = True
         try:
             span.work()
-        except Exception as error:  # raised by whoever waits for it
+        except Exception as error:  # raised where it is waited for
             span.error = error
         if isinstance(span.after, LateSpan) and span.after.error is not None:
             span.error = span.after.error

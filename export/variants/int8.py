@@ -79,7 +79,7 @@ def _static(subject: Subject) -> nn.Module:
     except Exception as error:  # whatever torch.fx, or the model's own code, raises meanwhile
         raise NotApplicable(f"torch.fx cannot follow the model: {reason(error)}") from error
     for node in converted.graph.nodes:
-        node.type = None  # TorchScript does not resolve the types that FX writes beside its names
+        node.type = None  # TorchScript does not resolve the types that FX writes next to its names
     converted.recompile()
     return converted
 

@@ -35,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Rule:
-    """An alert or a recording rule as Prometheus has read it."""
+    """An alert or a recording rule, as parsed by Prometheus."""
 
     name: str
     query: str
@@ -134,7 +134,7 @@ def promtool(*arguments: str, folder: Path = DEPLOYED) -> subprocess.CompletedPr
 
 
 def quick_copy(folder: Path, targets: Sequence[tuple[str, str]]) -> Path:
-    """The deployed configuration with other targets, which looks and alerts within seconds.
+    """The deployed configuration with other targets, which scrapes and alerts within seconds.
 
     Args:
         folder: where the copy is made.
@@ -157,7 +157,7 @@ def quick_copy(folder: Path, targets: Sequence[tuple[str, str]]) -> Path:
 
 @contextlib.contextmanager
 def running_prometheus(folder: Path, scraped_port: int) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes a server on the loopback; ended by its own id."""
+    """A Prometheus on the loopback that scrapes a server; stopped by its process id."""
     port = free_port()
     targets = [
         ("api:8000", f"127.0.0.1:{scraped_port}"),

@@ -30,7 +30,7 @@ def free_port() -> int:
 
 @dataclass
 class Server:
-    """A running server; `log` is everything that it wrote to stderr."""
+    """A running server; `log` is its stderr."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -88,7 +88,7 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> subpr
 def running(
     model_dir: Path, log_file: Path, module: str = "app", **settings: str
 ) -> Iterator[Server]:
-    """A server that is ready; killed by its own id at the end if it is still there."""
+    """A ready server; killed by its process id at the end if it still runs."""
     port = free_port()
     process = start_process(log_file, module, model_dir=str(model_dir), port=str(port), **settings)
     server = Server(process, port, log_file)

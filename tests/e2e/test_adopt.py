@@ -1,4 +1,4 @@
-"""Models that somebody else made: adopted by the command line, served by a real process."""
+"""Models made elsewhere: adopted on the command line, served by a real process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on a real process: what it says and writes, what it takes of memory, who else waits."""
+"""Attacks on a real process: its answers, logs and memory, and the effect on other clients."""
 
 from __future__ import annotations
 

@@ -81,4 +81,4 @@ def commands_of(mark: str) -> Iterator[str]:
                 if command:  # none of those that have ended
                     yield command
         except OSError:
-            continue  # it has ended meanwhile, or is somebody else's
+            continue  # it has ended meanwhile, or belongs to another user

@@ -1,4 +1,4 @@
-"""An export beside busy processes makes the plan of a quiet one, or says that it could not tell.
+"""An export next to busy processes makes the plan of a quiet machine, or reports the doubt.
 
 The figures are printed: `make soak PYTEST_ARGS='-s -k busy_machine'`.
 """

@@ -106,7 +106,7 @@ def test_ctrl_c_ends_with_what_was_found(server: Server, tmp_path: Path) -> None
 
 
 class Right:
-    """Any 200 is right."""
+    """Accepts any 200."""
 
     def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
         return None if status == 200 else str(status)

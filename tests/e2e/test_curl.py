@@ -1,4 +1,4 @@
-"""Files as curl and httpx send them when nobody names their type, to a real server."""
+"""Files without a type, as curl and httpx send them, to a real server."""
 
 from __future__ import annotations
 

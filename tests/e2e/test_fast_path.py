@@ -1,4 +1,4 @@
-"""A real process on real sockets: odd clients by the fast path, hundreds of requests, the stop."""
+"""A real process on real sockets: odd clients on the fast path, hundreds of requests, the stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Client:
         return status, headers, self.file.read(int(headers["content-length"]))
 
     def abort(self) -> None:
-        """Go away with a reset instead of a polite end."""
+        """Disconnect with a reset instead of a clean end."""
         linger = struct.pack("ii", 1, 0)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.__exit__()

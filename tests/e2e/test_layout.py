@@ -1,4 +1,4 @@
-"""The server measures its CPU layout at start: what it chooses, and how it ends meanwhile."""
+"""The server measures its CPU layout at start: its choice, and a stop meanwhile."""
 
 from __future__ import annotations
 

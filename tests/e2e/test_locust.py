@@ -1,4 +1,4 @@
-"""The real `locust` command against real servers: what passes, and what must not."""
+"""The real `locust` command against real servers: runs that pass, and runs that must fail."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def start_worker(port: str, locustfile: Path, log_file: Path) -> subprocess.Pope
 
 
 class LiesUnderLoad(AnswersOfTheOneBefore):
-    """Answers what the master asks before the load rightly, and then as a broken server would."""
+    """Answers the master's first requests correctly, and later ones like a broken server."""
 
     def __init__(self, fake: FakeServer) -> None:
         super().__init__()

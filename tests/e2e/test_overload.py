@@ -1,4 +1,4 @@
-"""The overload table as a user would make it, only shorter and with a quicker model."""
+"""The overload table as a user would make it, but shorter and with a faster model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real process: how it starts, refuses, drains and ends."""
+"""A real process: start, rejections, drain and end."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, lo
     refused = [answer for answer in answers if answer.status_code == 503]
     assert 1 <= len(good) <= 4  # a busy machine sends the last ones later
     assert len(good) + len(refused) == len(answers)
-    assert answers[-1] in refused  # nobody has looked into its body
+    assert answers[-1] in refused  # its body was not parsed
     for answer in refused:
         body = answer.json()
         assert body["code"] == "overloaded"
@@ -268,7 +268,7 @@ def test_a_backend_that_never_returns_cannot_hold_up_the_stop(
 
 @contextlib.contextmanager
 def _half_sent(port: int, timeout_ms: bytes) -> Iterator[socket.socket]:
-    """A request whose body never comes whole."""
+    """A request whose body is never complete."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(
             b"POST /predict HTTP/1.1\r\nHost: loopback\r\nContent-Type: application/json\r\n"

@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 class Versions:
-    """A repository whose newest version is always the only one that is needed."""
+    """A repository of which only the newest version is ever needed."""
 
     def __init__(self, exported: Path, root: Path) -> None:
         self.repository = root / "models"
@@ -64,7 +64,7 @@ class Versions:
 
 
 class Load:
-    """Clients that ask for what was never asked before, as fast as they are answered."""
+    """Clients that send unique requests as fast as they are answered."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""A real server with several models of one's own, some of which cannot be loaded."""
+"""A real server with several custom models, some of which cannot be loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.server import PLAIN, Server, running
 
 
 def until_logged(server: Server, text: str) -> None:
-    """Wait until the log holds a text, for 30 s at most."""
+    """Wait until the log contains a text, for at most 30 s."""
     deadline = time.monotonic() + 30
     while text not in server.log and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -91,7 +91,7 @@ def _batch(numbers: list[float], predictions: list[object]) -> Shot:
 
 
 class Client:
-    """A keep-alive connection that is opened anew where the last one was left."""
+    """A keep-alive connection that is reopened after each abandoned one."""
 
     def __init__(self, port: int) -> None:
         self._port = port

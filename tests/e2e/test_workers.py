@@ -171,7 +171,7 @@ def test_killed_workers_are_replaced_and_die_with_their_parent(
         assert 0 < left < 6
         assert server.metric(REQUESTS) == counted
         gate.touch()
-        for n in range(8):  # nobody is sent to the one that is loading
+        for n in range(8):  # no connection goes to the loading worker
             assert status(server, n) == 200
         assert sum(b"200 OK" in first_bytes(each) for each in waiting) == left
         counted += 8 + left
@@ -190,7 +190,7 @@ def test_sigterm_under_load_loses_nothing(
     monkeypatch.setenv("SLOW_S", "0.05")
 
     async def callers(server: Server) -> list[int]:
-        """Ask on many connections until each is told to go; what was answered, by connection."""
+        """Send requests on many connections until each is closed; returns the answers of each."""
         numbers = itertools.count(2)
         answered = [0] * CONNECTIONS
 
@@ -218,7 +218,7 @@ def test_sigterm_under_load_loses_nothing(
         assert min(answered) > 0
         assert server.exit_code() == 0
         assert "Traceback" not in server.log
-        assert len(started(log)) == 2  # nobody was started while it ended
+        assert len(started(log)) == 2  # no worker was started while it stopped
 
 
 def test_a_second_signal_ends_all_of_them_at_once(models: Path, log: Path) -> None:

@@ -59,7 +59,7 @@ async def serving(
 
 
 async def settled(api: Api) -> None:
-    """Wait until loading has ended, well or badly."""
+    """Wait until loading has ended, successfully or not."""
     async with asyncio.timeout(30):
         while True:
             models = (await api.client.get("/models")).json()["models"]

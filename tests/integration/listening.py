@@ -29,7 +29,7 @@ from tests.integration.wire import LIMIT_S, Wire, WireAnswer, request
 
 
 class Doubles:
-    """Makes the backends of a model `double`, to be held up and looked into.
+    """Makes backends of a model `double` that tests can block and inspect.
 
     Args:
         script: of each backend, see `FakeBackend`; None: they double.
@@ -53,7 +53,7 @@ class Doubles:
         return backend
 
     def hold(self) -> None:
-        """Batches wait from now on; what loading ran is forgotten."""
+        """Let batches wait from now on, and forget those of the load."""
         self.one.batches.clear()
         self.one.gate.clear()
 
@@ -74,12 +74,12 @@ class Doubles:
 
 @dataclass
 class Listening:
-    """An application that listens.
+    """A listening application.
 
     Attributes:
         service: what its routes work with.
         asgi: method and path of every request that took the ASGI way.
-        problems: what the event loop was told of that nobody caught.
+        problems: exceptions that reached the event loop.
     """
 
     app: FastAPI
@@ -182,7 +182,7 @@ async def listening(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the other side brings about."""
+    """Wait for an effect of the other side."""
     async with asyncio.timeout(LIMIT_S):
         while not condition():
             await asyncio.sleep(0.002)

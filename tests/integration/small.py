@@ -49,7 +49,7 @@ async def answers(api: Api, batch: Arrays) -> Array:
 
 
 async def info(api: Api) -> dict[str, Any]:
-    """What /models tells."""
+    """The answer of /models."""
     found: dict[str, Any] = (await api.client.get("/models/small?full=true")).json()
     return found
 
@@ -65,7 +65,7 @@ async def reason(api: Api) -> str:
 
 
 def foreign() -> Made:
-    """Machine code for a machine that this one is not."""
+    """A package compiled for another machine."""
     made = small_variant("compiled")
     native = NativeCode(architecture="riscv64", requires=("v",))
     return Made(made.entry.model_copy(update={"native": native}), made.data)

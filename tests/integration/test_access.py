@@ -1,4 +1,4 @@
-"""Keys, scopes, limits, hosts and origins: the same for predictions of both ways, and all else."""
+"""Keys, scopes, limits, hosts and origins: the same on both paths and for all other routes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_key(secret: str) -> dict[str, Any]:
 
 
 async def ask(server: Listening, way: str, **given: Any) -> WireAnswer:
-    """A prediction, which did go the way that was named."""
+    """A prediction that takes the named path."""
     before = len(server.asgi)
     sent: dict[str, Any] = {**WAYS[way], **given}
     answer = await server.ask(request(**sent))
@@ -175,7 +175,7 @@ HOSTS = {
 
 
 async def trusted_metric(server: Listening, name: str, **labels: str) -> float:
-    """As `server.metric`, by a host that is trusted."""
+    """Like `server.metric`, with a trusted host."""
     text = (await get(server, "/metrics", host="models.example")).body.decode()
     lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(f"{name}{{")]
     wanted = [f'{key}="{value}"' for key, value in labels.items()]
@@ -243,12 +243,12 @@ def with_admin_routes(app: FastAPI) -> None:
 
     @app.post("/admin/example", tags=["admin"], operation_id="example")
     async def example(caller: Admin) -> dict[str, str]:
-        """Who calls?"""
+        """Returns the caller."""
         return {"by": caller.name}
 
     @app.post("/elsewhere", tags=["admin"], operation_id="elsewhere")
     async def elsewhere(caller: Admin, what: dict[str, int]) -> dict[str, str]:
-        """The dependency guards wherever a route stands."""
+        """The dependency guards routes everywhere."""
         return {"by": caller.name}
 
 
@@ -270,7 +270,9 @@ class TestAdmin:
                 assert (await server.ask(request(**sent, **with_key(PREDICT)))).status == 403
                 answer = await server.ask(request(**sent, **with_key(ADMIN)))
                 assert (answer.status, answer.json()) == (200, {"by": "ops"})
-            assert (await get(server, "/admin/nope")).status == 401  # nobody learns what there is
+            assert (
+                await get(server, "/admin/nope")
+            ).status == 401  # it does not reveal which paths exist
             assert (await get(server, "/%61dmin/nope")).status == 401
             assert (await get(server, "/admin/nope", **with_key(ADMIN))).status == 404
 

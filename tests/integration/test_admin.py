@@ -1,4 +1,4 @@
-"""The calls of those who run the server."""
+"""The operator's calls."""
 
 from __future__ import annotations
 

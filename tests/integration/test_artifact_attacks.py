@@ -1,4 +1,4 @@
-"""Whoever can write into the repository: what they put there is not waited for, and not run.
+"""An attacker with write access to the repository: their files cause no waiting and are not run.
 
 Each attack leaves the server live and not ready, names the file, and tells clients no path of it.
 """
@@ -26,7 +26,7 @@ SECRET = "correct horse battery staple"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with double/1, beside a folder of secrets."""
+    """A repository with double/1, next to a folder of secrets."""
     write_artifact(tmp_path / "root", "double")
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets/key").write_text(SECRET)
@@ -68,7 +68,7 @@ async def refusal(root: Path, **wish: Any) -> str:
 
 
 async def works(root: Path, **wish: Any) -> dict[str, Any]:
-    """What /models tells of a server that answers."""
+    """The answer of /models from a ready server."""
     async with serving(root, **wish) as api:
         answer = await api.client.post("/predict", json={"input": [1, 2]})
         assert answer.json()["prediction"] == {"outputs": {"y": [2.0, 4.0]}}
@@ -77,7 +77,7 @@ async def works(root: Path, **wish: Any) -> dict[str, Any]:
 
 
 async def eventually(api: Api, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """What /models tells of it."""
+    """What /models says about it."""
     async with asyncio.timeout(20):
         while not wanted((await api.client.get("/models/double")).json()):
             await asyncio.sleep(0.01)
@@ -236,7 +236,7 @@ class TestSignatures:
 
 
 class TestTrustedKeys:
-    """A wrong setting refuses the start, by the variable's name."""
+    """A wrong setting prevents the start, with the variable's name."""
 
     def refused(self, root: Path, keys: Path) -> str:
         settings = Settings(model_dir=root, trusted_keys=keys, _env_file=None)

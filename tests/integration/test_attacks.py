@@ -1,4 +1,4 @@
-"""What clients send to do harm: refused in time, with a sentence, and nobody else waits for it."""
+"""Malicious requests: rejected in time, with a message, without delaying other clients."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class TestSlow:
 
     @pytest.mark.parametrize("way", WAYS)
     async def test_a_body_is_let_go_when_its_items_wait(self, models: Path, way: str) -> None:
-        """What waits is bounded by its items, which may be a thousandth of the body."""
+        """The queue is bounded by items, which may be a thousandth of the body."""
         large = request(body=b'{"input": [3, 2]}' + b" " * 4 * MIB, **WAYS[way])
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
@@ -236,7 +236,7 @@ class TestSlow:
 
 
 class TestHeads:
-    """More of a head, or around a body, than any client needs."""
+    """Larger heads, and more data around bodies, than any client needs."""
 
     @pytest.mark.parametrize("before", [b"", request()])
     @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ class TestHeads:
 
 
 def filled(unit: bytes, head: bytes = b'{"input": [', tail: bytes = b"0]}") -> bytes:
-    """A body of one megabyte of the same."""
+    """A body of one megabyte of repeated bytes."""
     return head + unit * (MIB // len(unit)) + tail
 
 

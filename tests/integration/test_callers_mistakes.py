@@ -66,7 +66,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
 
 
 async def both(server: Listening, **given: Any) -> WireAnswer:
-    """The same request by the fast path and by ASGI: answered alike."""
+    """The same request on the fast path and through ASGI: answered alike."""
     before = len(server.asgi)
     short = await server.ask(request(**given))
     assert len(server.asgi) == before

@@ -193,7 +193,7 @@ def alike(answer: WireAnswer) -> object:
 
 
 async def both(server: Listening, wire: Wire, way: Any, given: dict[str, Any]) -> list[WireAnswer]:
-    """The same request by the fast path and another; that they did go so is checked."""
+    """The same request on the fast path and another path, which is verified."""
     before = len(server.asgi)
     short = await wire.ask(request(**given))
     assert len(server.asgi) == before, f"{given} did not go by the fast path"

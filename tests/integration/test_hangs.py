@@ -1,4 +1,4 @@
-"""Forwards that do not come back: their replica goes on without them."""
+"""Forwards that never return: their replica goes on without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole application on a device that works by itself, and does everything as late as it may."""
+"""The whole application on an asynchronous device that does everything as late as possible."""
 
 from __future__ import annotations
 

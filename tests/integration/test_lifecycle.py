@@ -1,4 +1,4 @@
-"""From artifacts on disk to ready, and the ways in which that fails."""
+"""From artifacts on disk to ready, and how that fails."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ async def test_what_torch_says_of_a_model_never_reaches_a_client(tmp_path: Path)
 def scripted(
     faults: Sequence[Exception | None],
 ) -> tuple[BackendFactory, list[FakeBackend]]:
-    """Backends of which the n-th fails at every run as the n-th fault says; later ones are well."""
+    """Backends of which the n-th fails at every run with the n-th fault; later ones work."""
     made: list[FakeBackend] = []
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:

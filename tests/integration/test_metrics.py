@@ -1,4 +1,4 @@
-"""What GET /metrics says of a server that loads, works, refuses and loses a replica."""
+"""GET /metrics of a server that loads, works, rejects requests and loses a replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /models and GET /models/NAME: short for callers, everything on demand."""
+"""GET /models and GET /models/NAME: short by default, everything on demand."""
 
 from __future__ import annotations
 
@@ -127,5 +127,5 @@ async def test_another_value_is_refused_with_what_would_be_right(
         answer = await api.client.get(f"{path}?{query}")
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
         assert "use full=true or full=false" in answer.json()["error"]
-    async with serving(tmp_path, api_keys=line) as api:  # who may not ask learns nothing else
+    async with serving(tmp_path, api_keys=line) as api:  # without the right key nothing is revealed
         assert (await api.client.get(f"{path}?{query}")).status_code == 401

@@ -1,4 +1,4 @@
-"""Settings of single models: what holds at once, what is installed anew, and that none fails."""
+"""Settings of single models: what applies at once, what reinstalls a version, without errors."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ async def test_a_rebuilt_replica_takes_what_was_measured_and_answers_as_before(
 
 
 class Breakable:
-    """A backend that stops working when it is told to."""
+    """A backend that stops working on command."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner

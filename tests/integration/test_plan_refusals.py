@@ -1,4 +1,4 @@
-"""What must not be served: what is missing, altered, of another machine, or answers wrongly."""
+"""Artifacts that must not be served: missing, altered, for another machine, or wrong."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_an_altered_golden_example_is_found_out_though_every_digest_is_rig
 
 
 class Slow(nn.Module):
-    """As another model alone or in a pair, but slower; wrong in company."""
+    """Like another model alone or in a pair, but slower; wrong in larger batches."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class Publisher:
         return made.rename(folder)
 
     def publish_wrong(self, version: int) -> Path:
-        """Its golden examples do not hold."""
+        """Its golden examples fail."""
         return self.publish(version, expected=[{"y": np.array([9.0, 9.0], np.float32)}])
 
 

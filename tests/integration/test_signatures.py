@@ -1,4 +1,4 @@
-"""Models of every signature that people bring: adopted and served, or told what to change."""
+"""Models of many signatures: adopted and served, or rejected with advice."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ REFUSED = {
 
 
 def adopt(folder: Path, model: nn.Module, inputs: Sequence[str], *options: str) -> int:
-    """The exit code; what is made is called m."""
+    """The exit code; the model is called m."""
     file = written(folder, scripted(model))
     arguments = ["adopt", str(file), "--name", "m", "--out", str(folder / "out"), *options]
     arguments += [each for spec in inputs for each in ("--input", spec)]

@@ -79,7 +79,7 @@ async def test_an_array_is_always_the_whole(api: Api, model: str) -> None:
 
 
 async def test_another_number_of_the_same_item_is_a_hit(api: Api) -> None:
-    """Also the third time, where the memo has the body already."""
+    """Also the third time, when the memo has the body."""
     for time in range(3):
         for query in ("", "?top_k=1", "?top_k=2"):
             answer = await api.client.post(f"/predict{query}", json=BODY)

@@ -17,7 +17,7 @@ UNLIKE = frozenset({"date", "server-timing", "x-request-id"})  # differ from ans
 
 @dataclass(frozen=True)
 class WireAnswer:
-    """What came back; header names in lower case."""
+    """A response; header names in lower case."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -41,7 +41,7 @@ class WireAnswer:
         return "ok" if self.status == 200 else str(self.json()["code"])
 
     def alike(self) -> tuple[int, list[tuple[str, str]], object]:
-        """What two answers to the same request must have in common."""
+        """The parts that two answers to the same request must share."""
         body: object = self.body
         if self.status != 200 and dict(self.headers).get("content-type") == JSON:
             body = {**self.json(), "request_id": ""}

@@ -26,7 +26,7 @@ def create(settings: Settings, worker: Worker | None) -> FastAPI:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder without a .env file, no variable of ours, and the test's own logs."""
+    """A folder without a .env file, no TORCHLANE_ variable, and the test's own logs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("app.__main__.configure_logs", lambda level, form: None)
     for name in list(os.environ):

@@ -51,7 +51,7 @@ DEFAULTS: dict[str, object] = {
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder without a .env file, and no variable of ours."""
+    """A folder without a .env file, and no TORCHLANE_ variable."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.upper().startswith(PREFIX):
@@ -164,7 +164,7 @@ def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch, na
     ["TRUSTED_KEYS", "API_KEYS", "API_KEYS_FILE", "RATE_LIMIT", "OPEN_METRICS", "TRUSTED_HOSTS"],
 )
 class TestEmptyGuards:
-    """A variable whose secret is missing opens nothing."""
+    """A variable with a missing secret opens nothing."""
 
     @pytest.mark.parametrize("spelt", [str.upper, str.lower])
     def test_in_the_environment(

@@ -1,4 +1,4 @@
-"""Definitions of a few milliseconds, each of which does one thing right or wrong."""
+"""Fast definitions, each of which does one thing right or wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scale(nn.Module):
 
 
 class Liar(nn.Module):
-    """Answers otherwise once it is scripted."""
+    """Gives other answers once it is scripted."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if is_scripting():
@@ -42,7 +42,7 @@ class Liar(nn.Module):
 
 
 class Moody(nn.Module):
-    """Fails on batches of more than three, once it is scripted."""
+    """Fails on batches of more than three once it is scripted."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if is_scripting() and x.shape[0] > 3:
@@ -56,7 +56,7 @@ class NotANumber(nn.Module):
 
 
 class ScriptedNotANumber(nn.Module):
-    """Finite as long as it is Python."""
+    """Finite only in Python."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if is_scripting():
@@ -175,7 +175,7 @@ def definition(module: Callable[[], nn.Module] = Scale, **changes: Any) -> Defin
 def of_vectors(
     module: Callable[[], nn.Module], item: tuple[int, ...], **changes: Any
 ) -> Definition:
-    """A module that takes x [n, *item] and gives y [n, 2], with nothing to learn."""
+    """A module x [n, *item] -> y [n, 2] without training."""
 
     def draw(rng: np.random.Generator, batch: int) -> Arrays:
         return {"x": rng.standard_normal((batch, *item), dtype=np.float32)}
@@ -224,7 +224,7 @@ CATALOG = {
 
 
 def quiet(done: int, total: int, note: str) -> None:
-    """A progress that nobody watches."""
+    """A progress that shows nothing."""
 
 
 def subject(model: Definition, name: str = "tiny") -> Subject:
@@ -240,6 +240,6 @@ def loaded(draft: Draft, folder: Path, model: Definition, *, optimized: bool = F
 
 
 def proved(made: Forward, of: Subject, precision: Precision, max_batch: int = 5) -> Parity:
-    """Compared with eager, golden examples included; raises where it is outside the tolerance."""
+    """Compare with eager, golden examples included; raises outside the tolerance."""
     against = verify.reference(of.eager, of.definition, max_batch, quiet)
     return verify.check_parity(made, against, TOLERANCES[precision], quiet)

@@ -13,12 +13,12 @@ from tests.unit.export.definitions import CATALOG, quiet
 
 
 def stage(name: str) -> Progress:
-    """Of an export that nobody watches."""
+    """The progress of an export without a terminal."""
     return quiet
 
 
 def job(out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any) -> Job:
-    """Called `tiny`; `script` alone and batches of up to 3, unless something else is said."""
+    """A job for `tiny`: `script` alone and batches of up to 3 by default."""
     fields: dict[str, Any] = {
         "proof": ProofOptions(variants or ("script",), max_batch=3),
         "tuning": TuneOptions(max_batch=3, threads=1),

@@ -1,4 +1,4 @@
-"""Manifests whose variants were timed: what a report has to tell of."""
+"""Manifests with timed variants, for reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model from elsewhere becomes a definition with the right answers, or a clear refusal."""
+"""A model from elsewhere becomes a definition with the right answers, or a clear error."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class TestPictures:
 
 class TestArchives:
     def test_of_an_image_classifier(self, tmp_path: Path) -> None:
-        """Its answers to a picture are those of the server that it was made for."""
+        """Its answers to a picture equal those of its original server."""
         labels = json.dumps({"0": ["n0", "dark"], "1": ["n1", "light"]}).encode()
         files = {"light.pt": BRIGHTNESS, "index_to_name.json": labels}
         made = run(archived(tmp_path, files, "--handler", "image_classifier"))

@@ -1,4 +1,4 @@
-"""What cannot be adopted is refused in one sentence; whose fault it is decides the exit code."""
+"""Unusable files are rejected in one sentence; the exit code says whose fault it is."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class TestRefusedFiles:
         assert "\n" not in str(caught.value)
 
     def test_a_small_archive_of_an_archive_of_zeros(self, tmp_path: Path) -> None:
-        """What it would unpack to is refused at each layer, before it is unpacked."""
+        """Each layer rejects the unpacked size before unpacking."""
         constants = zipped("sums/constants/0", content=bytes(150_000_000))
         one = mar({"sums.pt": zipped("sums/code/zeros.py", content=bytes(150_000_000))})
         other = mar({"sums.pt": constants})

@@ -39,7 +39,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def refused(
     code: int, arguments: list[object], capsys: pytest.CaptureFixture[str], out: Path | None = None
 ) -> str:
-    """Checks the code, that one line tells why, and that nothing was left in `out`."""
+    """Checks the exit code, the single line of reason, and that `out` is empty."""
     assert run(*arguments)[0] == code
     message = capsys.readouterr().err
     assert message.startswith("export: ")

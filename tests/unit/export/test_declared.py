@@ -1,4 +1,4 @@
-"""What an option --input says, and what is wrong with it."""
+"""The option --input, and its mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one line that says what is wrong, out of what torch and its compilers raise."""
+"""The one-line reason in errors of torch and its compilers."""
 
 from __future__ import annotations
 

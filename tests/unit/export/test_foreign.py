@@ -1,4 +1,4 @@
-"""Files and models of every kind: taken where they can be served, and told what they are."""
+"""Files and models of every kind: accepted if they can be served, otherwise explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sizes of free dimensions a model is tried on, and what that tells of its outputs."""
+"""The sizes of free dimensions tried on a model, and the resulting outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sizes(samples: Samples) -> list[int]:
 
 
 class Halving(nn.Module):
-    """Halves a picture, five times: it must have more than a few pixels, and a multiple of 32."""
+    """Halves a picture five times, so its size must be a larger multiple of 32."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[2] % 32 != 0:
@@ -32,7 +32,7 @@ class Halving(nn.Module):
 
 
 class Windowed(nn.Module):
-    """A network of pictures with a stride of eight, which refuses those that are too long."""
+    """A picture network with a stride of eight, which rejects long pictures."""
 
     def __init__(self, longest: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Keys: written for their owner alone, read with or without a passphrase, and never told."""
+"""Keys: readable only for their owner, with or without a passphrase, never in messages."""
 
 from __future__ import annotations
 

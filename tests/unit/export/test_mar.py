@@ -1,4 +1,4 @@
-"""TorchServe archives: what is taken over, what is told, what is refused; none of it is run."""
+"""TorchServe archives: what is adopted, warned about and rejected; none of it is run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestOfTheArchiver:
     @pytest.mark.parametrize("handler", ["own.py", "own", "own.py:start"])
     def test_a_handler_of_its_own_is_named_and_not_run(self, tmp_path: Path, handler: str) -> None:
         (tmp_path / "own.py").write_bytes(HANDLER)
-        if handler == "own.py:start":  # which the archiver writes as it is, beside the file
+        if handler == "own.py:start":  # which the archiver writes unchanged, next to the file
             model = MODEL | {"handler": handler}
             got = read(mar({**FILES, "own.py": HANDLER}, model))
         else:

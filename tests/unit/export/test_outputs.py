@@ -1,4 +1,4 @@
-"""What a model gives is taken apart, named, picked and ordered; what cannot be is refused."""
+"""A model's outputs are unpacked, named, selected and ordered, or rejected."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Sparse(nn.Module):
 
 
 class Unscripted(nn.Module):
-    """Traced, it gives a dict and a tuple."""
+    """Returns a dict, and a tuple when traced."""
 
     def __init__(self, kind: type) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What fails an export: it is told in one line, early where it can be, and nothing is left."""
+"""Failures of an export: reported in one line, early if possible, with nothing left."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ sys.exit(main(arguments, {"tiny": definition(train=train)}))
 class TestProcess:
     @pytest.mark.parametrize(("limit", "file"), [(1_000, "script.pt"), (10_000, "report.html")])
     def test_a_full_disk_leaves_nothing(self, tmp_path: Path, limit: int, file: str) -> None:
-        """A limit of what a file may hold is to a writer what a full disk is."""
+        """A file size limit, which a writer sees as a full disk."""
         out = tmp_path / "out"
         command = [sys.executable, "-c", FULL, str(limit), str(out)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

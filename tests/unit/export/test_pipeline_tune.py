@@ -1,4 +1,4 @@
-"""Tuning an artifact again: a new version with another plan, and all else as it was."""
+"""Tuning an artifact again: a new version with another plan, otherwise unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that crashes or hangs when it is probed costs what was not learned yet, and no more."""
+"""A model that crashes or hangs while it is probed loses only later findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learned of a model by running it, and what is not claimed."""
+"""Findings from running a model, and what is not claimed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Words(nn.Module):
 
 
 class Column(nn.Module):
-    """Each column has a table of its own."""
+    """Each column has its own table."""
 
     def __init__(self) -> None:
         super().__init__()

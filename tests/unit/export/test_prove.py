@@ -1,4 +1,4 @@
-"""What is made, what is kept, what is left out and why, and what fails the export."""
+"""Variants that are made, kept, left out with reasons, or fail the export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms with conditions of their own: those that are made at load, and machine code."""
+"""Forms with special conditions: optimized at load, and compiled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names(folder: Path) -> list[str]:
 
 
 class TestWhatIsMadeAtLoad:
-    """`optimize_for_inference` cannot be saved, and another torch may do otherwise."""
+    """`optimize_for_inference` cannot be saved, and another torch may act differently."""
 
     def test_a_form_that_torch_refuses_is_left_out_by_itself(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -55,7 +55,7 @@ class TestWhatIsMadeAtLoad:
     def test_so_is_one_that_answers_otherwise(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, why: str
     ) -> None:
-        """Five millionths are within the tolerance, and decide each of the close calls."""
+        """Off by five millionths: within the tolerance, but enough to decide each close call."""
 
         def worse(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
             return lambda x: module(x) + torch.tensor([error, 0])
@@ -75,7 +75,7 @@ class TestWhatIsMadeAtLoad:
     def test_a_lossy_form_is_interchangeable_if_it_agrees(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, same: bool
     ) -> None:
-        """Five thousandths are within the tolerance of bf16, and not within float32's."""
+        """Off by five thousandths: within the tolerance of bf16, not of float32."""
 
         def other(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
             return lambda x: module(x) + error
@@ -99,7 +99,7 @@ class TestWhatIsMadeAtLoad:
 
 
 class TestCompiledForLong:
-    """It holds the GIL; where one item takes longer than a plan allows, it is of no use."""
+    """It holds the GIL, so it is useless if one item takes longer than a plan allows."""
 
     @pytest.fixture(autouse=True)
     def _nothing_is_short(self, monkeypatch: pytest.MonkeyPatch) -> None:

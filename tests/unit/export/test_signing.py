@@ -1,4 +1,4 @@
-"""The commands `keygen` and `sign`, and what `show` says of signatures."""
+"""The commands `keygen` and `sign`, and what `show` says about signatures."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class TestPassphrase:
         return tmp_path / "locked.pem"
 
     def typed(self, monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
-        """Somebody sits at a terminal."""
+        """A person at a terminal."""
         monkeypatch.setattr(sys, "stdin", Terminal())
         left = list(answers)
         monkeypatch.setattr("getpass.getpass", lambda question: left.pop(0))

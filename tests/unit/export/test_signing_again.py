@@ -1,4 +1,4 @@
-"""Signing once more: what somebody altered does not become trusted by it."""
+"""Signing again: an altered artifact does not become trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export ends with, on a screen and in a pipe."""
+"""The summary of an export, on a terminal and in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the times of a plan say."""
+"""Evaluation of a plan's times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that was traced in training mode is told from one that was not."""
+"""A model traced in training mode is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of what was measured: every form at every size, of one precision by default."""
+"""A plan from measurements of every form at every size, with one precision by default."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> tuple[Path, Manifest]:
-    """A model that doubles, in a plain and an optimized form, and the same called int8."""
+    """A model that doubles, in a plain and an optimized form, and once more as int8."""
     folder = write_artifact(tmp_path, "double")
     manifest = read(folder)
     script = manifest.variants["script"]
@@ -144,7 +144,7 @@ class TestMeasure:
     def test_a_plan_that_was_made_under_load_says_so(
         self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """At batch 2 hardly a sample was undisturbed, and the faster form did not win them all."""
+        """At batch 2 most samples were disturbed, and the faster form did not win all of them."""
         busy = iter((False, True))
         names = {False: "script", True: "script, optimized at load"}
 
@@ -174,7 +174,7 @@ class TestMeasure:
     def test_what_holds_the_gil_for_long_is_measured_and_not_planned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By the same clock: a forward of a second is a thousand times too long."""
+        """With the same clock, on which a forward of a second is a thousand times too long."""
         tiny = definition(train=None)
         made = make(tmp_path, tiny, "script", "compiled", tuning=TuneOptions(max_batch=1))
         preferred = {name: made.manifest.variants[name] for name in ("compiled", "script")}
@@ -204,7 +204,7 @@ class TestMeasure:
         assert notes[0].startswith("without compiled: compiled.pt2 is compiled for pdp11")
 
     def test_an_unloadable_package_is_left_out(self, artifact: tuple[Path, Manifest]) -> None:
-        """As where the temporary folder forbids to execute what lies there."""
+        """As if the temporary folder forbids execution."""
         folder, manifest = artifact
         (folder / "compiled.pt2").write_bytes(b"garbage")
         native = NativeCode(architecture=machine(), requires=())
@@ -241,7 +241,7 @@ class TestMeasure:
 
 
 class TestAgain:
-    """An artifact that has a plan: what was measured elsewhere is not lost."""
+    """An artifact that has a plan: measurements from elsewhere are kept."""
 
     @pytest.fixture
     def planned(self, artifact: tuple[Path, Manifest]) -> tuple[Path, Manifest]:

@@ -34,7 +34,7 @@ class TestSteps:
 
     @pytest.mark.parametrize(("precision", "mixes"), [("bf16", False), ("float32", True)])
     def test_forms_that_answer_differently_are_not_mixed(self, precision: str, mixes: bool) -> None:
-        """Each is the faster one at one size; optimized is by more."""
+        """Each is faster at one size; the optimized one by more."""
         variant = SCRIPT.model_copy(
             update={
                 "precision": precision,

@@ -88,7 +88,7 @@ class TestParity:
             check(widest, model, widest, max_batch=2)
 
     def test_an_answer_that_depends_on_its_batch(self) -> None:
-        """In its batch it is eager's but for 0.04, alone but for 0.04 the other way."""
+        """Off by 0.04 in a batch, and by 0.04 in the other direction alone."""
 
         def moody(x: torch.Tensor) -> torch.Tensor:
             return x * 2 + (0.04 if len(x) == 1 else -0.04)
@@ -101,7 +101,7 @@ class TestParity:
         assert allowed.batch_invariance == pytest.approx(0.08, rel=0.01)
 
     def test_a_near_tie_fails_no_lossy_precision(self) -> None:
-        """An index of two almost equal scores: what another one costs, accuracy tells."""
+        """An index of two nearly equal scores; accuracy shows the cost of the other one."""
         model = definition(outputs=(spec("index", "int64", (-1,)),))
 
         def ours(x: torch.Tensor) -> torch.Tensor:
@@ -130,7 +130,7 @@ class TestParity:
             check(lambda x: torch.where(x < 0, x, x * 2))
 
     def test_what_the_tolerance_allows_is_by_the_item(self) -> None:
-        """A large item in the batch excuses no small one."""
+        """A large item in the batch does not excuse a small one."""
         sizes = definition(
             random_inputs=lambda rng, batch: {
                 "x": np.where(np.arange(batch)[:, None] == 0, 1000, 1)

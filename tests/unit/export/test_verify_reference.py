@@ -1,4 +1,4 @@
-"""What eager answers: the measure of all else, which has to be finite and alone in its batch."""
+"""The eager reference, which must be finite and independent of the batch."""
 
 from __future__ import annotations
 

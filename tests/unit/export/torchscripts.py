@@ -1,4 +1,4 @@
-"""Files as other people make them: TorchScript of a few milliseconds, and TorchServe archives."""
+"""Files as others make them: fast TorchScript models, and TorchServe archives."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ MODEL = {"modelName": "sums", "serializedFile": "sums.pt", "handler": "base_hand
 
 
 def mar(files: Mapping[str, bytes], model: object = None, manifest: bytes | None = None) -> bytes:
-    """An archive made by hand; `model` is that part of the manifest, `manifest` all of it."""
+    """A handmade archive; `model` is that part of the manifest, `manifest` the whole."""
     manifest = manifest or json.dumps({"model": MODEL if model is None else model}).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -63,7 +63,7 @@ def make_variant(
     torch_version: str = "2.13.0",
     tolerance: Tolerance = CLOSE,
 ) -> Variant:
-    """Compiled where it has native code, else TorchScript; proved by nobody."""
+    """Compiled where it has native code, else TorchScript; not proved."""
     return Variant(
         file=file,
         format="torchscript" if native is None else "aotinductor",

@@ -25,7 +25,7 @@ def grey(pixels: Pixels) -> bytes:
 
 
 def plus(size: int = 12) -> Pixels:
-    """A light plus on a dark ground, off centre, with a foot that tells up from down."""
+    """A light plus sign on a dark ground, off centre, with a foot to mark its lower end."""
     pixels = np.zeros((size, size), np.uint8)
     pixels[2 : size - 3, size // 2] = 255
     pixels[size // 2, 3 : size - 2] = 200

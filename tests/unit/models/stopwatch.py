@@ -1,4 +1,4 @@
-"""A clock for what measures forms: it runs only while somebody works."""
+"""A clock for measurements: it runs only during calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stopwatch:
     Attributes:
         now: seconds; set by what works.
         waited_s: how much of them this thread was kept waiting for a core; see `waited`.
-        calls: who worked, in order.
+        calls: names of the calls, in order.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ class Stopwatch:
         return self.kept_waiting(name, *((duration_s, 0.0) for duration_s in durations_s))
 
     def kept_waiting(self, name: str, *pairs: tuple[float, float]) -> Callable[[], None]:
-        """Computes and waits for a core so long, in turn; then as the last time for ever."""
+        """Computes and waits for a core for these times in turn, then repeats the last one."""
         pending = list(pairs)
 
         def run() -> None:

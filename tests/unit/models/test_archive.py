@@ -1,4 +1,4 @@
-"""What torch and zipfile write is let through; what would do harm when unpacked is not."""
+"""Archives of torch and zipfile are accepted; harmful ones are not."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestTaken:
         assert check_archive(io.BytesIO(of_kind(kind)), "it") == ["a/thing"]
 
     def test_a_network_of_many_layers(self) -> None:
-        """The text of its code shrinks more than anything else that torch writes."""
+        """The code's text compresses better than anything else that torch writes."""
         layers = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(100)]
         script: Callable[..., Any] = torch.jit.script
         frozen, whole = io.BytesIO(), io.BytesIO()
@@ -164,7 +164,7 @@ class TestContents:
             check_archive(io.BytesIO(data), "it.mar", of_torch=False)
 
     def test_a_bomb_that_lies_about_how_large_it_is_packed(self) -> None:
-        """As one does whose entries share their bytes: together they are larger than the file."""
+        """An archive whose entries share their bytes, so that they exceed the file's size."""
         three_gigabytes = (3_000_000_000).to_bytes(4, "little")
         bomb = patched(zipped("a"), 20, three_gigabytes + three_gigabytes)
         assert "would unpack to 3,000,000,000 bytes from 1" in refused(bomb)

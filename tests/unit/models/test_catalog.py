@@ -1,4 +1,4 @@
-"""Definitions are imported when they are asked for; a broken one is one sentence."""
+"""Definitions are imported on demand; a broken one gives one sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Add = Callable[[str], Definitions]
 
 @pytest.fixture
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Writes a module and gives a catalog of it, as `theirs`, and of one that works."""
+    """Writes a module; returns a catalog with it, as `theirs`, and one that works."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""What is opened lies where it is said to lie, and is a file."""
+"""Only regular files inside the folder are opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.contained import FileRejected, open_inside, read_inside
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """root/m/1/file, beside a secret; the whole may be reached by `linked` too."""
+    """root/m/1/file, next to a secret; `linked` leads to all of it too."""
     folder = tmp_path / "root/m/1"
     folder.mkdir(parents=True)
     (folder / "file").write_bytes(b"content")
@@ -181,7 +181,7 @@ def until(ended: threading.Event, change: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("exchanged", ["m", "m/1", "m/1/file"])
 def test_a_link_replaced_in_a_loop_never_leaks_the_secret(root: Path, exchanged: str) -> None:
-    """Between the check and the opening; what is read is the content, or nothing."""
+    """A swap between check and opening yields the content or nothing."""
     path = root / exchanged
     inside = path.rename(path.with_name("inside"))
     secret = root.with_name("secret")

@@ -1,4 +1,4 @@
-"""What other processes and a hypervisor take of the cores, from what Linux counts."""
+"""Core time used by other processes and a hypervisor, from Linux's counters."""
 
 from __future__ import annotations
 

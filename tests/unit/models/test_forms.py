@@ -1,4 +1,4 @@
-"""A variant's file becomes something to call, here and nowhere else; its answers become arrays."""
+"""A variant's file becomes a callable; its answers become arrays."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TestTorchScript:
 
 @pytest.mark.parametrize("file_format", ["torchscript", "aotinductor"])
 class TestArchives:
-    """Torch unpacks what it is given: it must not be given this."""
+    """Torch unpacks everything it gets, so it must not get this."""
 
     @pytest.fixture(autouse=True)
     def _torch_reads_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Machine code is loaded once, leaves nothing behind, and never sees what it was not made for."""
+"""Packages are loaded once, leave nothing behind, and get only fitting inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def call(form: Forward, size: int = 5) -> Any:
 
 @pytest.fixture
 def package() -> bytes:
-    """Machine code for `Small`."""
+    """A compiled package for `Small`."""
     return small_variant("compiled").data
 
 
@@ -77,7 +77,7 @@ class TestCompiled:
         torch.testing.assert_close(made[0], form(picture, shift)[0], rtol=0, atol=0)
 
     def test_two_threads_share_a_package(self, package: bytes, tmp_path: Path) -> None:
-        """In a process of its own: threads that wait for each other with the GIL stop it whole."""
+        """In its own process, because threads that deadlock with the GIL stop all of it."""
         (tmp_path / "compiled.pt2").write_bytes(package)
         command = [sys.executable, "-c", TWO_THREADS, str(tmp_path / "compiled.pt2")]
         done = subprocess.run(

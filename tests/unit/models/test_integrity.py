@@ -1,4 +1,4 @@
-"""Digests over every file: no altered byte gets past them, and the message says which file."""
+"""Digests of every file: every altered byte is found, and the message names the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refusal(folder: Path) -> str:
 
 def test_an_intact_artifact_and_the_digest_that_stands_for_it(folder: Path) -> None:
     manifest, digest, signed_by = read_artifact(folder)
-    assert signed_by is None  # nobody asked
+    assert signed_by is None  # not checked
     assert isinstance(manifest, Manifest)
     assert list(manifest.variants) == ["script", "trace"]
     assert digest == hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()

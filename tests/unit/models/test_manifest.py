@@ -1,4 +1,4 @@
-"""The manifest: exact on the way through JSON, and strict about what it may say."""
+"""The manifest: exact through JSON, and strictly validated."""
 
 from __future__ import annotations
 

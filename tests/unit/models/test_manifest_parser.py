@@ -1,4 +1,4 @@
-"""Whatever a manifest holds, what comes of it is a manifest or a sentence: what is wrong."""
+"""Any content gives a manifest, or a sentence that says what is wrong."""
 
 from __future__ import annotations
 

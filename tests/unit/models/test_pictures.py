@@ -1,4 +1,4 @@
-"""What is left of a picture's file: its pixels, its orientation, and nothing that costs time."""
+"""The parts kept of a picture's file: pixels, orientation, nothing expensive."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_other_types_are_left_to_the_codec(data: bytes) -> None:
 
 
 class TestBombs:
-    """What keeps Pillow busy for up to ten seconds, or grows in its hands."""
+    """Data that keeps Pillow busy for up to ten seconds, or grows in it."""
 
     @pytest.mark.parametrize(
         ("data", "why"),

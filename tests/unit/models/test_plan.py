@@ -92,7 +92,7 @@ class TestIsFaster:
             ([1.0] * 5, [1.0] * 5, False),
             ([1 - 2 * MIN_GAIN], [1.0], True),  # one round is all there is
             ([1 - MIN_GAIN / 2] * 5, [1.0] * 5, False),  # won, but by less than the gain
-            # Each round has its own load: what counts is who wins within a round.
+            # Each round has its own load: what counts is which form wins within a round.
             ([0.9, 1.8, 9.0, 0.9], [1.0, 2.0, 10.0, 1.0], True),
             # The median wins, but two rounds of five are lost.
             ([0.5, 0.5, 0.5, 1.1, 1.1], [1.0] * 5, False),
@@ -194,7 +194,9 @@ class TestChoose:
 
     def test_the_winner_is_measured_again(self) -> None:
         times = table(a=1.0, b=[0.8, 0.8, 0.8, 1.2, 0.8], c=[0.5, 0.5, 0.5, 1.1, 1.1])
-        assert not is_faster(times[C], times[A])  # too noisy, but it beats who beats the first
+        assert not is_faster(
+            times[C], times[A]
+        )  # too noisy, but it beats the form that beats the first
         assert is_faster(times[B], times[A])
         assert is_faster(times[C], times[B])
         assert choose({1: times}, [A, B, C]) == steps((1, C))
@@ -240,7 +242,7 @@ class TestLimits:
         }
 
     def test_its_shortest_quarter_decides_and_the_limit_itself_is_allowed(self) -> None:
-        """Load only adds: a form that is short in every fourth round is short."""
+        """Load only adds time: a form that is short in every fourth round is short."""
         rounds = {1: {A: [GIL_LIMIT_S] * 2 + [50 * GIL_LIMIT_S] * 3}}
         assert within_limits(rounds, [A]) == rounds
         assert within_limits({1: {A: [GIL_LIMIT_S] + [2 * GIL_LIMIT_S] * 4}}, [A]) == {1: {}}

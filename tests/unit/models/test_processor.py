@@ -1,4 +1,4 @@
-"""Which processor this is: as x86 and ARM say it, and where nobody does."""
+"""This processor's identity on x86, on ARM, and where it is not reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Features\t: none
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """What this machine is must be read anew, before and after."""
+    """Clear the cached identity of this machine, before and after."""
     for known in (cpu_name, cpu_flags):
         known.cache_clear()
     yield

@@ -1,4 +1,4 @@
-"""Warnings that are passed over for good."""
+"""Warnings that are suppressed permanently."""
 
 from __future__ import annotations
 

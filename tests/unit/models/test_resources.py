@@ -1,4 +1,4 @@
-"""What the process may use: affinity, quotas, NUMA nodes and memory of made-up kernels."""
+"""Usable resources: affinity, quotas, NUMA nodes and memory of simulated kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.resources import memory_left_bytes, numa_nodes, resident_bytes, usab
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Control groups of a made-up kernel, for a process that may run on eight cores."""
+    """Control groups of a simulated kernel, for a process that may run on eight cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setattr("models.resources.CGROUP", tmp_path / "cgroup")
     monkeypatch.setattr("models.resources.CGROUPS", tmp_path / "fs")

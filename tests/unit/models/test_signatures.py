@@ -1,4 +1,4 @@
-"""Signatures: a manifest that nobody trusted signed is not even parsed."""
+"""Signatures: a manifest without a trusted signature is not even parsed."""
 
 from __future__ import annotations
 

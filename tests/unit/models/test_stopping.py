@@ -1,4 +1,4 @@
-"""What need not be measured: rounds after one form has won, and sizes that change nothing."""
+"""Unneeded measurements: rounds after a decision, and sizes that change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays on their way: shapes, exact bytes, and how far an answer may be from another."""
+"""Arrays: shapes, exact bytes, and tolerances."""
 
 from __future__ import annotations
 

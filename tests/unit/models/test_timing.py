@@ -1,4 +1,4 @@
-"""How forms are timed in turns, on a quiet machine and on a busy one; by a clock of the tests."""
+"""Timing of forms in turns, on quiet and busy machines, with a test clock."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class TestSlow:
 
 
 class TestEnough:
-    """A contest that is over ends early."""
+    """A decided contest ends early."""
 
     def test_it_is_asked_after_each_round_but_not_before_three(self, watch: Stopwatch) -> None:
         asked: list[int] = []
@@ -135,7 +135,7 @@ class TestEnough:
 
 
 class TestBusy:
-    """What waits for a core is neither counted nor believed."""
+    """Time spent waiting for a core is not counted."""
 
     def timed(self, watch: Stopwatch, limits: Limits, *pairs: tuple[float, float]) -> Timing[str]:
         """One form whose samples compute and wait so long; it is warm, and seen to take 1 ms."""
@@ -194,7 +194,7 @@ class TestBusy:
         assert len(found.seconds[A]) == 4 * PATIENCE
 
     def test_it_measures_longer_while_undecided(self, watch: Stopwatch) -> None:
-        """The first one waited long, and was taken again."""
+        """The first sample waited long, and was repeated."""
         quiet = (1 * MS, 0.0)
         waits = (1 * MS, 99 * MS)
         found = take_turns(
@@ -242,7 +242,7 @@ class TestBusy:
     def test_what_the_hypervisor_takes_away_is_counted(
         self, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of each 4 ms one; which samples it hit nobody can tell."""
+        """One of each 4 ms, in unknown samples."""
         times = iter((CoreTime(stolen_s=7, busy_s=20), CoreTime(stolen_s=8, busy_s=23)))
         monkeypatch.setattr("models.timing.core_time", lambda: next(times))
         found = take_turns({A: watch.work(A, 0.04)}, Limits(5))

@@ -1,4 +1,4 @@
-"""How an API key is written down, and what is refused without repeating it."""
+"""API key lines, and wrong lines, which are never repeated in messages."""
 
 from __future__ import annotations
 

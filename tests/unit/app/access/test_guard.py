@@ -1,4 +1,4 @@
-"""Who is let in, with what, and what is counted of them."""
+"""Which callers are let in, with which scopes, and what is counted."""
 
 from __future__ import annotations
 

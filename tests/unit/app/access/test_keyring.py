@@ -1,4 +1,4 @@
-"""Which keys are known: from the environment, from a file, and from a file that changes."""
+"""Known keys: from the environment, a file, and a changing file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rig:
         self.keyring = Keyring(entries, self.file, self.clock.now)
 
     def write(self, *lines: str) -> None:
-        """As an editor that puts a new file in the place of the old one."""
+        """Like an editor that replaces the file."""
         new = self.file.with_suffix(".new")
         new.write_text("\n".join(lines))
         new.rename(self.file)

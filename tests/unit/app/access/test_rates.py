@@ -1,4 +1,4 @@
-"""How many items fit into a time, and when more will."""
+"""How many items fit into a time, and when more fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.errors import PayloadTooLarge, RateLimited
 
 
 class Rig:
-    """Callers with one limit, and a clock that is turned by hand."""
+    """Callers with one limit, and a manual clock."""
 
     def __init__(self, limit: str) -> None:
         self.clock = ManualClock()
@@ -76,7 +76,7 @@ def test_all_of_several_limits_hold_and_the_others_count_nothing() -> None:
 
 
 def test_a_new_window_is_not_a_new_start() -> None:
-    """With windows that do not slide, twice the limit fits around their border."""
+    """With fixed windows, twice the limit would fit around their border."""
     rig = Rig("100/second")
     rig.clock.advance(0.9)
     assert rig.refused(100) is None

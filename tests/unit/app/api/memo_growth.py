@@ -32,7 +32,7 @@ def main(entries: int, keys: int, content_bytes: int) -> str:
 
 
 def fill(memo: AnswerMemo, body: bytes, keys: int, content_bytes: int) -> None:
-    """As a body that comes for the second time does."""
+    """As for a repeated body."""
     memo.digest(MODEL, "digest:any", "application/json", body, many=True)
     digest = memo.digest(MODEL, "digest:any", "application/json", body, many=True)
     if digest is None:

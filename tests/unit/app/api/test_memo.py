@@ -1,4 +1,4 @@
-"""The memo: what came before is noticed and kept, within honest bytes; what comes once is not."""
+"""The memo keeps repeated bodies, within its limit, and ignores others."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ BAD: dict[str, tuple[str, bytes]] = {
         "part 1 of the form is not a file: .* has no filename",
         form(part(b"a", filename=None)),
     ),
-    "a field beside": ("the form has 2 parts", form(part(b"a"), part(b"5", filename=None))),
+    "an extra field": ("the form has 2 parts", form(part(b"a"), part(b"5", filename=None))),
     "empty file": ("part 1 of the form is an empty file", files(b"")),
     "no headers": ("part 1 of the form is not a file", form(b"\r\nDATA")),
     "base64": (

@@ -116,7 +116,7 @@ class TestReadItems:
 
 
 class TestMarks:
-    """Large bodies are counted before they are parsed; no right one is refused for it."""
+    """Large bodies are counted before they are parsed; no valid one is rejected for it."""
 
     INPUTS = (
         (spec("x", shape=(-1, 40, 3, 50)),),

@@ -1,4 +1,4 @@
-"""Whatever JSON comes, for every kind of model: items as promised or a refusal, both ways alike."""
+"""Any JSON for every kind of model: valid items or a rejection, the same on both paths."""
 
 from __future__ import annotations
 

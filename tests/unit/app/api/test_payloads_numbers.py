@@ -1,4 +1,4 @@
-"""The fast and the thorough way from a JSON body to items have one outcome, whatever is sent."""
+"""The fast and the full decoder of JSON bodies agree on every body."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ways:
         return cls(TensorCodec(manifest), ThoroughCodec(manifest), shape)
 
     def check(self, body: bytes, *, many: bool) -> bool:
-        """Compare what comes of a body; say whether that was items."""
+        """Compare the outcomes of a body; returns whether they are items."""
         fast = outcome(self.fast, body, many=many)
         assert fast == outcome(self.thorough, body, many=many)
         return fast[0] == "items"

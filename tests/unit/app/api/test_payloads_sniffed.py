@@ -1,4 +1,4 @@
-"""Bodies whose type nobody says, and files in forms: known by their first bytes."""
+"""Bodies without a type, and files in forms: recognized by their first bytes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.unit.models.manifests import CLOSE, XEON, example, make_manifest
 from tests.unit.models.stopwatch import Stopwatch
 
 SIZES = (1, 2, 4, 8)
-# Runs of a form that is warmed and replayed at SIZES, and timed by nobody.
+# Runs of a form that is warmed and replayed at SIZES, but not timed.
 UNTIMED_RUNS = WARM_RUNS * len(SIZES) + len(SIZES)
 
 
@@ -59,7 +59,7 @@ class Stage:
         answer: Callable[[Array], Array] = lambda x: x * 2,
         tolerance: Tolerance = CLOSE,
     ) -> FakeBackend:
-        """A form, what a forward of so many items takes, and what it answers."""
+        """A form, the time of its forwards by size, and its answers."""
 
         def script(inputs: Arrays) -> Arrays:
             size = len(inputs["x"])

@@ -47,7 +47,7 @@ def backend_of(artifact: Artifact, device: Device = GPU, name: str = "script") -
 
 
 class TestCudaBackend(BackendSuite):
-    """The shared suite; this model cannot be captured: it asks what its input holds."""
+    """The shared suite; this model cannot be captured, because it reads its input's values."""
 
     @pytest.fixture(autouse=True)
     def _artifact(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which backend serves a selection: the stored plan where it holds, a measured one elsewhere."""
+"""The backend of a selection: the stored plan if it applies, else a measured one."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class TestForms:
         foreign = Made(foreign.entry.model_copy(update={"native": native}), foreign.data)
         artifact = written(tmp_path, stored, compiled=foreign)
         backend, logs = made(artifact)
-        assert logs == []  # the plan is of this processor, and nobody has tried its forms yet
+        assert logs == []  # the plan is of this processor, and its forms were not tried yet
         with capture_logs() as logs:
             warm(backend, artifact)
         assert [log["event"] for log in logs if log["log_level"] == "warning"] == [

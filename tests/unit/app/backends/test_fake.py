@@ -1,4 +1,4 @@
-"""The fake keeps the contract that it stands in for."""
+"""The fake fulfils the backend contract."""
 
 from __future__ import annotations
 

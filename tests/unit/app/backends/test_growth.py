@@ -1,4 +1,4 @@
-"""Up to which batch size a model is warmed."""
+"""The batch sizes up to which a model is warmed."""
 
 from __future__ import annotations
 

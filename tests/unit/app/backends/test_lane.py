@@ -1,4 +1,4 @@
-"""A lane: whatever the device puts off, every batch gets its own answers."""
+"""A lane: every batch gets its own answers, however late the device works."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def small(tmp_path: Path) -> Artifact:
 
 
 def numbered(first: int, rows: int) -> Arrays:
-    """A batch that no other one equals, whose right answer is `doubled` of it."""
+    """A unique batch, with `doubled` as its correct answer."""
     numbers = np.arange(2 * first, 2 * (first + rows), dtype=np.float32)
     return {"x": (numbers % 791 / 8).reshape(rows, 2)}  # the model takes up to 100
 
@@ -148,7 +148,7 @@ def test_what_was_not_staged_is_copied_before_launch_returns(
     backend = loaded(double, streams)
     batch = numbered(3, 4)
     launched = backend.launch(batch)
-    batch["x"][:] = -1  # whoever gave it may use it again
+    batch["x"][:] = -1  # the caller may reuse it
     np.testing.assert_array_equal(launched.outputs()["y"], doubled(3, 4))
 
 
@@ -267,7 +267,7 @@ def test_closing_waits_for_what_is_on_its_way(double: Artifact) -> None:
 
 
 class TestGraphs:
-    """Which batches run as graphs is measured; that they do changes no answer."""
+    """Measurements decide which batches run as graphs; answers stay the same."""
 
     def lane(self, artifact: Artifact, streams: LateStreams) -> Lane:
         backend = LateBackend(artifact, streams)

@@ -1,4 +1,4 @@
-"""Memory is looked at before a model is loaded."""
+"""Memory is checked before a model is loaded."""
 
 from __future__ import annotations
 

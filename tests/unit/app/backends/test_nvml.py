@@ -1,4 +1,4 @@
-"""What the driver says of a GPU, and what is made of it where it says nothing."""
+"""GPU readings from the driver, and their absence."""
 
 from __future__ import annotations
 

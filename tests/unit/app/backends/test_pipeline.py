@@ -1,4 +1,4 @@
-"""A model in stages on several devices: right answers, all at once, and whose fault it was."""
+"""A model in stages on several devices: answers, parallel stages, and faults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sum(torch.nn.Module):
 
 
 def staged(root: Path) -> tuple[Path, Manifest]:
-    """`double` in two stages, whose files lie beside the whole."""
+    """`double` in two stages, with files next to the whole."""
     folder = write_artifact(root, "double", module=Double())
     for number, module in enumerate((Half(), Sum()), start=1):
         script: Callable[..., Any] = torch.jit.script  # untyped in torch
@@ -139,7 +139,7 @@ def test_all_stages_work_at_once() -> None:
     both = threading.Barrier(2)
 
     def first(x: torch.Tensor) -> torch.Tensor:
-        if float(x[0]) > 0:  # all but the first part, which nobody has worked on before
+        if float(x[0]) > 0:  # all but the first part, which no stage has processed before
             both.wait(10)
         return x
 

@@ -168,7 +168,7 @@ class TestMeasured:
 
 
 class TestSlow:
-    """Forms of a model that computes for long: nothing is run that cannot change the plan."""
+    """Forms of a slow model: nothing runs that cannot change the plan."""
 
     def test_batches_that_gain_nothing_are_not_run(self, stage: Stage) -> None:
         stage.add(A, lambda size: 200 * MS * size)

@@ -1,4 +1,4 @@
-"""Forms that cannot be used or answer wrongly, and what replicas of one process share."""
+"""Unusable and wrong forms, and what replicas of one process share."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class TestGolden:
 
 
 class TestContest:
-    """What happens to forms that nobody has tried on such a machine."""
+    """What happens to forms that were never tried on such a machine."""
 
     def test_one_that_fails_here_is_dropped_while_there_are_others(self, stage: Stage) -> None:
         def fails(x: Array) -> Array:

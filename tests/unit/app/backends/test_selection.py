@@ -1,4 +1,4 @@
-"""Which forms may serve: all of one precision, as the artifact or whoever deploys it says."""
+"""Which forms may serve: all of one precision, as the artifact or the operator says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures in base64 or as bytes, and tensors beside them."""
+"""Pictures in base64 or as bytes, and tensors as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the document says of an item is what the codec takes: no more, and no less."""
+"""The document's item schema accepts exactly what the codec accepts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ values = st.recursive(
 
 
 def shaped(shape: Sequence[int]) -> st.SearchStrategy[Any]:
-    """Values that may be right: of one dimension more or less, too."""
+    """Values that may be valid, also with one dimension more or less."""
     made: st.SearchStrategy[Any] = leaves
     for size in reversed(shape):
         least = 0 if size == -1 else size

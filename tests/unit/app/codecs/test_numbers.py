@@ -1,4 +1,4 @@
-"""The fast way from a JSON body to an array: what it reads, and what it leaves alone."""
+"""The fast decoder of JSON bodies: what it reads, and what it leaves to the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An item is the same item however it was written, and an answer can be read again."""
+"""Every spelling of an item gives the same item, and answers can be parsed again."""
 
 from __future__ import annotations
 

@@ -111,4 +111,4 @@ def test_device_readings_are_taken_at_each_scrape() -> None:
     used = metrics.registry.get_sample_value(
         "torchlane_device_memory_used_bytes", {"device": "cuda:0"}
     )
-    assert used is None  # what nobody answers is not there
+    assert used is None  # a reading without an answer is missing

@@ -1,4 +1,4 @@
-"""Counts that are kept plainly come to what prometheus_client would have counted itself."""
+"""Tallies give the same counts as prometheus_client itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting connections are taken at once, and none is dropped; handed over ones too."""
+"""Waiting and handed-over connections are taken at once, and none is dropped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def listening(
 
 
 def connect(to: socket.socket, many: int) -> list[socket.socket]:
-    """Connections that the kernel has taken and nobody has accepted."""
+    """Connections that the kernel holds but no worker has accepted."""
     return [socket.create_connection(to.getsockname()) for _ in range(many)]
 
 

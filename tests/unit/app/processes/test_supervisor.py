@@ -1,4 +1,4 @@
-"""The parent of workers, with workers that take a tenth of a second to start and load nothing."""
+"""The parent of workers, with fast workers that load nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from app.processes import shared_metrics
 from app.processes.supervisor import Supervisor, WorkersPlan
 
-# Sends its place to whoever connects; what else it does is said in its environment.
+# Sends its place to every client; its environment says what else it does.
 WORKER = """
 import os, signal, socket, sys, time
 from app.processes.worker import *
@@ -58,7 +58,7 @@ EMPTY: Mapping[str, str] = {}
 
 
 class Running:
-    """A supervisor that runs, and where it listens."""
+    """A running supervisor, and its address."""
 
     def __init__(self, port: int, ended: asyncio.Task[int]) -> None:
         self.port = port
@@ -76,14 +76,14 @@ class Running:
             try:
                 connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
                 break
-            except ConnectionRefusedError:  # nobody is up yet
+            except ConnectionRefusedError:  # no worker is up yet
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         self.connections.append(connection)
         return connection.recv(1).decode()
 
     def children(self) -> list[int]:
-        """The processes of the supervisor that have not been waited for, the eldest first."""
+        """The supervisor's child processes that were not waited for, oldest first."""
         return [each for each in all_children() if each not in self._strangers]
 
     async def stop(self) -> int:
@@ -125,7 +125,7 @@ async def eventually(true: Callable[[], bool]) -> None:
 
 
 async def all_are_up(running: Running, workers: int) -> None:
-    """Connect until every worker has been seen, then let go of these connections."""
+    """Connect until every worker was reached, then close the connections."""
     seen: set[str] = set()
     async with asyncio.timeout(10):
         while len(seen) < workers:
@@ -244,6 +244,6 @@ async def test_connections_wait_until_a_worker_can_take_them(
 
 
 def all_children() -> list[int]:
-    """The processes that this one has started, other tests' too, and has not waited for."""
+    """Child processes of this one, including other tests', that were not waited for."""
     found = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [int(each) for each in found]

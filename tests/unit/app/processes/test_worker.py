@@ -1,4 +1,4 @@
-"""A worker's place, and how it counts what it has closed."""
+"""A worker's place, and its count of closed connections."""
 
 from __future__ import annotations
 

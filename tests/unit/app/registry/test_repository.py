@@ -1,4 +1,4 @@
-"""The repository: what it sees, and that no altered byte gets past it."""
+"""The repository: which versions it finds, and that it rejects every altered byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = ("manifest.json", "manifest.sha256", "script.pt")
 
 @pytest.fixture
 def root(repository: Path, tmp_path: Path) -> Path:
-    """A copy of pairwise/1 that a test may spoil."""
+    """A copy of pairwise/1 that a test may damage."""
     shutil.copytree(repository / "pairwise/1", tmp_path / "pairwise/1")
     return tmp_path
 
@@ -124,7 +124,7 @@ class TestOpen:
 
 
 class TestContent:
-    """What the digest is right for and the server still cannot read."""
+    """Files with correct digests that the server still cannot read."""
 
     @pytest.mark.parametrize(
         ("change", "problem"),

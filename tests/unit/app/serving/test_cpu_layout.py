@@ -1,4 +1,4 @@
-"""CPU layouts: which there are, how they are run, and which one is chosen."""
+"""CPU layouts: candidates, measurement and choice."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_only_a_replica_stays_on_its_cores() -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this machine does meanwhile."""
+    """Independent of the load on this machine."""
     monkeypatch.setattr(module, "core_time", CoreTime)
 
 
@@ -186,7 +186,7 @@ def test_the_best_of_several_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_more_time_is_taken_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not measured cannot be chosen."""
+    """Unmeasured forms cannot be chosen."""
     now = iter([0.0, 1.0, BUDGET_S - 1, *([BUDGET_S + 1] * 100)])
     machine = Machine({USUAL: [100.0], OTHER: [200.0], THIRD: [900.0]})
     monkeypatch.setattr(module, "throughput", machine.throughput)

@@ -1,4 +1,4 @@
-"""The models file: what it says, every mistake with line and key, and what a bad edit leaves."""
+"""The models file: settings, mistakes with line and key, and bad edits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an administrator asks for, in one process and in several."""
+"""Requests of an administrator, in one process and in several."""
 
 from __future__ import annotations
 

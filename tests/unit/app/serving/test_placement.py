@@ -149,20 +149,20 @@ def measured(root: Path, default: str | None = None, versions: str = "latest") -
 def test_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # nobody else is at work
+    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
         assert measured(tmp_path) in layouts(2, 2)
     told = next(log for log in logs if log["event"] == "cpu_layout_measured")
     assert set(told["items_per_s"]) == {"1 x 1", "2 x 1", "1 x 2"}
-    assert all(log["log_level"] == "info" for log in logs)  # nobody is served by it
+    assert all(log["log_level"] == "info" for log in logs)  # it serves no requests
 
 
 def test_memory_bounds_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.serving.placement.memory_left_bytes", lambda: 1)
     monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # nobody else is at work
+    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
         assert measured(tmp_path).replicas == 1
@@ -182,7 +182,7 @@ def test_a_damaged_version_gives_way_to_an_older_one(
 ) -> None:
     monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # nobody else is at work
+    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
     assert measured(tmp_path) in layouts(2, 2)
@@ -193,7 +193,7 @@ def test_without_a_default_the_largest_intact_model_is_measured(
 ) -> None:
     monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
     monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # nobody else is at work
+    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
     write_artifact(tmp_path, "alpha")
     write_small(tmp_path, ["script"])
     (write_artifact(tmp_path, "damaged") / "script.pt").write_bytes(b"damaged" * 100_000)

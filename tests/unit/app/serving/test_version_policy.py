@@ -1,4 +1,4 @@
-"""Which versions the policy wants, with what an administrator asks for beside it."""
+"""Versions that the policy selects, with requests of an administrator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wanted(policy: str, name: str = "m", override: Override | None = None) -> Wa
         ("3", (3,), 1),
         ("1,3", (3, 1), 2),
         ("3,1,3", (3, 1), 2),
-        ("9", (9,), 1),  # not there: that is for whoever loads it to say
+        ("9", (9,), 1),  # missing: loading reports that
     ],
 )
 def test_a_policy(policy: str, candidates: tuple[int, ...], most: int) -> None:

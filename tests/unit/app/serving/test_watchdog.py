@@ -1,4 +1,4 @@
-"""Who is at the same step for too many looks hangs."""
+"""A replica at the same step for too many checks hangs."""
 
 from __future__ import annotations
 

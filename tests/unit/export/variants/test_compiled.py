@@ -1,4 +1,4 @@
-"""`compiled`: machine code with a free batch axis; each compilation takes seconds."""
+"""`compiled`: packages with a free batch axis; each compilation takes seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bf16` and `fp16`: half precision inside, the manifest's dtypes outside."""
+"""`bf16` and `fp16`: half precision inside, the manifest's dtypes at inputs and outputs."""
 
 from __future__ import annotations
 

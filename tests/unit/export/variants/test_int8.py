@@ -55,7 +55,7 @@ class BranchingConvolution(Convolution):
 
 
 class MyLinear(nn.Linear):
-    """Torch quantizes the class itself, not what is made of it."""
+    """Torch quantizes the class itself, not its subclasses."""
 
 
 class Locked(Dense):

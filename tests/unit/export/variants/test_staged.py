@@ -1,4 +1,4 @@
-"""`staged`: a file for each stage; together they answer as the whole does."""
+"""`staged`: a file for each stage; together they answer like the whole."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def refuses(_: object) -> Sequence[nn.Module]:
 
 
 class Lists(nn.Module):
-    """Gives what no stage can take."""
+    """Returns what no stage can take."""
 
     def forward(self, x: torch.Tensor) -> int:
         return int(x.shape[0])

@@ -52,7 +52,7 @@ class Sums(Unscriptable):
 
 
 class ThroughNumpy(nn.Module):
-    """TorchScript knows no numpy."""
+    """TorchScript does not support numpy."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(x.numpy())

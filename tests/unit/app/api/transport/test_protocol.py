@@ -79,7 +79,7 @@ async def test_pieces_of_all_sizes_keep_their_order(models: Path) -> None:
 
 
 class TestOrder:
-    """Answers come in the order of the requests, however many were sent at once."""
+    """Answers come in the order of pipelined requests."""
 
     async def test_many_at_once(self, models: Path) -> None:
         async with listening(models) as server:
@@ -135,7 +135,7 @@ class TestOrder:
 
 
 async def test_a_body_in_small_pieces_takes_only_its_bytes(models: Path) -> None:
-    """As objects of their own, pieces of two bytes would take twenty times as much."""
+    """Separate objects of two bytes would take twenty times as much."""
     size = 1 << 18
     async with listening(models, max_body_bytes=2 * size) as server:
         wire = await server.connect()

@@ -1,4 +1,4 @@
-"""How connections end: clients that go, idle ones, what is not HTTP, a stop."""
+"""How connections end: disconnects, idle ones, data that is not HTTP, a stop."""
 
 from __future__ import annotations
 

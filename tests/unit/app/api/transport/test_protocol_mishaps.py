@@ -1,4 +1,4 @@
-"""What nobody foresaw: bugs inside, odd splits of a stream, garbage, what is left behind."""
+"""The unforeseen: internal bugs, odd splits of a stream, garbage, leftovers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def models(tmp_path: Path) -> Path:
 
 
 class TestBugsInside:
-    """What nobody foresaw is answered, logged once, and hurts nobody else."""
+    """Unforeseen errors are answered, logged once, and affect no other request."""
 
     @pytest.mark.parametrize("where", ["decode_numbers", "encode"])
     @pytest.mark.parametrize("way", ["short", "asgi"])
