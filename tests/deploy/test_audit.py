@@ -52,7 +52,7 @@ def test_a_flaw_is_named_with_what_mends_it() -> None:
 def test_no_answer_is_no_clean_bill(answer: str) -> None:
     code, said = audit.verdict(answer, "Traceback ...\nConnectionError: no route to host\n")
     assert code == 3
-    assert said.endswith("could not ask anybody: ConnectionError: no route to host")
+    assert said.endswith("could not reach its database: ConnectionError: no route to host")
 
 
 @pytest.mark.parametrize("packages", [(), (UNKNOWN,)])

@@ -83,8 +83,8 @@ WORKS = {
     "a NamedTuple": Works(theirs.Named(), (X3,), [{"x": row} for row in ROWS]),
 }
 REFUSED = {
-    "a list of dicts": (theirs.Detector(), "float32[-1,3,8,8]", "pads what it finds to a fixed"),
-    "one number for a batch": (theirs.Loss(), X3, "give one for each item, of shape [n], such"),
+    "a list of dicts": (theirs.Detector(), "float32[-1,3,8,8]", "pads its results to a fixed"),
+    "one number for a batch": (theirs.Loss(), X3, "return one for each item, of shape [n], such"),
     "text that is taken": (theirs.Reads(), "int64[-1]", "let the client turn text into numbers"),
     "an input of text": (theirs.Reads(), "str[-1]", "let the client turn text into numbers"),
     "text that is given": (theirs.Says(), X3, "return the index of a class, and name the classes"),

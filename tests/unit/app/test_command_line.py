@@ -154,7 +154,7 @@ def test_a_folder_name_too_long_for_a_socket_is_rejected(
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("API_KEYS", "tl_a-key-in-the-wrong-place", "TORCHLANE_API_KEYS: entry 1: after the name"),
+        ("API_KEYS", "tl_a-key-in-the-wrong-place", "TORCHLANE_API_KEYS: entry 1: the name"),
         ("API_KEYS_FILE", "keys", "TORCHLANE_API_KEYS_FILE=keys: line 2: the scopes"),
         ("RATE_LIMIT", "many", "TORCHLANE_RATE_LIMIT='many': a rate limit is a number of items"),
     ],

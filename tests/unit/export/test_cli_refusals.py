@@ -218,7 +218,7 @@ class TestFailed:
         catalog = {"tiny": definition(Convolution, train=None, calibration=list)}
         arguments = ["tiny", "--out", str(tmp_path), "--variants", "script,int8"]
         assert main(arguments, catalog, Console(file=io.StringIO())) == 1
-        message = "export: the calibration data of 'tiny' is empty: give `calibration` of its"
+        message = "export: the calibration data of 'tiny' is empty: let `calibration` of its"
         assert capsys.readouterr().err.startswith(message)
         assert list(tmp_path.rglob("*")) == []
 

@@ -40,7 +40,7 @@ def test_inputs_are_shown_as_they_are_said(given: list[str], shown: list[str]) -
     [
         (
             ["int64[-1,se q]"],
-            "'se q' is not a size: a size is a whole number, -1 where it is free, or",
+            "'se q' is not a size: a size is a whole number, -1 if it is free, or",
         ),
         (["int64[-1,seq<512]"], "'seq<512' is not a size"),
         (["int64[-1,seq>=2]"], "'seq>=2' is not a size"),

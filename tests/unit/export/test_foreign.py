@@ -188,12 +188,15 @@ class TestRefused:
             (Never(), "the model fails on samples of x [1, 3]: ValueError: I never do"),
             (Squeezing(), "output loses the batch axis for a batch of 1, as with squeeze()"),
             (Fixed(), "for a batch of 2, output has shape [1, 6], and its axis 0 should be 2"),
-            (Total(), "output is one number for the whole batch, like a loss: give one for each"),
+            (Total(), "output is one number for the whole batch, like a loss: return one for each"),
             (Similarity(), "output is [2, 2] for a batch of 2, and [1, 1] for one of 1: no axis"),
             (Changing(), "the number of the model's outputs changes: [1, 2, 3]"),
-            (Complex(), "output is complex64, which answers cannot carry: give torch.view_as_real"),
+            (
+                Complex(),
+                "output is complex64, which answers cannot carry: return torch.view_as_real",
+            ),
             (Empty(), "output has the shapes [[0]], without the batch"),
-            (Dice(), "the model returns different answers that it is asked the same"),
+            (Dice(), "the model gives different answers to the same input"),
         ],
     )
     def test_models_that_cannot_be_served(self, module: nn.Module, message: str) -> None:
@@ -207,7 +210,7 @@ class TestRefused:
         """Samples lie on both sides of zero, and the message says what can be done."""
         with pytest.raises(ExportError) as caught:
             outputs(Logarithm())
-        for told in ("NaN or infinite", "random normal numbers", "golden inputs of your own"):
+        for told in ("NaN or infinite", "random normal numbers", "your own golden inputs"):
             assert told in str(caught.value)
 
     def test_a_sample_that_no_memory_holds(self) -> None:

@@ -61,8 +61,8 @@ def test_a_crash_is_reported_and_earlier_findings_stay() -> None:
     assert shown(found) == ["x=int64[-1,1<=-1<=1024]"]
     assert found.notes[0].startswith("axis 0 of 'x' is at least 1: 0 fails (")
     assert found.notes[1] == (
-        "the model ended the process (SIGFPE) when the range of 'x' was tried: that and what would "
-        "have followed is left open"
+        "the model ended the process (SIGFPE) while the range of 'x' was tried: that and "
+        "everything after it is left open"
     )
 
 

@@ -125,7 +125,7 @@ class TestPaths:
     )
     def test_that_lead_out(self, name: str) -> None:
         message = refused(zipped("fine", name))
-        assert message == f"it.pt holds {name!r}, a path that leads out of its folder"
+        assert message == f"it.pt contains {name!r}, a path that leads out of its folder"
 
     def test_that_are_read_as_another_after_a_zero_byte(self) -> None:
         assert "'a\\x00.txt'" in refused(zipped("a/.txt").replace(b"a/.txt", b"a\0.txt"))
@@ -134,11 +134,11 @@ class TestPaths:
     def test_that_occur_twice(self, other: str) -> None:
         stand_in = "x" * len(other)
         data = zipped("one/file", stand_in).replace(stand_in.encode(), other.encode())
-        assert f"it.pt holds {other!r} twice" in refused(data)
+        assert f"it.pt contains {other!r} twice" in refused(data)
 
     @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK])
     def test_of_links_and_devices(self, kind: int) -> None:
-        assert refused(of_kind(kind)) == "it.pt holds 'a/thing', which is a link or a device"
+        assert refused(of_kind(kind)) == "it.pt contains 'a/thing', which is a link or a device"
 
 
 class TestContents:
@@ -151,7 +151,7 @@ class TestContents:
 
     @pytest.mark.parametrize("name", ["a/data/0", "a/constants/1", "a/data/m/x.so", "x.so"])
     def test_tensors_and_libraries_that_are_deflated(self, name: str) -> None:
-        assert f"it.pt holds {name!r} deflated" in refused(zipped(name))
+        assert f"it.pt contains {name!r} deflated" in refused(zipped(name))
         assert check_archive(io.BytesIO(zipped(name, method=zipfile.ZIP_STORED)), "it") == [name]
 
     def test_a_bomb_that_says_what_it_is(self) -> None:
@@ -172,7 +172,7 @@ class TestContents:
     def test_too_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(archive, "MAX_ENTRIES", 2)
         assert check_archive(io.BytesIO(zipped("a", "b")), "it")
-        assert refused(zipped("a", "b", "c")) == "it.pt has 3 entries; at most 2 are taken"
+        assert refused(zipped("a", "b", "c")) == "it.pt has 3 entries; at most 2 are allowed"
 
 
 def _two_directories(shown: bytes, hidden: bytes) -> bytes:

@@ -56,14 +56,14 @@ class TestVerify:
 
     def test_unsigned_where_signatures_are_required(self, trusted: TrustedKeys) -> None:
         assert refusal(trusted, MANIFEST, None) == (
-            "not signed: there is no manifest.sig, and only what a trusted key signed is "
-            "taken; sign it with `python -m export sign`"
+            "not signed: there is no manifest.sig, and only artifacts signed by a trusted key "
+            "are accepted; sign it with `python -m export sign`"
         )
 
     def test_signed_by_an_unknown_key(self, other: Pair, trusted: TrustedKeys) -> None:
         message = refusal(trusted, MANIFEST, other.signer.sign(MANIFEST))
         assert message.startswith(
-            f"manifest.sig is by the key {other.fingerprint}, which is not among the 1 that are "
+            f"manifest.sig is by the key {other.fingerprint}, which is not among the 1 trusted "
         )
 
     def test_an_unknown_key_that_passes_itself_off_as_a_trusted_one(
@@ -77,7 +77,7 @@ class TestVerify:
 
     def test_signature_of_another_manifest(self, pair: Pair, trusted: TrustedKeys) -> None:
         message = refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST + b" "))
-        assert f"no signature of this manifest.json by the key {pair.fingerprint}" in message
+        assert f"not a signature of this manifest.json by the key {pair.fingerprint}" in message
 
     def test_what_the_key_signed_for_another_purpose_is_no_signature(
         self, pair: Pair, trusted: TrustedKeys
@@ -85,7 +85,7 @@ class TestVerify:
         key = load_pem_private_key(pair.private.read_bytes(), password=None)
         assert isinstance(key, ed25519.Ed25519PrivateKey)
         signature = signature_file(pair.fingerprint, key.sign(MANIFEST))
-        assert "no signature of this manifest.json" in refusal(trusted, MANIFEST, signature)
+        assert "not a signature of this manifest.json" in refusal(trusted, MANIFEST, signature)
 
     @pytest.mark.parametrize("length", [0, 1, 72, 73, 137, 200, 201])
     def test_truncated_signature(self, pair: Pair, trusted: TrustedKeys, length: int) -> None:
@@ -97,11 +97,11 @@ class TestVerify:
         self, pair: Pair, trusted: TrustedKeys, garbage: bytes
     ) -> None:
         signature = pair.signer.sign(MANIFEST)
-        assert "not understood" in refusal(trusted, MANIFEST, signature + garbage)
-        assert "not understood" in refusal(trusted, MANIFEST, garbage + signature)
+        assert "is malformed" in refusal(trusted, MANIFEST, signature + garbage)
+        assert "is malformed" in refusal(trusted, MANIFEST, garbage + signature)
 
     def test_capitals_would_be_a_second_spelling(self, pair: Pair, trusted: TrustedKeys) -> None:
-        assert "not understood" in refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST).upper())
+        assert "is malformed" in refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST).upper())
 
     @given(data=st.data())
     def test_any_flipped_bit_in_manifest_or_signature_is_refused(
@@ -123,7 +123,7 @@ class TestVerify:
 
     def test_the_key_that_a_signature_names(self, pair: Pair) -> None:
         assert claimed_key(pair.signer.sign(MANIFEST)) == pair.fingerprint
-        with pytest.raises(Untrusted, match="not understood"):
+        with pytest.raises(Untrusted, match="is malformed"):
             claimed_key(b"")
 
 
@@ -258,7 +258,7 @@ class TestArtifact:
         (folder / "manifest.json").write_text("{")
         for name in ("manifest.sha256", "script.pt"):
             (folder / name).unlink()  # opening them would be told
-        assert "no signature of this manifest.json" in self.refused(folder, trusted)
+        assert "not a signature of this manifest.json" in self.refused(folder, trusted)
         (folder / "manifest.sig").unlink()
         assert self.refused(folder, trusted).startswith("not signed")
 
@@ -269,7 +269,7 @@ class TestArtifact:
         altered = found.model_copy(update={"description": "another one"})
         write_manifest(folder, altered)
         assert read_artifact(folder).manifest == altered  # its digest is right, that is
-        assert "no signature of this manifest.json" in self.refused(folder, trusted)
+        assert "not a signature of this manifest.json" in self.refused(folder, trusted)
 
     def test_a_file_altered_after_signing(self, folder: Path, trusted: TrustedKeys) -> None:
         data = (folder / "script.pt").read_bytes()

@@ -28,7 +28,7 @@ def read(
 
 def test_a_body_may_be_as_long_as_the_limit() -> None:
     check_length(4, limit=4)
-    with pytest.raises(PayloadTooLarge, match="has 5 bytes, the limit is 4"):
+    with pytest.raises(PayloadTooLarge, match="has at least 5 bytes, the limit is 4"):
         check_length(5, limit=4)
 
 

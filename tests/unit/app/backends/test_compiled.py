@@ -128,8 +128,8 @@ class TestUnusable:
         with capture_logs() as logs, pytest.raises(VariantUnusable) as caught:
             backend_of(artifact, Packages()).load()
         assert str(caught.value) == (
-            "compiled.pt2 could not be loaded; it needs a temporary folder (TMPDIR) that can be "
-            "written to and executed from"
+            "compiled.pt2 could not be loaded; it needs a temporary folder (TMPDIR) that is "
+            "writable and allows execution"
         )
         assert [log["event"] for log in logs] == ["form_not_loaded"]
         assert "No such file or directory" in logs[0]["error"]

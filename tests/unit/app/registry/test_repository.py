@@ -153,9 +153,9 @@ class TestContent:
 @pytest.mark.parametrize(
     ("below", "told"),
     [
-        ("none", "none does not exist; python -m export makes it"),
-        ("file", "file is no folder; name the one that holds MODEL/VERSION"),
-        ("empty", "empty holds no MODEL/VERSION; python -m export writes one with --out /"),
+        ("none", "none does not exist; `python -m export` creates it"),
+        ("file", "file is not a folder; choose the one that contains MODEL/VERSION"),
+        ("empty", "empty contains no MODEL/VERSION; `python -m export` writes one with --out /"),
         ("models/double", "models/double is the folder of one model; did you mean {root}/models?"),
         (
             "models/double/1",

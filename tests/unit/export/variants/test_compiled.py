@@ -244,7 +244,7 @@ class TestCompilers:
         manifest = Manifest.model_validate_json((out / "pairwise/1/manifest.json").read_bytes())
         assert list(manifest.variants) == ["script", "bf16"]
         reasons = {each.variant: each.reason for each in manifest.left_out}
-        assert reasons["compiled"].startswith("it needs a C++ compiler and what CXX names does")
+        assert reasons["compiled"].startswith("it needs a C++ compiler and the program in CXX does")
 
     def test_one_that_is_not_there(self) -> None:
         told = run(FIND, CXX="/nowhere/g++")
