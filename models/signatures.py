@@ -82,7 +82,7 @@ class TrustedKeys:
         """See `Verifier`."""
         if signature is None:
             raise Untrusted(
-                f"not signed: there is no {SIGNATURE_FILE}, and only artifacts signed by a trusted "
+                f"it is not signed: there is no {SIGNATURE_FILE}, and only artifacts signed by a trusted "
                 f"key are accepted; {SIGN_IT}"
             )
         fingerprint, raw = _parsed(signature)
@@ -90,8 +90,8 @@ class TrustedKeys:
         if key is None:
             raise Untrusted(
                 f"{SIGNATURE_FILE} is by the key {fingerprint}, which is not among the "
-                f"{len(self._keys)} trusted ones; trust it too if you know whose it is "
-                "(--trusted-keys for `python -m export sign`, which then signs with another key)"
+                f"{len(self._keys)} that are trusted; trust it too if you know whose it "
+                "is (--trusted-keys for `python -m export sign`, which signs with another key)"
             )
         try:
             key.verify(raw, DOMAIN + manifest)

@@ -67,7 +67,7 @@ def test_with_an_unsigned_artifact_it_is_not_ready(project: Path, tmp_path: Path
     )
     try:
         found = not_ready(f"http://127.0.0.1:{port}", (tmp_path / "log"))
-        assert "double/1: not signed: there is no manifest.sig" in found
+        assert "double/1: it is not signed: there is no manifest.sig" in found
         live = httpx.get(f"http://127.0.0.1:{port}/health/live", verify=PLAIN)
         assert live.status_code == 200
     finally:

@@ -152,7 +152,7 @@ class TestSignatures:
 
     async def test_unsigned_where_signatures_are_required(self, root: Path, pair: Pair) -> None:
         assert await refusal(root, trusted_keys=pair.public) == (
-            "model 'double' could not be loaded: double/1: not signed: there is no "
+            "model 'double' could not be loaded: double/1: it is not signed: there is no "
             "manifest.sig, and only artifacts signed by a trusted key are accepted; sign it with "
             "`python -m export sign`"
         )
@@ -201,7 +201,7 @@ class TestSignatures:
         folder = root / "double/1"
         replace_manifest(folder, "{" * 1000)
         (folder / "script.pt").unlink()
-        assert "double/1: not signed" in await refusal(root, trusted_keys=pair.public)
+        assert "double/1: it is not signed" in await refusal(root, trusted_keys=pair.public)
 
     async def test_an_unsigned_version_does_not_replace_a_signed_one(
         self, signed: Path, pair: Pair
@@ -210,7 +210,7 @@ class TestSignatures:
         found = await works(signed.parents[1], trusted_keys=pair.public)
         assert (found["version"], found["signed_by"]) == (1, pair.fingerprint)
         problems = {each["version"]: each["problem"] for each in found["versions"]}
-        assert problems[2].startswith("double/2: not signed")
+        assert problems[2].startswith("double/2: it is not signed")
 
     async def test_unsigned_while_the_server_runs_and_signed_later(
         self, signed: Path, pair: Pair

@@ -108,7 +108,7 @@ class TestWrongArguments:
         "shape", ["float32[-1,4,8,8]", "float32[-1,3,-1,-1]", "uint8[-1,3,8,8]", "float32[-1,8,8]"]
     )
     def test_of_what_is_no_picture(self, light: Path, shape: str) -> None:
-        with pytest.raises(UsageError, match=r"where C is 1 or 3 and H and W are given"):
+        with pytest.raises(UsageError, match=r"where C is 1 or 3 and H and W are fixed"):
             run(light, "--name", "x", "--input", shape, "--codec", "image")
 
     @pytest.mark.parametrize(
@@ -171,11 +171,14 @@ class TestRefusedFiles:
                 mar({"sums.pt": zipped("zeros", content=bytes(40_000_000))}),
                 "sums.pt in model.pt would unpack to 40,000,000 bytes",
             ),
-            (mar({"sums.pt": pickled(Sums().state_dict())}), "sums.pt in model.pt is what torch.s"),
+            (
+                mar({"sums.pt": pickled(Sums().state_dict())}),
+                "sums.pt in model.pt was written by torch.s",
+            ),
             (mar({"net.pth": b""}, MODEL | {"modelFile": "net.py"}), "holds an eager model"),
             (
                 mar({"sums.pt": SUMS, "index_to_name.json": b'["a"]'}),
-                "1 labels need a first output of shape [-1, 1], 'output' is [-1, 2]; say --label",
+                "1 labels need a first output of shape [-1, 1], 'output' is [-1, 2]; give --label",
             ),
         ],
     )

@@ -79,7 +79,7 @@ class TestWrongUsage:
             ),
             (
                 ["tiny", "--plan-precision", "int8", "--variants", "script"],
-                "--plan-precision int8: of script none computes so",
+                "--plan-precision int8: none of script computes in it",
             ),
             (["tiny", "--turbo"], "unrecognized arguments: --turbo (--help explains every option)"),
             (["tiny", "nan"], "unrecognized arguments: nan"),

@@ -187,9 +187,9 @@ class TestRefused:
         [
             (Never(), "the model fails on samples of x [1, 3]: ValueError: I never do"),
             (Squeezing(), "output loses the batch axis for a batch of 1, as with squeeze()"),
-            (Fixed(), "for a batch of 2, output has shape [1, 6], and its axis 0 should be 2"),
+            (Fixed(), "for a batch of 2, output has shape [1, 6], but its axis 0 should be 2"),
             (Total(), "output is one number for the whole batch, like a loss: return one for each"),
-            (Similarity(), "output is [2, 2] for a batch of 2, and [1, 1] for one of 1: no axis"),
+            (Similarity(), "output is [2, 2] for a batch of 2, and [1, 1] for one of 1: only"),
             (Changing(), "the number of the model's outputs changes: [1, 2, 3]"),
             (
                 Complex(),

@@ -148,9 +148,9 @@ def test_the_output_with_labels_comes_first(tmp_path: Path, model: nn.Module | b
     [
         (Detector(), "the model returns a list of dicts, but an answer needs tensors with one row"),
         (Detector(), "pads its results to a fixed number, such as boxes [n, 100, 4], scores"),
-        (Says(), "gives str for 'output', but an answer consists of tensors: give the index"),
+        (Says(), "returns str for 'output', but an answer consists of tensors: return the index"),
         (Nested(), "the model returns list for 'output_1', but an answer consists of tensors"),
-        (Deep(), "the model returns list for 'x', but an answer consists of tensors: give all"),
+        (Deep(), "the model returns list for 'x', but an answer consists of tensors: return all"),
         (Nothing(), "the model returns NoneType for 'output_1', but an answer consists of tensors"),
         (Number(), "the model returns float for 'output', but an answer consists of tensors"),
         (Numbered(), "the model calls an output 1, but a name has 1 to 64 letters, digits, _"),

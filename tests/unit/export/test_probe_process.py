@@ -69,7 +69,7 @@ def test_a_crash_is_reported_and_earlier_findings_stay() -> None:
 def test_a_model_that_hangs_is_given_up() -> None:
     found = learned(scripted(Hanging()), "x=int64[-1,2]", limit_s=6.0)
     assert shown(found) == ["x=int64[-1,2]"]
-    assert "it took more than 6 s when " in found.notes[-1]
+    assert "it took more than 6 s while " in found.notes[-1]
 
 
 def test_what_was_learned_comes_back() -> None:

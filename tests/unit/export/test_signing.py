@@ -230,7 +230,7 @@ class TestShow:
     ) -> None:
         code, printed = run("show", old, "--trusted-keys", pair.public)
         assert (code, printed) == (2, "")
-        assert capsys.readouterr().err.startswith(f"export: {old}: not signed: there is no")
+        assert capsys.readouterr().err.startswith(f"export: {old}: it is not signed: there is no")
 
     def test_keys_that_are_none(
         self, signed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -56,14 +56,14 @@ class TestVerify:
 
     def test_unsigned_where_signatures_are_required(self, trusted: TrustedKeys) -> None:
         assert refusal(trusted, MANIFEST, None) == (
-            "not signed: there is no manifest.sig, and only artifacts signed by a trusted key "
-            "are accepted; sign it with `python -m export sign`"
+            "it is not signed: there is no manifest.sig, and only artifacts signed by a trusted "
+            "key are accepted; sign it with `python -m export sign`"
         )
 
     def test_signed_by_an_unknown_key(self, other: Pair, trusted: TrustedKeys) -> None:
         message = refusal(trusted, MANIFEST, other.signer.sign(MANIFEST))
         assert message.startswith(
-            f"manifest.sig is by the key {other.fingerprint}, which is not among the 1 trusted "
+            f"manifest.sig is by the key {other.fingerprint}, which is not among the 1 that are "
         )
 
     def test_an_unknown_key_that_passes_itself_off_as_a_trusted_one(
@@ -260,7 +260,7 @@ class TestArtifact:
             (folder / name).unlink()  # opening them would be told
         assert "not a signature of this manifest.json" in self.refused(folder, trusted)
         (folder / "manifest.sig").unlink()
-        assert self.refused(folder, trusted).startswith("not signed")
+        assert self.refused(folder, trusted).startswith("it is not signed")
 
     def test_manifest_changed_after_signing_though_its_digest_is_right(
         self, folder: Path, trusted: TrustedKeys
