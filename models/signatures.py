@@ -82,8 +82,8 @@ class TrustedKeys:
         """See `Verifier`."""
         if signature is None:
             raise Untrusted(
-                f"it is not signed: there is no {SIGNATURE_FILE}, and only artifacts signed by a trusted "
-                f"key are accepted; {SIGN_IT}"
+                f"it is not signed: there is no {SIGNATURE_FILE}, and only artifacts signed by a "
+                f"trusted key are accepted; {SIGN_IT}"
             )
         fingerprint, raw = _parsed(signature)
         key = self._keys.get(fingerprint)
