@@ -21,7 +21,7 @@ KEY_PREFIX = "tl_"  # lets secret scanners recognize a leaked key
 KEY_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HASH = re.compile(r"sha256:([0-9a-f]{64})")
-MOST_KEYS = 10_000
+MAX_KEYS = 10_000
 
 
 class EntryError(ValueError):
@@ -83,8 +83,8 @@ def parse_entries(lines: Iterable[str], place: str = "line") -> tuple[ApiKey, ..
             key = _parse(text)
             if key.digest in keys:
                 raise EntryError("duplicate key")
-            if len(keys) >= MOST_KEYS:
-                raise EntryError(f"too many keys: at most {MOST_KEYS} are allowed")
+            if len(keys) >= MAX_KEYS:
+                raise EntryError(f"too many keys: at most {MAX_KEYS} are allowed")
         except ValueError as error:
             raise EntryError(f"{place} {number}: {error}") from None
         keys[key.digest] = key

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from limits.storage.base import SlidingWindowCounterSupport, Storage
 
-MOST_COUNTS = 20_000  # beyond this the least recently used are forgotten
+MAX_COUNTS = 20_000  # beyond this the least recently used are forgotten
 
 
 class WindowStorage(Storage, SlidingWindowCounterSupport):
@@ -42,7 +42,7 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
         if int(before * (expiry - past) / expiry + now) + amount > limit:
             return False
         counts = self._counts
-        if counts.pop(key, None) is None and len(counts) >= MOST_COUNTS:
+        if counts.pop(key, None) is None and len(counts) >= MAX_COUNTS:
             del counts[next(iter(counts))]
         counts[key] = (int(number), before, now + amount)
         return True

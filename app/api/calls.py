@@ -26,7 +26,7 @@ from app.types import Answer, CacheCounts
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
 MAX_DIGITS = 18  # of a number in a header or URL: a longer one is over any limit
-MOST_PARAMETERS = 100  # of a query: parsing more would block the event loop
+MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
 
 
 class Call:
@@ -235,9 +235,9 @@ def read_top_k(query: bytes) -> int | None:
         InvalidInput: if top_k is not one whole number of at least 1.
     """
     try:
-        pairs = parse_qsl(query.decode("latin-1"), True, max_num_fields=MOST_PARAMETERS)
+        pairs = parse_qsl(query.decode("latin-1"), True, max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
-        raise InvalidInput(f"the URL has more than {MOST_PARAMETERS} query parameters") from error
+        raise InvalidInput(f"the URL has more than {MAX_PARAMETERS} query parameters") from error
     given = [value for name, value in pairs if name == "top_k"]
     if not given:
         return None

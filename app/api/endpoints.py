@@ -9,7 +9,7 @@ PATH = re.compile(
     rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
     rb"(?:\?top_k=(0{0,9}[1-9][0-9]{0,8}))?"
 )
-MOST_PATHS = 256  # remembered; bounded because clients choose them
+MAX_PATHS = 256  # remembered; bounded because clients choose them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,6 @@ class Endpoints:
             route = f"{prefix}/{call}"
             most = int(top_k) if top_k else None
             endpoint = Endpoint(route, many, name or None, version or None, most)
-            if len(self._known) < MOST_PATHS:
+            if len(self._known) < MAX_PATHS:
                 self._known[url] = endpoint
         return endpoint

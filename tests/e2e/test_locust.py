@@ -131,13 +131,13 @@ def test_a_server_that_asks_for_keys_is_shown_the_one_of_the_environment(
     key, line = make_key("load", ["predict"])
     report = tmp_path / "a.html"
     with running(repository, tmp_path / "log", default_model="digits", api_keys=line) as server:
-        refused = load(server.url, *users(1, 1))
+        rejected = load(server.url, *users(1, 1))
         monkeypatch.setenv(VARIABLE, key)
         done = load(server.url, *users(7, 2), "--html", str(report))
         trial = ["--rate", "50", "--seconds", "1", "--out", str(tmp_path / "run")]
         assert main(["run", "--url", server.url, *trial, "--fail-ratio", "0"]) == 0
-    assert refused.returncode == 1
-    assert "asks for an API key, and answered 401: put a key" in refused.stderr
+    assert rejected.returncode == 1
+    assert "asks for an API key, and answered 401: put a key" in rejected.stderr
     assert done.returncode == 0, done.stderr
     written = [each for each in (tmp_path / "run").iterdir() if each.is_file()]
     told = [done.stdout, done.stderr, *(each.read_bytes().decode("latin-1") for each in written)]

@@ -105,11 +105,11 @@ def test_a_full_queue_refuses_with_a_retry_after(models: Path, log: Path) -> Non
     with running(models, log, SLOW, queue_limit_items="2", max_batch_size="1") as server:
         answers = asyncio.run(flood(server.url))
         good = [answer for answer in answers if answer.status_code == 200]
-        refused = [answer for answer in answers if answer.status_code == 503]
-        assert len(good) + len(refused) == 20
+        rejected = [answer for answer in answers if answer.status_code == 503]
+        assert len(good) + len(rejected) == 20
         assert 2 <= len(good) <= 4
-        assert all(answer.json()["code"] == "overloaded" for answer in refused)
-        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+        assert all(answer.json()["code"] == "overloaded" for answer in rejected)
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in rejected)
 
 
 def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, log: Path) -> None:
@@ -130,11 +130,11 @@ def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, lo
             httpx.post(f"{server.url}/predict", json={"input": [5, number]})
         answers = asyncio.run(flood(server.url))
     good = [answer for answer in answers if answer.status_code == 200]
-    refused = [answer for answer in answers if answer.status_code == 503]
+    rejected = [answer for answer in answers if answer.status_code == 503]
     assert 1 <= len(good) <= 4  # a busy machine sends the last ones later
-    assert len(good) + len(refused) == len(answers)
-    assert answers[-1] in refused  # its body was not parsed
-    for answer in refused:
+    assert len(good) + len(rejected) == len(answers)
+    assert answers[-1] in rejected  # its body was not parsed
+    for answer in rejected:
         body = answer.json()
         assert body["code"] == "overloaded"
         assert 0 < body["retry_after_ms"] < 1500

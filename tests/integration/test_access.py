@@ -315,8 +315,8 @@ class TestDocument:
         admin = {name for name, each in operations.items() if "admin" in each["tags"]}
         assert secured == admin > {"reload", "unload_model", "elsewhere"}
         for name, operation in operations.items():
-            refusals = {"401", "403", "429"} & operation["responses"].keys()
-            assert refusals == ({"401", "403"} if name in secured else set()), name
+            rejections = {"401", "403", "429"} & operation["responses"].keys()
+            assert rejections == ({"401", "403"} if name in secured else set()), name
 
     async def test_with_keys(self, models: Path) -> None:
         operations = await self.operations(models, api_keys=KEYS)

@@ -50,10 +50,10 @@ async def reason(api: Api) -> str:
     await settled(api)
     assert (await api.client.get("/health/live")).status_code == 200
     ready = await api.client.get("/health/ready")
-    refused = await api.client.post("/predict", json={"input": [1, 2]})
+    rejected = await api.client.post("/predict", json={"input": [1, 2]})
     models = await api.client.get("/models")
-    assert (ready.status_code, refused.status_code) == (503, 503)
-    for answer in (ready, refused, models):
+    assert (ready.status_code, rejected.status_code) == (503, 503)
+    for answer in (ready, rejected, models):
         assert "/tmp" not in answer.text
         assert SECRET not in answer.text
     (found,) = ready.json()["reasons"]
@@ -62,14 +62,14 @@ async def reason(api: Api) -> str:
     return str(found)
 
 
-async def refusal(root: Path, **wish: Any) -> str:
-    async with serving(root, wait_ready=False, **wish) as api:
+async def rejection(root: Path, **chosen: Any) -> str:
+    async with serving(root, wait_ready=False, **chosen) as api:
         return await reason(api)
 
 
-async def works(root: Path, **wish: Any) -> dict[str, Any]:
+async def works(root: Path, **chosen: Any) -> dict[str, Any]:
     """The answer of /models from a ready server."""
-    async with serving(root, **wish) as api:
+    async with serving(root, **chosen) as api:
         answer = await api.client.post("/predict", json={"input": [1, 2]})
         assert answer.json()["prediction"] == {"outputs": {"y": [2.0, 4.0]}}
         found: dict[str, Any] = (await api.client.get("/models/double?full=true")).json()
@@ -91,14 +91,14 @@ class TestOnlyFromTheRepository:
         change_manifest(
             root / "double/1", lambda m: m["files"].update({name: m["files"]["script.pt"]})
         )
-        assert "double/1: manifest.json, files." in await refusal(root)
+        assert "double/1: manifest.json, files." in await rejection(root)
 
     @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
     async def test_symlinked_file(self, root: Path, name: str) -> None:
         path = root / "double/1" / name
         path.rename(root.with_name("secrets") / name)  # the very bytes, but from elsewhere
         path.symlink_to(f"../../../secrets/{name}")
-        assert f"double/1: {name} is a link that leads out of the artif" in await refusal(root)
+        assert f"double/1: {name} is a link that leads out of the artif" in await rejection(root)
 
     @pytest.mark.parametrize("linked", ["double", "double/1"])
     async def test_symlinked_model_folder_and_symlinked_version_folder(
@@ -108,21 +108,21 @@ class TestOnlyFromTheRepository:
         (root / linked).symlink_to(outside)
         assert (
             f"double/1: the folder {linked} is a link that leads out of the repository"
-        ) in await refusal(root)
+        ) in await rejection(root)
 
     @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
     async def test_fifo_in_place_of_a_file(self, root: Path, name: str) -> None:
         (root / "double/1" / name).unlink()
         os.mkfifo(root / "double/1" / name)
-        assert f"double/1: {name} is not a regular file but a pipe" in await refusal(root)
+        assert f"double/1: {name} is not a regular file but a pipe" in await rejection(root)
 
     async def test_manifest_of_gigabytes(self, root: Path) -> None:
         os.truncate(root / "double/1/manifest.json", 2**40)
-        assert "manifest.json has 1,099,511,627,776 bytes" in await refusal(root)
+        assert "manifest.json has 1,099,511,627,776 bytes" in await rejection(root)
 
     async def test_file_of_gigabytes(self, root: Path) -> None:
         os.truncate(root / "double/1/script.pt", 2**40)
-        assert "script.pt has 1099511627776 bytes, the manifest says" in await refusal(root)
+        assert "script.pt has 1099511627776 bytes, the manifest says" in await rejection(root)
 
     async def test_a_good_version_answers_meanwhile(self, root: Path) -> None:
         (root / "double/2").symlink_to(root.with_name("secrets"))
@@ -151,7 +151,7 @@ class TestSignatures:
         assert found["signed_by"] == pair.fingerprint
 
     async def test_unsigned_where_signatures_are_required(self, root: Path, pair: Pair) -> None:
-        assert await refusal(root, trusted_keys=pair.public) == (
+        assert await rejection(root, trusted_keys=pair.public) == (
             "model 'double' could not be loaded: double/1: it is not signed: there is no "
             "manifest.sig, and only artifacts signed by a trusted key are accepted; sign it with "
             "`python -m export sign`"
@@ -159,7 +159,7 @@ class TestSignatures:
 
     async def test_signed_by_an_unknown_key(self, signed: Path, pair: Pair, tmp_path: Path) -> None:
         other = make_pair(tmp_path, "other")
-        found = await refusal(signed.parents[1], trusted_keys=other.public)
+        found = await rejection(signed.parents[1], trusted_keys=other.public)
         assert f"manifest.sig is by the key {pair.fingerprint}, which is not among" in found
 
     async def test_signature_of_another_manifest(self, signed: Path, pair: Pair) -> None:
@@ -169,30 +169,30 @@ class TestSignatures:
         pair.sign(other)
         write_artifact(root, "double")
         shutil.copy(other / "manifest.sig", signed)
-        found = await refusal(root, trusted_keys=pair.public)
+        found = await rejection(root, trusted_keys=pair.public)
         assert "manifest.sig is not a signature of this manifest.json by the key" in found
 
     async def test_truncated_signature(self, signed: Path, pair: Pair) -> None:
         os.truncate(signed / "manifest.sig", 150)
-        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        found = await rejection(signed.parents[1], trusted_keys=pair.public)
         assert "manifest.sig is malformed: it was cut off" in found
 
     async def test_manifest_changed_after_signing(self, signed: Path, pair: Pair) -> None:
         change_manifest(signed, lambda manifest: manifest.update(description="another"))
-        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        found = await rejection(signed.parents[1], trusted_keys=pair.public)
         assert "manifest.sig is not a signature of this manifest.json by the key" in found
 
     async def test_file_changed_after_signing(self, signed: Path, pair: Pair) -> None:
         data = (signed / "script.pt").read_bytes()
         (signed / "script.pt").write_bytes(data[:-1] + b"~")
-        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        found = await rejection(signed.parents[1], trusted_keys=pair.public)
         assert "script.pt has SHA-256 " in found
 
     async def test_a_signed_artifact_under_another_name_or_number(
         self, signed: Path, pair: Pair
     ) -> None:
         shutil.move(signed, signed.with_name("7"))
-        found = await refusal(signed.parents[1], trusted_keys=pair.public)
+        found = await rejection(signed.parents[1], trusted_keys=pair.public)
         assert "double/7: manifest.json is of double/1" in found
 
     async def test_nothing_is_opened_or_parsed_before_the_signature_is_good(
@@ -201,7 +201,7 @@ class TestSignatures:
         folder = root / "double/1"
         replace_manifest(folder, "{" * 1000)
         (folder / "script.pt").unlink()
-        assert "double/1: it is not signed" in await refusal(root, trusted_keys=pair.public)
+        assert "double/1: it is not signed" in await rejection(root, trusted_keys=pair.public)
 
     async def test_an_unsigned_version_does_not_replace_a_signed_one(
         self, signed: Path, pair: Pair
@@ -238,14 +238,14 @@ class TestSignatures:
 class TestTrustedKeys:
     """A wrong setting prevents the start, with the variable's name."""
 
-    def refused(self, root: Path, keys: Path) -> str:
+    def rejected(self, root: Path, keys: Path) -> str:
         settings = Settings(model_dir=root, trusted_keys=keys, _env_file=None)
         with pytest.raises(ValueError, match=r"^TORCHLANE_TRUSTED_KEYS=") as caught:
             create_app(settings)
         return str(caught.value).removeprefix(f"TORCHLANE_TRUSTED_KEYS={str(keys)!r}: ")
 
     def test_no_such_file(self, root: Path, tmp_path: Path) -> None:
-        found = self.refused(root, tmp_path / "none.pem")
+        found = self.rejected(root, tmp_path / "none.pem")
         assert found == "none.pem cannot be read: No such file or directory"
 
     def test_folder_with_a_wrong_file(self, root: Path, pair: Pair, tmp_path: Path) -> None:
@@ -253,14 +253,15 @@ class TestTrustedKeys:
         shutil.copy(pair.public, tmp_path / "keys")
         (tmp_path / "keys/notes.txt").write_text("of last year")
         assert (
-            self.refused(root, tmp_path / "keys") == "notes.txt is not a file of public keys in PEM"
+            self.rejected(root, tmp_path / "keys")
+            == "notes.txt is not a file of public keys in PEM"
         )
 
     def test_folder_without_keys(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "keys").mkdir()
-        assert self.refused(root, tmp_path / "keys").startswith("contains no public key")
+        assert self.rejected(root, tmp_path / "keys").startswith("contains no public key")
 
     def test_private_key(self, root: Path, pair: Pair) -> None:
-        found = self.refused(root, pair.private)
+        found = self.rejected(root, pair.private)
         assert found.startswith("signing.pem contains a private key, which no server needs")
         assert pair.private.read_text().splitlines()[1] not in found

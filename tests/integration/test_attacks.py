@@ -115,7 +115,7 @@ class TestSlow:
             dripping = asyncio.create_task(drip(wire, b" " * 10_000))
             answer = await wire.answer()
             assert (answer.status, answer.code) == (504, "deadline_exceeded")
-            # What is refused may go on for as long again, and no longer.
+            # What is rejected may go on for as long again, and no longer.
             assert await closed(wire)
             dripping.cancel()
             await check_well(server)

@@ -40,9 +40,9 @@ async def test_each_file_is_served_and_revalidated(api: Api, path: str, media_ty
         again = await api.client.get(path, headers={"If-None-Match": known})
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
     assert (await api.client.get(path, headers={"If-None-Match": '"other"'})).status_code == 200
-    refused = await api.client.post(path)
-    assert (refused.status_code, refused.json()["code"]) == (405, "method_not_allowed")
-    assert {each.strip() for each in refused.headers["allow"].split(",")} == {"GET", "HEAD"}
+    rejected = await api.client.post(path)
+    assert (rejected.status_code, rejected.json()["code"]) == (405, "method_not_allowed")
+    assert {each.strip() for each in rejected.headers["allow"].split(",")} == {"GET", "HEAD"}
 
 
 async def test_the_policy_lets_nothing_in_but_the_servers_own_files(api: Api) -> None:

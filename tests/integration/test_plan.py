@@ -117,9 +117,9 @@ async def test_an_answer_does_not_depend_on_its_batch_in_any_precision(
 ) -> None:
     default: Precision = precision if by == "artifact" else "bf16"
     write_small(tmp_path, VARIANTS, plan=plan(*PRECISIONS, default=default))
-    wish: dict[str, Any] = {"plan_precision": precision} if by == "setting" else {}
+    chosen: dict[str, Any] = {"plan_precision": precision} if by == "setting" else {}
     batch = small_batch(64, seed=9)
-    async with serving(tmp_path, devices="cpu", cache_bytes=0, **wish) as api:
+    async with serving(tmp_path, devices="cpu", cache_bytes=0, **chosen) as api:
         found = await info(api)
         assert found["precision"] == precision
         shown = found["replicas"][0]["plan"]

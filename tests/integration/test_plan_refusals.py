@@ -22,7 +22,7 @@ from tests.integration.small import foreign, info, plan, reason
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("chosen", "says"),
     [
         (
             {"variant": "trace"},
@@ -35,10 +35,10 @@ from tests.integration.small import foreign, info, plan, reason
     ],
 )
 async def test_what_the_artifact_does_not_have_keeps_it_from_being_ready(
-    tmp_path: Path, wish: dict[str, Any], says: str
+    tmp_path: Path, chosen: dict[str, Any], says: str
 ) -> None:
     write_small(tmp_path, ["script", "bf16"])
-    async with serving(tmp_path, wait_ready=False, **wish) as api:
+    async with serving(tmp_path, wait_ready=False, **chosen) as api:
         assert says in await reason(api)
         found = await info(api)
         assert (found["state"], found["replicas"][0]["plan"]) == ("failed", None)

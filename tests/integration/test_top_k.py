@@ -73,9 +73,9 @@ async def test_an_array_is_always_the_whole(api: Api, model: str) -> None:
     path, headers = f"/models/{model}/predict", {"Accept": "application/octet-stream"}
     answer = await api.client.post(path, json=BODY, headers=headers)
     assert np.frombuffer(answer.content, "<f4").tolist() == WHOLE
-    refused = await api.client.post(f"{path}?top_k=1", json=BODY, headers=headers)
-    assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
-    assert "ask for application/json, or for application/octet-stream" in refused.json()["error"]
+    rejected = await api.client.post(f"{path}?top_k=1", json=BODY, headers=headers)
+    assert (rejected.status_code, rejected.json()["code"]) == (406, "not_acceptable")
+    assert "ask for application/json, or for application/octet-stream" in rejected.json()["error"]
 
 
 async def test_another_number_of_the_same_item_is_a_hit(api: Api) -> None:

@@ -1,4 +1,4 @@
-"""Settings: the documented defaults, every variable, and refusals that name the variable."""
+"""Settings: the documented defaults, every variable, and rejections that name the variable."""
 
 from __future__ import annotations
 

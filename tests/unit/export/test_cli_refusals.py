@@ -36,7 +36,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "tiny/1"
 
 
-def refused(
+def rejected(
     code: int, arguments: list[object], capsys: pytest.CaptureFixture[str], out: Path | None = None
 ) -> str:
     """Checks the exit code, the single line of reason, and that `out` is empty."""
@@ -92,7 +92,7 @@ class TestWrongUsage:
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        told = refused(2, [*arguments, "--out", tmp_path], capsys, tmp_path)
+        told = rejected(2, [*arguments, "--out", tmp_path], capsys, tmp_path)
         assert message in told
 
     @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ class TestWrongUsage:
     def test_of_another_command(
         self, arguments: list[object], message: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert message in refused(2, arguments, capsys)
+        assert message in rejected(2, arguments, capsys)
 
     def test_a_version_that_exists(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         run("tiny", "--out", tmp_path, *QUICK)
         before = (tmp_path / "tiny/1/manifest.json").read_bytes()
-        message = refused(2, ["tiny", "--out", tmp_path, "--version", 1], capsys)
+        message = rejected(2, ["tiny", "--out", tmp_path, "--version", 1], capsys)
         assert "omit --version to make version 2" in message
         assert files(tmp_path) == complete("tiny/1")
         assert (tmp_path / "tiny/1/manifest.json").read_bytes() == before
@@ -126,7 +126,7 @@ class TestWrongUsage:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str
     ) -> None:
         (tmp_path / "file").write_text("not a folder")
-        message = refused(2, ["tiny", "--out", tmp_path / out], capsys)
+        message = rejected(2, ["tiny", "--out", tmp_path / out], capsys)
         assert f"cannot write to {tmp_path / out}/tiny: Not a directory" in message
         assert files(tmp_path) == ["file"]
 
@@ -153,7 +153,7 @@ class TestWrongUsage:
             weights.write_bytes(content)
         elif content is not None:
             torch.save(content, weights)
-        told = refused(2, ["tiny", "--out", out, "--weights", weights], capsys, out)
+        told = rejected(2, ["tiny", "--out", out, "--weights", weights], capsys, out)
         assert f"--weights {weights}: " in told
         assert message in told
 
@@ -181,7 +181,7 @@ class TestDamaged:
         if damage is not None:
             shutil.copytree(exported, folder)
             (folder / damage).write_bytes(b"{}")
-        told = refused(2, [command, folder], capsys)
+        told = rejected(2, [command, folder], capsys)
         assert f"{folder} is not an intact artifact: {message}" in told
         assert not (tmp_path / "tiny/2").exists()
 
@@ -203,13 +203,13 @@ class TestFailed:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, message: str
     ) -> None:
         arguments = [model, "--out", tmp_path / "out", "--variants", "script"]
-        assert message in refused(1, arguments, capsys, tmp_path)
+        assert message in rejected(1, arguments, capsys, tmp_path)
 
     def test_too_large_a_drop_of_accuracy(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         arguments = ["close", "--out", tmp_path / "out", "--variants", "bf16"]
-        told = refused(1, arguments, capsys, tmp_path)
+        told = rejected(1, arguments, capsys, tmp_path)
         assert "bf16: accuracy 0.0000 is 100.00 points below eager's; --max-accuracy-drop" in told
 
     def test_empty_calibration_data(

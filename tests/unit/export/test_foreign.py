@@ -181,7 +181,7 @@ class TestOutputs:
         assert outputs(Embedding(), inputs) == [("output", "float32", (-1, -1, 4))]
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         ("module", "message"),
         [

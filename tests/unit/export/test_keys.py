@@ -70,7 +70,7 @@ class TestPassphrase:
         assert read_signer(tmp_path / "signing.pem", no_passphrase)
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize("there", ["signing.pem", "signing.pub.pem"])
     @pytest.mark.parametrize("dangling", [False, True])
     def test_what_is_there_is_never_written_over(
@@ -88,23 +88,23 @@ class TestRefused:
         with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
             make_keys(tmp_path / "none/signing.pem", None)
 
-    def refused(self, path: Path) -> str:
+    def rejected(self, path: Path) -> str:
         with pytest.raises(UsageError) as caught:
             read_signer(path, asked())
         return str(caught.value).removeprefix(f"--key {path}: ")
 
     def test_no_such_key(self, tmp_path: Path) -> None:
-        assert self.refused(tmp_path / "none") == "No such file or directory"
+        assert self.rejected(tmp_path / "none") == "No such file or directory"
 
     def test_a_public_key_signs_nothing(self, tmp_path: Path) -> None:
-        message = self.refused(make_pair(tmp_path).public)
+        message = self.rejected(make_pair(tmp_path).public)
         assert message.startswith("no private key in PEM (PKCS8); ")
 
     def test_a_damaged_key_is_not_repeated(self, tmp_path: Path) -> None:
         private = make_pair(tmp_path).private
         lines = private.read_text().splitlines()
         private.write_text("\n".join([lines[0], lines[1][:-3], lines[2]]))
-        message = self.refused(private)
+        message = self.rejected(private)
         assert message.startswith("no private key in PEM (PKCS8); ")
         assert lines[1][:10] not in message
 
@@ -112,8 +112,8 @@ class TestRefused:
         key = rsa.generate_private_key(65537, 2048)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         (tmp_path / "rsa.pem").write_bytes(pem)
-        assert self.refused(tmp_path / "rsa.pem") == "not an Ed25519 key"
+        assert self.rejected(tmp_path / "rsa.pem") == "not an Ed25519 key"
 
     def test_a_pipe(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        assert "pipe is not a regular file" in self.refused(tmp_path / "pipe")
+        assert "pipe is not a regular file" in self.rejected(tmp_path / "pipe")

@@ -23,7 +23,7 @@ def read(data: bytes) -> Mar:
     return read_mar(data, check_archive(io.BytesIO(data), "it.mar"), "it.mar")
 
 
-def refused(data: bytes) -> str:
+def rejected(data: bytes) -> str:
     with pytest.raises(ExportError) as caught:
         read(data)
     return str(caught.value)
@@ -67,7 +67,7 @@ class TestOfTheArchiver:
         (tmp_path / "net.py").write_bytes(HANDLER)
         options = ("--handler", "image_classifier", "--model-file", "net.py")
         data = archived(tmp_path, {"net.pth": b"weights"}, *options).read_bytes()
-        message = refused(data)
+        message = rejected(data)
         assert "packed" not in message
         assert "it.mar holds an eager model: weights, and the Python class in 'net.py'" in message
         assert "torch.jit.script(model.eval()).save('model.pt')" in message
@@ -106,7 +106,7 @@ class TestHandlers:
         assert told.endswith("extra/08.bin, extra/09.bin and 3 more")
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         ("manifest", "message"),
         [
@@ -120,22 +120,22 @@ class TestRefused:
         ids=["open", "encoding", "deep", "long", "list", "text"],
     )
     def test_manifests(self, manifest: bytes, message: str) -> None:
-        assert message in refused(mar(FILES, manifest=manifest))
+        assert message in rejected(mar(FILES, manifest=manifest))
 
     @pytest.mark.parametrize("key", ["modelName", "serializedFile", "handler"])
     @pytest.mark.parametrize("value", [None, "", 3, ["x"]])
     def test_manifests_that_lack_something(self, key: str, value: object) -> None:
-        message = refused(mar(FILES, MODEL | {key: value}))
+        message = rejected(mar(FILES, MODEL | {key: value}))
         assert f"it.mar: MAR-INF/MANIFEST.json names no {key}" in message
 
     def test_a_file_that_is_not_there(self) -> None:
-        message = refused(mar(FILES, MODEL | {"serializedFile": "../../sums.pt"}))
+        message = rejected(mar(FILES, MODEL | {"serializedFile": "../../sums.pt"}))
         assert message == "it.mar has no file '../../sums.pt', which its manifest names"
 
     def test_a_damaged_entry(self) -> None:
         data = mar({"sums.pt": b"0123456789" * 30})
         at = data.index(b"sums.pt") + len("sums.pt") + 4
-        assert "it.mar is damaged: " in refused(data[:at] + b"\xff\xff" + data[at + 2 :])
+        assert "it.mar is damaged: " in rejected(data[:at] + b"\xff\xff" + data[at + 2 :])
 
     @pytest.mark.parametrize("name", ["MAR-INF/MANIFEST.json", "index_to_name.json"])
     def test_json_of_any_length_is_not_read(
@@ -149,7 +149,7 @@ class TestRefused:
             labels += b" " * 200
         else:
             model["padding"] = "x" * 200
-        message = refused(mar({**FILES, "index_to_name.json": labels}, model))
+        message = rejected(mar({**FILES, "index_to_name.json": labels}, model))
         assert message.startswith(f"{name} has ")
         assert message.endswith(" bytes; at most 200 are read")
 
@@ -157,7 +157,7 @@ class TestRefused:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("sums.pt", SUMS)
-        assert "it.mar is damaged: " in refused(buffer.getvalue())
+        assert "it.mar is damaged: " in rejected(buffer.getvalue())
 
 
 class TestLabels:

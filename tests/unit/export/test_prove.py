@@ -34,7 +34,7 @@ CUDA = {"compiled-cuda", "fp16"}
 
 
 class Sums(Unscriptable):
-    """Scripted by no other test: torch tells why it refuses a class at the first time only."""
+    """Scripted by no other test: torch tells why it rejects a class at the first time only."""
 
 
 def prove(
@@ -180,7 +180,7 @@ class TestAccuracy:
         assert (proof.accuracy, proof.variants["bf16"].accuracy) == (1, 0.995)
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         ("module", "message"),
         [
@@ -192,11 +192,11 @@ class TestRefused:
     def test_float32_that_is_not_eager(
         self, tmp_path: Path, module: type[nn.Module], message: str, asked: tuple[str, ...]
     ) -> None:
-        with pytest.raises(ParityError, match=message) as refused:
+        with pytest.raises(ParityError, match=message) as rejected:
             prove(tmp_path, definition(module, train=None), *asked)
         others = ",".join(asked[1:]) or "trace,compiled,compiled-cuda,bf16,fp16,int8"
         hint = f". Nothing was written; to export without it: --variants {others}"
-        assert str(refused.value).endswith(hint)
+        assert str(rejected.value).endswith(hint)
 
     def test_the_only_one_has_no_hint_to_leave_it_out(self, tmp_path: Path) -> None:
         with pytest.raises(ParityError, match=r"max \|value\|\)$"):

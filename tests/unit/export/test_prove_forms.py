@@ -36,10 +36,10 @@ class TestWhatIsMadeAtLoad:
     def test_a_form_that_torch_refuses_is_left_out_by_itself(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(module: nn.Module) -> nn.Module:
+        def reject(module: nn.Module) -> nn.Module:
             raise RuntimeError("not this one\nwith a long story")
 
-        monkeypatch.setattr("torch.jit.optimize_for_inference", refuse)
+        monkeypatch.setattr("torch.jit.optimize_for_inference", reject)
         proof = prove(tmp_path, CATALOG["tiny"], "script")
         assert proof.variants["script"].optimized is None
         assert proof.left_out == {
@@ -88,10 +88,10 @@ class TestWhatIsMadeAtLoad:
     def test_a_file_that_cannot_be_loaded_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(*_: object, **__: object) -> nn.Module:
+        def reject(*_: object, **__: object) -> nn.Module:
             raise RuntimeError("unknown format")
 
-        monkeypatch.setattr("torch.jit.load", refuse)
+        monkeypatch.setattr("torch.jit.load", reject)
         message = "could be made: script: script.pt cannot be loaded here: unknown format$"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], "script")

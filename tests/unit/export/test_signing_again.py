@@ -25,7 +25,7 @@ def other(tmp_path: Path) -> Pair:
     return make_pair(tmp_path, "other")
 
 
-def refused(capsys: pytest.CaptureFixture[str], folder: Path, *options: object) -> str:
+def rejected(capsys: pytest.CaptureFixture[str], folder: Path, *options: object) -> str:
     before = sorted(folder.parent.iterdir())
     assert run("sign", folder, *options)[0] == 2
     assert sorted(folder.parent.iterdir()) == before
@@ -38,7 +38,7 @@ def test_altered_with_its_digests_written_anew(
     forged = manifest_of(signed).model_copy(update={"description": "another one"})
     write_manifest(signed, forged)
     assert read_artifact(signed).manifest == forged
-    told = refused(capsys, signed, "--key", pair.private)
+    told = rejected(capsys, signed, "--key", pair.private)
     assert f"{signed}: manifest.sig is not a signature of this manifest.json" in told
     assert "export sign" not in told
 
@@ -46,7 +46,7 @@ def test_altered_with_its_digests_written_anew(
 def test_signed_by_an_untrusted_key(
     signed: Path, pair: Pair, other: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(capsys, signed, "--key", other.private)
+    told = rejected(capsys, signed, "--key", other.private)
     assert f"manifest.sig is by the key {pair.fingerprint}, which is not among the 1" in told
     assert "--trusted-keys" in told
 
@@ -56,7 +56,7 @@ def test_what_was_signed_and_lost_its_signature(
 ) -> None:
     (signed / "manifest.sig").unlink()
     options = ("--key", other.private, "--trusted-keys", pair.public)
-    assert "not signed" in refused(capsys, signed, *options)
+    assert "not signed" in rejected(capsys, signed, *options)
 
 
 def test_a_signature_that_leads_nowhere(
@@ -64,7 +64,7 @@ def test_a_signature_that_leads_nowhere(
 ) -> None:
     (signed / "manifest.sig").unlink()
     (signed / "manifest.sig").symlink_to("nothing")
-    assert "not signed" in refused(capsys, signed, "--key", pair.private)
+    assert "not signed" in rejected(capsys, signed, "--key", pair.private)
 
 
 def test_a_replaced_staged_file_keeps_its_verified_digest(old: Path, pair: Pair) -> None:

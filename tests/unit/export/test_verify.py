@@ -1,4 +1,4 @@
-"""Parity: measured over every batch size and golden example, and refused at the first breach."""
+"""Parity: measured over every batch size and golden example, and rejected at the first breach."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def of_kind(mode: int) -> bytes:
     return buffer.getvalue()
 
 
-def refused(data: bytes) -> str:
+def rejected(data: bytes) -> str:
     with pytest.raises(ArchiveError) as caught:
         check_archive(io.BytesIO(data), "it.pt")
     assert str(caught.value).startswith("it.pt ")
@@ -99,10 +99,10 @@ class TestTaken:
 class TestNoArchive:
     @pytest.mark.parametrize("data", [b"", b"hello", b"PK", b"PK\x03\x04 and no more"])
     def test_other_bytes(self, data: bytes) -> None:
-        assert "it.pt is not a zip archive: " in refused(data)
+        assert "it.pt is not a zip archive: " in rejected(data)
 
     def test_one_with_something_in_front(self) -> None:
-        assert "does not begin as one" in refused(b"#!/bin/sh\n" + zipped("a"))
+        assert "does not begin as one" in rejected(b"#!/bin/sh\n" + zipped("a"))
 
     def test_no_damage_raises_anything_else(self) -> None:
         whole, draw, count = zipped("a/b", "c"), random.Random(4), 0
@@ -124,40 +124,40 @@ class TestPaths:
         ["/etc/passwd", "../up", "a/../../up", "a/..", "..\\up", "C:/up", "C:up", ".", "a\nb"],
     )
     def test_that_lead_out(self, name: str) -> None:
-        message = refused(zipped("fine", name))
+        message = rejected(zipped("fine", name))
         assert message == f"it.pt contains {name!r}, a path that leads out of its folder"
 
     def test_that_are_read_as_another_after_a_zero_byte(self) -> None:
-        assert "'a\\x00.txt'" in refused(zipped("a/.txt").replace(b"a/.txt", b"a\0.txt"))
+        assert "'a\\x00.txt'" in rejected(zipped("a/.txt").replace(b"a/.txt", b"a\0.txt"))
 
     @pytest.mark.parametrize("other", ["one/file", "./one/file", "one//file", "one/file/"])
     def test_that_occur_twice(self, other: str) -> None:
         stand_in = "x" * len(other)
         data = zipped("one/file", stand_in).replace(stand_in.encode(), other.encode())
-        assert f"it.pt contains {other!r} twice" in refused(data)
+        assert f"it.pt contains {other!r} twice" in rejected(data)
 
     @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK])
     def test_of_links_and_devices(self, kind: int) -> None:
-        assert refused(of_kind(kind)) == "it.pt contains 'a/thing', which is a link or a device"
+        assert rejected(of_kind(kind)) == "it.pt contains 'a/thing', which is a link or a device"
 
 
 class TestContents:
     def test_that_are_encrypted(self) -> None:
-        assert "'secret', which is encrypted" in refused(patched(zipped("secret"), 8, b"\x01"))
+        assert "'secret', which is encrypted" in rejected(patched(zipped("secret"), 8, b"\x01"))
 
     @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
     def test_that_are_packed_as_torch_packs_none(self, method: int) -> None:
-        assert f"'a', packed by method {method}" in refused(zipped("a", method=method))
+        assert f"'a', packed by method {method}" in rejected(zipped("a", method=method))
 
     @pytest.mark.parametrize("name", ["a/data/0", "a/constants/1", "a/data/m/x.so", "x.so"])
     def test_tensors_and_libraries_that_are_deflated(self, name: str) -> None:
-        assert f"it.pt contains {name!r} deflated" in refused(zipped(name))
+        assert f"it.pt contains {name!r} deflated" in rejected(zipped(name))
         assert check_archive(io.BytesIO(zipped(name, method=zipfile.ZIP_STORED)), "it") == [name]
 
     def test_a_bomb_that_says_what_it_is(self) -> None:
         data = zipped("zeros", content=bytes(40_000_000))
         most = archive.FREE_BYTES + 10 * len(data)
-        assert f"would unpack to 40,000,000 bytes from {len(data):,}; at most {most:,}" in refused(
+        assert f"would unpack to 40,000,000 bytes from {len(data):,}; at most {most:,}" in rejected(
             data
         )
         with pytest.raises(ArchiveError, match="would unpack"):
@@ -167,12 +167,12 @@ class TestContents:
         """An archive whose entries share their bytes, so that they exceed the file's size."""
         three_gigabytes = (3_000_000_000).to_bytes(4, "little")
         bomb = patched(zipped("a"), 20, three_gigabytes + three_gigabytes)
-        assert "would unpack to 3,000,000,000 bytes from 1" in refused(bomb)
+        assert "would unpack to 3,000,000,000 bytes from 1" in rejected(bomb)
 
     def test_too_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(archive, "MAX_ENTRIES", 2)
         assert check_archive(io.BytesIO(zipped("a", "b")), "it")
-        assert refused(zipped("a", "b", "c")) == "it.pt has 3 entries; at most 2 are allowed"
+        assert rejected(zipped("a", "b", "c")) == "it.pt has 3 entries; at most 2 are allowed"
 
 
 def _two_directories(shown: bytes, hidden: bytes) -> bytes:

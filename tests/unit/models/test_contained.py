@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def refusal(root: Path, name: str = "file") -> str:
+def rejection(root: Path, name: str = "file") -> str:
     with pytest.raises(FileRejected) as caught:
         open_inside(root / "m/1", name, root)
     assert str(root.parent) not in str(caught.value)
@@ -79,7 +79,7 @@ def test_a_file_that_is_a_link_out_of_its_folder(root: Path, target: str) -> Non
     (root / "m/2/file").write_bytes(b"of another version")
     (root / "m/1/file").unlink()
     (root / "m/1/file").symlink_to(target)
-    assert refusal(root).startswith("file is a link that leads out of the artifact's folder; ")
+    assert rejection(root).startswith("file is a link that leads out of the artifact's folder; ")
 
 
 def test_a_link_out_by_way_of_a_link_that_stays(root: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_link_out_by_way_of_a_link_that_stays(root: Path) -> None:
     (root / "m/1/file").symlink_to("inner/../hop")
     (root / "m/1/inner").mkdir()
     (root / "m/1/hop").symlink_to("../../../secret/file")
-    assert "leads out" in refusal(root)
+    assert "leads out" in rejection(root)
 
 
 @pytest.mark.parametrize("linked", ["m", "m/1"])
@@ -95,7 +95,7 @@ def test_a_folder_linking_out_of_the_root_is_named(root: Path, linked: str) -> N
     outside = root.with_name("outside")
     (root / linked).rename(outside)
     (root / linked).symlink_to(outside)
-    assert refusal(root).startswith(
+    assert rejection(root).startswith(
         f"the folder {linked} is a link that leads out of the repository; put the folder itself"
     )
 
@@ -103,7 +103,7 @@ def test_a_folder_linking_out_of_the_root_is_named(root: Path, linked: str) -> N
 def test_a_folder_with_the_roots_name_as_prefix_is_outside(root: Path) -> None:
     (root / "m/1").rename(root.with_name("root-2"))
     (root / "m/1").symlink_to("../../root-2")
-    assert "the folder m/1 is a link" in refusal(root)
+    assert "the folder m/1 is a link" in rejection(root)
 
 
 def test_without_a_root_the_folder_may_lie_anywhere(root: Path) -> None:
@@ -115,14 +115,14 @@ def test_without_a_root_the_folder_may_lie_anywhere(root: Path) -> None:
     "name", ["", ".", "..", "../1/file", "/etc/passwd", "a/b", "a\\b", "nul\0", "./file"]
 )
 def test_a_path_is_no_name(root: Path, name: str) -> None:
-    assert refusal(root, name) == f"{name!r} is not the name of a file in the artifact's folder"
+    assert rejection(root, name) == f"{name!r} is not the name of a file in the artifact's folder"
 
 
 class TestKinds:
     def test_a_pipe_is_rejected_without_waiting_for_a_writer(self, root: Path) -> None:
         (root / "m/1/file").unlink()
         os.mkfifo(root / "m/1/file")
-        assert refusal(root) == (
+        assert rejection(root) == (
             "file is not a regular file but a pipe or a device; put a file there"
         )
 

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def refusal(folder: Path) -> str:
+def rejection(folder: Path) -> str:
     with pytest.raises(IntegrityError) as caught:
         read_artifact(folder)
     return str(caught.value)
@@ -64,7 +64,7 @@ def test_a_flipped_bit_is_rejected_with_both_digests(
     data = bytearray(path.read_bytes())
     data[round(where * (len(data) - 1))] ^= bit
     path.write_bytes(data)
-    message = refusal(folder)
+    message = rejection(folder)
     assert "the artifact was altered or damaged; export it again" in message
     found = re.findall(DIGEST, message)
     if name == "manifest.sha256":
@@ -85,14 +85,14 @@ def test_a_flipped_bit_is_rejected_with_both_digests(
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    assert refusal(folder) == f"{name} cannot be read: No such file or directory"
+    assert rejection(folder) == f"{name} cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_folder_in_place_of_a_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
     (folder / name).mkdir()
-    assert refusal(folder) == f"{name} cannot be read: Is a directory"
+    assert rejection(folder) == f"{name} cannot be read: Is a directory"
 
 
 def test_two_files_that_changed_places(folder: Path) -> None:
@@ -106,12 +106,14 @@ def test_two_files_that_changed_places(folder: Path) -> None:
     kept = first.read_bytes()
     first.write_bytes(data)
     second.write_bytes(kept)
-    assert refusal(folder).startswith("script.pt has SHA-256 ")
+    assert rejection(folder).startswith("script.pt has SHA-256 ")
 
 
 def test_a_manifest_without_a_schema_version_is_not_read(folder: Path) -> None:
     change_manifest(folder, lambda manifest: manifest.pop("schema_version"))
-    assert refusal(folder).startswith("manifest.json has schema_version none, this release reads 2")
+    assert rejection(folder).startswith(
+        "manifest.json has schema_version none, this release reads 2"
+    )
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, "2", None])
@@ -119,7 +121,7 @@ def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> 
     change_manifest(
         folder, lambda manifest: manifest.update(schema_version=version, is_of="the future")
     )
-    assert refusal(folder) == (
+    assert rejection(folder) == (
         f"manifest.json has schema_version {version!r}, this release reads 2; export the model "
         "with the matching release"
     )
@@ -127,7 +129,7 @@ def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> 
 
 def test_a_manifest_that_cannot_be_understood_says_where(folder: Path) -> None:
     change_manifest(folder, lambda manifest: manifest["variants"]["trace"].update(format="onnx"))
-    message = refusal(folder)
+    message = rejection(folder)
     assert message.startswith("manifest.json, variants.trace.format: ")
     assert "'torchscript' or 'aotinductor'" in message
 
@@ -135,12 +137,12 @@ def test_a_manifest_that_cannot_be_understood_says_where(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0"])
 def test_a_manifest_that_is_none_has_no_place_to_name(folder: Path, text: str) -> None:
     replace_manifest(folder, text)
-    assert refusal(folder).startswith("manifest.json: ")
+    assert rejection(folder).startswith("manifest.json: ")
 
 
 def test_a_digest_file_that_holds_anything_is_not_repeated_whole(folder: Path) -> None:
     (folder / "manifest.sha256").write_bytes(b"\x1b[2J" + b"z" * 100_000)
-    message = refusal(folder)
+    message = rejection(folder)
     assert len(message) < 500
     assert "\x1b" not in message
 
@@ -155,7 +157,7 @@ def test_a_digest_file_that_holds_anything_is_not_repeated_whole(folder: Path) -
 def test_traversal_a_file_name_that_is_not_plain_is_refused(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_text("secret")
     change_manifest(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
-    message = refusal(folder)
+    message = rejection(folder)
     assert message.startswith("manifest.json, files.")
     assert message.isprintable()
 
@@ -163,38 +165,38 @@ def test_traversal_a_file_name_that_is_not_plain_is_refused(folder: Path, name: 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..\\secret", "nul\0.pt"])
 def test_traversal_so_is_the_file_of_a_variant(folder: Path, name: str) -> None:
     change_manifest(folder, lambda m: m["variants"]["trace"].update(file=name))
-    assert refusal(folder).startswith("manifest.json, variants.trace.file: ")
+    assert rejection(folder).startswith("manifest.json, variants.trace.file: ")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "manifest.sig"])
 def test_the_manifest_has_no_digest_of_itself(folder: Path, name: str) -> None:
     change_manifest(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
-    assert f"{name} cannot have a digest in the manifest itself" in refusal(folder)
+    assert f"{name} cannot have a digest in the manifest itself" in rejection(folder)
 
 
 @pytest.mark.parametrize("size", [0, 2**40])
 def test_a_file_of_another_size_is_refused_before_it_is_read(folder: Path, size: int) -> None:
     before = (folder / "script.pt").stat().st_size
     os.truncate(folder / "script.pt", size)  # 1 TiB that would take a quarter of an hour to digest
-    assert refusal(folder).startswith(
+    assert rejection(folder).startswith(
         f"script.pt has {size} bytes, the manifest says {before}; the artifact was altered"
     )
 
 
 def test_a_manifest_of_gigabytes_is_not_read_into_memory(folder: Path) -> None:
     os.truncate(folder / "manifest.json", 2**40)
-    assert refusal(folder) == (
+    assert rejection(folder) == (
         "manifest.json has 1,099,511,627,776 bytes; at most 268,435,456 are read"
     )
 
 
 def test_what_a_manifest_holds_is_not_repeated_whole(folder: Path) -> None:
     change_manifest(folder, lambda m: m["files"].update({"\x1b[2J" + "z" * 100_000: 1}))
-    message = refusal(folder)
+    message = rejection(folder)
     assert len(message) < 1000
     assert message.isprintable()
     change_manifest(folder, lambda m: m.update(schema_version=["z" * 100_000]))
-    assert len(refusal(folder)) < 1000
+    assert len(rejection(folder)) < 1000
 
 
 def test_an_axis_of_absurd_length_is_a_manifest_error(folder: Path) -> None:
@@ -206,7 +208,7 @@ def test_an_axis_of_absurd_length_is_a_manifest_error(folder: Path) -> None:
         manifest["golden"][0]["inputs"]["x"] = empty
 
     change_manifest(folder, change)
-    assert refusal(folder).startswith("manifest.json, golden.0.inputs.x.shape.1: ")
+    assert rejection(folder).startswith("manifest.json, golden.0.inputs.x.shape.1: ")
 
 
 def test_a_large_file_is_digested_in_pieces(folder: Path) -> None:

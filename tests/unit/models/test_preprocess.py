@@ -190,7 +190,7 @@ EXIF = Image.Exif()
 EXIF[0x0112] = 6
 
 
-class TestRefusals:
+class TestRejections:
     @pytest.mark.parametrize(
         "data",
         [
@@ -251,7 +251,7 @@ class TestRefusals:
     )
     def test_no_damage_raises_anything_else(self, whole: bytes) -> None:
         draw = random.Random(3)
-        refused = 0
+        rejected = 0
         for _ in range(1500):
             data = bytearray(whole)
             for _ in range(draw.choice((1, 1, 3))):
@@ -259,10 +259,10 @@ class TestRefusals:
             try:
                 array = preprocess(bytes(data), how())
             except PictureError:
-                refused += 1
+                rejected += 1
             else:
                 assert array.shape == (1, 12, 12)
-        assert refused > 0
+        assert rejected > 0
 
 
 def test_a_picture_that_pillow_warns_of_is_read_without_a_word() -> None:

@@ -44,7 +44,7 @@ def trusted(pair: Pair) -> TrustedKeys:
     return TrustedKeys.read(pair.public)
 
 
-def refusal(trusted: TrustedKeys, manifest: bytes, signature: bytes | None) -> str:
+def rejection(trusted: TrustedKeys, manifest: bytes, signature: bytes | None) -> str:
     with pytest.raises(Untrusted) as caught:
         trusted.verify(manifest, signature)
     return str(caught.value)
@@ -55,13 +55,13 @@ class TestVerify:
         assert trusted.verify(MANIFEST, pair.signer.sign(MANIFEST)) == pair.fingerprint
 
     def test_unsigned_where_signatures_are_required(self, trusted: TrustedKeys) -> None:
-        assert refusal(trusted, MANIFEST, None) == (
+        assert rejection(trusted, MANIFEST, None) == (
             "it is not signed: there is no manifest.sig, and only artifacts signed by a trusted "
             "key are accepted; sign it with `python -m export sign`"
         )
 
     def test_signed_by_an_unknown_key(self, other: Pair, trusted: TrustedKeys) -> None:
-        message = refusal(trusted, MANIFEST, other.signer.sign(MANIFEST))
+        message = rejection(trusted, MANIFEST, other.signer.sign(MANIFEST))
         assert message.startswith(
             f"manifest.sig is by the key {other.fingerprint}, which is not among the 1 that are "
         )
@@ -70,13 +70,13 @@ class TestVerify:
         self, pair: Pair, other: Pair, trusted: TrustedKeys
     ) -> None:
         raw = bytes.fromhex(other.signer.sign(MANIFEST).split()[2].decode())
-        message = refusal(trusted, MANIFEST, signature_file(pair.fingerprint, raw))
+        message = rejection(trusted, MANIFEST, signature_file(pair.fingerprint, raw))
         assert message.startswith(
             "manifest.sig is not a signature of this manifest.json by the key "
         )
 
     def test_signature_of_another_manifest(self, pair: Pair, trusted: TrustedKeys) -> None:
-        message = refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST + b" "))
+        message = rejection(trusted, MANIFEST, pair.signer.sign(MANIFEST + b" "))
         assert f"not a signature of this manifest.json by the key {pair.fingerprint}" in message
 
     def test_what_the_key_signed_for_another_purpose_is_no_signature(
@@ -85,11 +85,11 @@ class TestVerify:
         key = load_pem_private_key(pair.private.read_bytes(), password=None)
         assert isinstance(key, ed25519.Ed25519PrivateKey)
         signature = signature_file(pair.fingerprint, key.sign(MANIFEST))
-        assert "not a signature of this manifest.json" in refusal(trusted, MANIFEST, signature)
+        assert "not a signature of this manifest.json" in rejection(trusted, MANIFEST, signature)
 
     @pytest.mark.parametrize("length", [0, 1, 72, 73, 137, 200, 201])
     def test_truncated_signature(self, pair: Pair, trusted: TrustedKeys, length: int) -> None:
-        message = refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST)[:length])
+        message = rejection(trusted, MANIFEST, pair.signer.sign(MANIFEST)[:length])
         assert message.startswith("manifest.sig is malformed: it was cut off, altered, or ")
 
     @pytest.mark.parametrize("garbage", [b"\n", b" ", b"x", b"\0", b"ed25519 "])
@@ -97,11 +97,11 @@ class TestVerify:
         self, pair: Pair, trusted: TrustedKeys, garbage: bytes
     ) -> None:
         signature = pair.signer.sign(MANIFEST)
-        assert "is malformed" in refusal(trusted, MANIFEST, signature + garbage)
-        assert "is malformed" in refusal(trusted, MANIFEST, garbage + signature)
+        assert "is malformed" in rejection(trusted, MANIFEST, signature + garbage)
+        assert "is malformed" in rejection(trusted, MANIFEST, garbage + signature)
 
     def test_capitals_would_be_a_second_spelling(self, pair: Pair, trusted: TrustedKeys) -> None:
-        assert "is malformed" in refusal(trusted, MANIFEST, pair.signer.sign(MANIFEST).upper())
+        assert "is malformed" in rejection(trusted, MANIFEST, pair.signer.sign(MANIFEST).upper())
 
     @given(data=st.data())
     def test_any_flipped_bit_in_manifest_or_signature_is_refused(
@@ -113,13 +113,13 @@ class TestVerify:
         bit = data.draw(st.integers(0, len(both) * 8 - 1))
         both[bit // 8] ^= 1 << bit % 8
         size = len(manifest)
-        assert refusal(trusted, bytes(both[:size]), bytes(both[size:]))
+        assert rejection(trusted, bytes(both[:size]), bytes(both[size:]))
 
     @given(manifest=st.binary(max_size=50), signature=st.none() | st.binary(max_size=300))
     def test_anything_else_is_refused_too(
         self, trusted: TrustedKeys, manifest: bytes, signature: bytes | None
     ) -> None:
-        assert refusal(trusted, manifest, signature)
+        assert rejection(trusted, manifest, signature)
 
     def test_the_key_that_a_signature_names(self, pair: Pair) -> None:
         assert claimed_key(pair.signer.sign(MANIFEST)) == pair.fingerprint
@@ -141,7 +141,7 @@ class TestRotation:
             other.fingerprint: "other.pub.pem",
         }
         (tmp_path / pair.public.name).unlink()
-        assert refusal(TrustedKeys.read(tmp_path), MANIFEST, pair.signer.sign(MANIFEST))
+        assert rejection(TrustedKeys.read(tmp_path), MANIFEST, pair.signer.sign(MANIFEST))
 
     def test_both_in_one_file_with_comments(self, tmp_path: Path, pair: Pair, other: Pair) -> None:
         text = f"# of 2026\n{pair.public.read_text()}\n# of 2027\n{other.public.read_text()}"
@@ -162,37 +162,37 @@ def pem(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed448.Ed448PublicKey
 
 
 class TestKeyFiles:
-    def refused(self, path: Path) -> str:
+    def rejected(self, path: Path) -> str:
         with pytest.raises(KeyFileError) as caught:
             TrustedKeys.read(path)
         return str(caught.value)
 
     def test_no_such_file(self, tmp_path: Path) -> None:
-        assert self.refused(tmp_path / "none") == "none cannot be read: No such file or directory"
+        assert self.rejected(tmp_path / "none") == "none cannot be read: No such file or directory"
 
     def test_an_empty_folder(self, tmp_path: Path) -> None:
-        assert self.refused(tmp_path).startswith("contains no public key; ")
+        assert self.rejected(tmp_path).startswith("contains no public key; ")
 
     def test_a_folder_with_a_wrong_file(self, tmp_path: Path, pair: Pair) -> None:
         shutil.copy(pair.public, tmp_path)
         (tmp_path / "README.txt").write_text("keys")
-        assert self.refused(tmp_path) == "README.txt is not a file of public keys in PEM"
+        assert self.rejected(tmp_path) == "README.txt is not a file of public keys in PEM"
 
     def test_a_folder_in_a_folder(self, tmp_path: Path, pair: Pair) -> None:
         shutil.copy(pair.public, tmp_path)
         (tmp_path / "old").mkdir()
-        assert self.refused(tmp_path) == "old cannot be read: Is a directory"
+        assert self.rejected(tmp_path) == "old cannot be read: Is a directory"
 
     def test_a_pipe(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "key.pem")
-        assert "key.pem is not a regular file" in self.refused(tmp_path)
+        assert "key.pem is not a regular file" in self.rejected(tmp_path)
 
     def test_a_large_file(self, tmp_path: Path) -> None:
         (tmp_path / "key.pem").write_bytes(b"#" * 65_537)
-        assert self.refused(tmp_path).startswith("key.pem has 65,537 bytes; at most 65,536 are")
+        assert self.rejected(tmp_path).startswith("key.pem has 65,537 bytes; at most 65,536 are")
 
     def test_a_private_key_is_no_servers_business(self, pair: Pair) -> None:
-        message = self.refused(pair.private)
+        message = self.rejected(pair.private)
         assert message.startswith("signing.pem contains a private key, which no server needs")
         assert not any(line in message for line in pair.private.read_text().splitlines())
 
@@ -203,17 +203,17 @@ class TestKeyFiles:
             ed448.Ed448PrivateKey.generate().public_key(),
         ):
             (tmp_path / "key.pem").write_bytes(pem(key))
-            assert self.refused(tmp_path) == "key.pem contains a key that is not Ed25519"
+            assert self.rejected(tmp_path) == "key.pem contains a key that is not Ed25519"
 
     @pytest.mark.parametrize("text", ["", "#", "-----BEGIN PUBLIC KEY-----", "ssh-ed25519 AAAA me"])
     def test_what_is_no_key(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "key.pem").write_text(text)
-        assert self.refused(tmp_path) == "key.pem is not a file of public keys in PEM"
+        assert self.rejected(tmp_path) == "key.pem is not a file of public keys in PEM"
 
     def test_a_block_that_lost_its_end_is_not_passed_over(self, tmp_path: Path, pair: Pair) -> None:
         key = pair.public.read_text()
         (tmp_path / "key.pem").write_text(key + key[:60])
-        assert self.refused(tmp_path) == "key.pem is not a file of public keys in PEM"
+        assert self.rejected(tmp_path) == "key.pem is not a file of public keys in PEM"
 
     @settings(max_examples=200)
     @given(data=st.data())
@@ -239,7 +239,7 @@ class TestArtifact:
         pair.sign(folder)
         return folder
 
-    def refused(self, folder: Path, trusted: TrustedKeys) -> str:
+    def rejected(self, folder: Path, trusted: TrustedKeys) -> str:
         with pytest.raises(IntegrityError) as caught:
             read_artifact(folder, verifier=trusted)
         return str(caught.value)
@@ -258,9 +258,9 @@ class TestArtifact:
         (folder / "manifest.json").write_text("{")
         for name in ("manifest.sha256", "script.pt"):
             (folder / name).unlink()  # opening them would be told
-        assert "not a signature of this manifest.json" in self.refused(folder, trusted)
+        assert "not a signature of this manifest.json" in self.rejected(folder, trusted)
         (folder / "manifest.sig").unlink()
-        assert self.refused(folder, trusted).startswith("it is not signed")
+        assert self.rejected(folder, trusted).startswith("it is not signed")
 
     def test_manifest_changed_after_signing_though_its_digest_is_right(
         self, folder: Path, trusted: TrustedKeys
@@ -269,12 +269,12 @@ class TestArtifact:
         altered = found.model_copy(update={"description": "another one"})
         write_manifest(folder, altered)
         assert read_artifact(folder).manifest == altered  # its digest is right, that is
-        assert "not a signature of this manifest.json" in self.refused(folder, trusted)
+        assert "not a signature of this manifest.json" in self.rejected(folder, trusted)
 
     def test_a_file_altered_after_signing(self, folder: Path, trusted: TrustedKeys) -> None:
         data = (folder / "script.pt").read_bytes()
         (folder / "script.pt").write_bytes(data[:-1] + b"~")
-        assert self.refused(folder, trusted).startswith("script.pt has SHA-256 ")
+        assert self.rejected(folder, trusted).startswith("script.pt has SHA-256 ")
 
     @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "large"])
     def test_a_signature_that_is_no_file_of_the_artifact(
@@ -296,7 +296,7 @@ class TestArtifact:
             "folder": "cannot be read: Is a directory",
             "large": "has 5,000 bytes; at most 4,096 are read",
         }
-        assert self.refused(folder, trusted).startswith(f"manifest.sig {says[kind]}")
+        assert self.rejected(folder, trusted).startswith(f"manifest.sig {says[kind]}")
 
 
 def test_a_fingerprint_is_what_openssl_and_sha256sum_say(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from app.access.__main__ import main
-from app.access.entries import MOST_KEYS, EntryError, make_key, parse_entries, parse_limits
+from app.access.entries import MAX_KEYS, EntryError, make_key, parse_entries, parse_limits
 
 HASH = "sha256:" + hashlib.sha256(b"secret").hexdigest()
 OTHER = "sha256:" + hashlib.sha256(b"other").hexdigest()
@@ -51,9 +51,9 @@ def test_keys_share_a_name_during_a_rotation() -> None:
     ],
 )
 def test_a_wrong_line_is_named_by_its_number_and_not_repeated(line: str, why: str) -> None:
-    with pytest.raises(EntryError) as refused:
+    with pytest.raises(EntryError) as rejected:
         parse_entries(["# first", f"a predict {HASH}", line])
-    message = str(refused.value)
+    message = str(rejected.value)
     assert message.startswith("line 3: ")
     assert why in message
     for part in ("tl_secret", HASH, HASH.upper(), HASH[:-1]):
@@ -61,9 +61,9 @@ def test_a_wrong_line_is_named_by_its_number_and_not_repeated(line: str, why: st
 
 
 def test_so_many_keys_and_no_more() -> None:
-    lines = [f"a predict sha256:{n:064x}" for n in range(MOST_KEYS)]
-    assert len(parse_entries(lines)) == MOST_KEYS
-    with pytest.raises(EntryError, match=f"at most {MOST_KEYS}"):
+    lines = [f"a predict sha256:{n:064x}" for n in range(MAX_KEYS)]
+    assert len(parse_entries(lines)) == MAX_KEYS
+    with pytest.raises(EntryError, match=f"at most {MAX_KEYS}"):
         parse_entries([*lines, f"a predict {HASH}"])
 
 

@@ -92,10 +92,10 @@ class TestKeys:
     def test_without_one_that_is_known(
         self, headers: list[tuple[bytes, bytes]], wrong_key: bool
     ) -> None:
-        with pytest.raises(Unauthorized) as refused:
+        with pytest.raises(Unauthorized) as rejected:
             Rig(PREDICT_LINE).guard.admit(headers, "predict")
-        assert refused.value.wrong_key is wrong_key
-        assert PREDICT not in str(refused.value)
+        assert rejected.value.wrong_key is wrong_key
+        assert PREDICT not in str(rejected.value)
 
     def test_no_scope_implies_another(self) -> None:
         rig = Rig(PREDICT_LINE, ADMIN_LINE)

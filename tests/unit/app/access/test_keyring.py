@@ -78,9 +78,9 @@ def test_a_key_that_is_absurdly_long_is_not_even_hashed(rig: Rig) -> None:
     ids=["nonsense", "behind a key", "nothing"],
 )
 def test_wrong_entries_refuse_the_start(entries: str, why: str) -> None:
-    with pytest.raises(EntryError) as refused:
+    with pytest.raises(EntryError) as rejected:
         Keyring(entries, None, ManualClock().now)
-    assert str(refused.value).startswith(why)
+    assert str(rejected.value).startswith(why)
 
 
 class TestStart:
@@ -99,9 +99,9 @@ class TestStart:
     def test_it_refuses_the_start(self, tmp_path: Path, content: bytes, why: str) -> None:
         file = tmp_path / "keys"
         file.write_bytes(content)
-        with pytest.raises(EntryError) as refused:
+        with pytest.raises(EntryError) as rejected:
             Keyring(None, file, ManualClock().now)
-        assert str(refused.value) == f"TORCHLANE_API_KEYS_FILE={file}: {why}"
+        assert str(rejected.value) == f"TORCHLANE_API_KEYS_FILE={file}: {why}"
 
     def test_it_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="No such file"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.access.entries import parse_limits
 from app.access.rates import Rates
-from app.access.windows import MOST_COUNTS, WindowStorage
+from app.access.windows import MAX_COUNTS, WindowStorage
 from app.engine.clock import ManualClock
 from app.errors import PayloadTooLarge, RateLimited
 
@@ -23,7 +23,7 @@ class Rig:
         self.limits = parse_limits(limit)
         self.rates = Rates(self.clock.now)
 
-    def refused(self, items: int = 1, caller: str = "a", total: int | None = None) -> float | None:
+    def rejected(self, items: int = 1, caller: str = "a", total: int | None = None) -> float | None:
         """Seconds to wait; None: it was let through."""
         try:
             self.rates.spend(caller, self.limits, items, items if total is None else total)
@@ -34,55 +34,55 @@ class Rig:
 
 def test_so_many_and_no_more() -> None:
     rig = Rig("3/second")
-    assert [rig.refused() is None for _ in range(5)] == [True, True, True, False, False]
+    assert [rig.rejected() is None for _ in range(5)] == [True, True, True, False, False]
 
 
 def test_callers_do_not_share() -> None:
     rig = Rig("1/second")
-    assert rig.refused(caller="a") is None
-    assert rig.refused(caller="b") is None
-    assert rig.refused(caller="a")
+    assert rig.rejected(caller="a") is None
+    assert rig.rejected(caller="b") is None
+    assert rig.rejected(caller="a")
 
 
 def test_a_batch_counts_as_many() -> None:
     rig = Rig("10/second")
-    assert rig.refused(8) is None
-    assert rig.refused(3)
-    assert rig.refused(2) is None
+    assert rig.rejected(8) is None
+    assert rig.rejected(3)
+    assert rig.rejected(2) is None
 
 
 def test_what_is_refused_is_not_counted() -> None:
     rig = Rig("10/second")
-    assert rig.refused(8) is None
+    assert rig.rejected(8) is None
     for _ in range(5):
-        assert rig.refused(9)
-    assert rig.refused(2) is None
+        assert rig.rejected(9)
+    assert rig.rejected(2) is None
 
 
 def test_more_than_ever_fit_is_no_matter_of_time() -> None:
     rig = Rig("10/second")
     with pytest.raises(PayloadTooLarge, match="send at most 10 at once"):
-        rig.refused(10, total=11)
-    assert rig.refused(10) is None
+        rig.rejected(10, total=11)
+    assert rig.rejected(10) is None
 
 
 def test_all_of_several_limits_hold_and_the_others_count_nothing() -> None:
     rig = Rig("2/second, 3/minute")
-    assert rig.refused(2) is None
+    assert rig.rejected(2) is None
     rig.clock.advance(2)
-    assert rig.refused(2)  # the minute's
-    assert rig.refused(1) is None
-    assert rig.refused(1)
+    assert rig.rejected(2)  # the minute's
+    assert rig.rejected(1) is None
+    assert rig.rejected(1)
 
 
 def test_a_new_window_is_not_a_new_start() -> None:
     """With fixed windows, twice the limit would fit around their border."""
     rig = Rig("100/second")
     rig.clock.advance(0.9)
-    assert rig.refused(100) is None
+    assert rig.rejected(100) is None
     rig.clock.advance(0.2)
-    assert rig.refused(50)
-    assert rig.refused(10) is None
+    assert rig.rejected(50)
+    assert rig.rejected(10) is None
 
 
 @given(
@@ -94,13 +94,13 @@ def test_waiting_the_told_time_suffices(limit: str, steps: list[tuple[int, float
     most = rig.limits[0].amount
     for items, pause_s in steps:
         wanted = min(items, most)
-        wait_s = rig.refused(wanted)
+        wait_s = rig.rejected(wanted)
         if wait_s is not None:
             assert wait_s > 0
             rig.clock.advance(max(0.0, wait_s - 0.01))
-            assert wait_s < 0.01 or rig.refused(wanted) is not None
+            assert wait_s < 0.01 or rig.rejected(wanted) is not None
             rig.clock.advance(min(wait_s, 0.01))
-            assert rig.refused(wanted) is None
+            assert rig.rejected(wanted) is None
         rig.clock.advance(pause_s)
 
 
@@ -111,7 +111,7 @@ def test_in_no_time_as_long_as_a_window_twice_the_limit_gets_through(
     rig = Rig("10/second")
     let_through: list[tuple[float, int]] = []
     for items, pause_s in steps:
-        if rig.refused(items) is None:
+        if rig.rejected(items) is None:
             let_through.append((rig.clock.now(), items))
         rig.clock.advance(pause_s)
     for start, _ in let_through:
@@ -121,7 +121,7 @@ def test_in_no_time_as_long_as_a_window_twice_the_limit_gets_through(
 def test_counting_starts_no_threads() -> None:
     rig = Rig("100000/second")
     for _ in range(1000):
-        rig.refused()
+        rig.rejected()
     assert not [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
 
 
@@ -142,12 +142,12 @@ def test_counts_can_be_forgotten() -> None:
 
 def test_counts_are_bounded_and_the_oldest_go_first() -> None:
     storage = WindowStorage(ManualClock().now)
-    for number in range(MOST_COUNTS):
+    for number in range(MAX_COUNTS):
         assert storage.acquire_sliding_window_entry(f"{number}", 2, 60)
     assert storage.acquire_sliding_window_entry("0", 2, 60)  # used again
     assert storage.acquire_sliding_window_entry("new", 1, 60)
-    assert storage.reset() == MOST_COUNTS
-    for number in range(MOST_COUNTS):
+    assert storage.reset() == MAX_COUNTS
+    for number in range(MAX_COUNTS):
         storage.acquire_sliding_window_entry(f"{number}", 1, 60)
     storage.acquire_sliding_window_entry("new", 1, 60)
     assert not storage.acquire_sliding_window_entry("1", 1, 60)

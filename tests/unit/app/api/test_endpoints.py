@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.endpoints import MOST_PATHS, Endpoints
+from app.api.endpoints import MAX_PATHS, Endpoints
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_everything_else_is_not_ours(url: bytes) -> None:
 
 def test_what_clients_make_up_is_not_kept_for_ever() -> None:
     endpoints = Endpoints()
-    first = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MOST_PATHS)]
-    again = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MOST_PATHS)]
+    first = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
+    again = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     assert again == first
     kept = sum(one is other for one, other in zip(first, again, strict=True))
-    assert kept == MOST_PATHS
+    assert kept == MAX_PATHS

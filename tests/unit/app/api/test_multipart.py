@@ -19,7 +19,7 @@ def read(body: bytes, content_type: str = FORM, most: int | None = None) -> list
     return [(each.media_type, each.data) for each in read_files(content_type, body, most)]
 
 
-def refused(body: bytes, content_type: str = FORM, most: int | None = None) -> str:
+def rejected(body: bytes, content_type: str = FORM, most: int | None = None) -> str:
     with pytest.raises(InvalidInput) as caught:
         read(body, content_type, most)
     return str(caught.value)
@@ -115,7 +115,7 @@ def test_a_wrong_form_is_told_what_is_wrong(message: str, body: bytes) -> None:
     ],
 )
 def test_a_boundary_that_is_none(content_type: str, message: str) -> None:
-    assert message in refused(files(b"a"), content_type)
+    assert message in rejected(files(b"a"), content_type)
 
 
 def test_files_are_counted_before_they_are_read() -> None:
@@ -125,11 +125,11 @@ def test_files_are_counted_before_they_are_read() -> None:
 
 
 def test_the_wrong_one_of_several_is_named() -> None:
-    assert refused(files(b"a", b"", b"c"), most=3) == "part 2 of the form is an empty file"
+    assert rejected(files(b"a", b"", b"c"), most=3) == "part 2 of the form is an empty file"
 
 
 @pytest.mark.parametrize("line", [b"\r\n--bx", b"\r\n--b " + b" " * 999])
 def test_what_the_parser_would_take_seconds_for_never_reaches_it(line: bytes) -> None:
     """Of 16 MiB, the most that a body may have by default."""
-    told = refused(form(part(line * (1 << 14)), boundary="b"), "multipart/form-data; boundary=b")
+    told = rejected(form(part(line * (1 << 14)), boundary="b"), "multipart/form-data; boundary=b")
     assert "parts; /predict takes one file" in told

@@ -38,7 +38,7 @@ def read(
     return [item.arrays["x"] for item in items]
 
 
-def refused(kind: type[TorchlaneError], codec: Codec, content_type: str, body: bytes) -> str:
+def rejected(kind: type[TorchlaneError], codec: Codec, content_type: str, body: bytes) -> str:
     with pytest.raises(kind) as caught:
         read(codec, content_type, body)
     return str(caught.value)
@@ -63,19 +63,19 @@ class TestUntold:
         np.testing.assert_array_equal(read(NUMBERS, content_type, body), [PAIR])
 
     def test_json_of_the_wrong_form_is_told_the_right_one(self, content_type: str) -> None:
-        assert 'must be {"input": X}' in refused(InvalidInput, NUMBERS, content_type, b"[1, 2]")
+        assert 'must be {"input": X}' in rejected(InvalidInput, NUMBERS, content_type, b"[1, 2]")
 
     def test_a_file_that_the_model_does_not_take(self, content_type: str) -> None:
-        told = refused(UnsupportedMediaType, NUMBERS, content_type, PNG)
+        told = rejected(UnsupportedMediaType, NUMBERS, content_type, PNG)
         assert told.endswith(f"{OCTET_STREAM}, {NPY}, not 'image/png'")
-        assert "not 'application/x-npy'" in refused(
+        assert "not 'application/x-npy'" in rejected(
             UnsupportedMediaType, OBJECTS, content_type, npy(PAIR)
         )
 
 
 @pytest.mark.parametrize("body", [b"", b"a=b", PAIR.tobytes(), PNG.replace(b"\r\n", b"")])
 def test_what_curl_sends_by_default_and_is_nothing_known(body: bytes) -> None:
-    told = refused(UnsupportedMediaType, NUMBERS, CURLS_DEFAULT, body)
+    told = rejected(UnsupportedMediaType, NUMBERS, CURLS_DEFAULT, body)
     assert "-H 'Content-Type: application/json'" in told
     assert told.endswith(f"This model takes application/json, {OCTET_STREAM}, {NPY}")
 
@@ -89,7 +89,7 @@ class TestOctets:
         np.testing.assert_array_equal(got, preprocess(body, HOW))
 
     def test_what_is_neither(self) -> None:
-        told = refused(InvalidInput, PICTURES, OCTET_STREAM, b"GIF89a")
+        told = rejected(InvalidInput, PICTURES, OCTET_STREAM, b"GIF89a")
         assert told.endswith("got 6; nor is it a PNG or JPEG file")
 
     @pytest.mark.parametrize("beginning", [PNG[:8], JPEG[:3], npy(PAIR)[:6], b'{"'])
@@ -160,17 +160,17 @@ class TestForms:
         ],
     )
     def test_what_a_file_must_not_be(self, codec: Codec, part_of_it: bytes, told: str) -> None:
-        assert told in refused(UnsupportedMediaType, codec, FORM, form(part_of_it))
+        assert told in rejected(UnsupportedMediaType, codec, FORM, form(part_of_it))
 
     def test_a_damaged_picture(self) -> None:
-        assert "is damaged" in refused(InvalidInput, PICTURES, FORM, files(PNG[: len(PNG) // 2]))
+        assert "is damaged" in rejected(InvalidInput, PICTURES, FORM, files(PNG[: len(PNG) // 2]))
 
     def test_a_content_encoding_of_a_part_is_not_undone(self) -> None:
         zipped = part(b"\x1f\x8b\x08", Content_Encoding="gzip", Content_Type="image/png")
-        assert "neither a PNG nor a JPEG" in refused(InvalidInput, PICTURES, FORM, form(zipped))
+        assert "neither a PNG nor a JPEG" in rejected(InvalidInput, PICTURES, FORM, form(zipped))
 
 
 def test_json_said_to_be_json_is_never_taken_for_a_file() -> None:
     body = orjson.dumps({"input": [1, 2]})
     np.testing.assert_array_equal(read(NUMBERS, "application/json", body), [PAIR])
-    assert "not JSON" in refused(InvalidInput, PICTURES, "application/json", PNG)
+    assert "not JSON" in rejected(InvalidInput, PICTURES, "application/json", PNG)

@@ -38,12 +38,12 @@ class TestUnusable:
     def test_another_form_takes_the_place_of_one_that_the_plan_names(self, stage: Stage) -> None:
         stage.add(A, 2 * MS)
         stage.add(B, 1 * MS)
-        refused = stage.add(C, load_error=VariantUnusable("made for another machine"))
+        rejected = stage.add(C, load_error=VariantUnusable("made for another machine"))
         with capture_logs() as logs:
             backend = stage.warm(steps((1, A), (8, C)))
         assert [stage.ran(backend, size) for size in (1, 8)] == [B, B]
         assert backend.serving().measured_by == "server"
-        assert refused.calls == ["load"]
+        assert rejected.calls == ["load"]
         assert [log["event"] for log in logs if log["log_level"] != "debug"] == [
             "variant_unusable",
             "plan_measured",

@@ -155,10 +155,10 @@ class TestKinds:
         return whole.model_copy(update={"variants": {**whole.variants, "bf16": bf16}})
 
     def test_a_wish_that_only_other_devices_fulfil_leaves_the_artifacts_own(self) -> None:
-        wish = Preference(precision="bf16")
-        assert select(self.manifest(), wish, {"cuda"}).precision == "bf16"
-        assert select(self.manifest(), wish, {"cpu"}).precision == "float32"
-        assert select(self.manifest(), wish, {"cpu", "cuda"}).precision != "bf16"
+        chosen = Preference(precision="bf16")
+        assert select(self.manifest(), chosen, {"cuda"}).precision == "bf16"
+        assert select(self.manifest(), chosen, {"cpu"}).precision == "float32"
+        assert select(self.manifest(), chosen, {"cpu", "cuda"}).precision != "bf16"
 
     def test_so_does_the_artifacts_own(self) -> None:
         only = {"bf16": self.manifest().variants["bf16"], "int8": manifest().variants["int8"]}

@@ -106,7 +106,7 @@ def test_golden_examples_hold_at_every_bucket(repository: Path) -> None:
         golden.replay(backend, (1, 2, 8, 33, 64, 100))
 
 
-class TestRefusals:
+class TestRejections:
     def written(self, root: Path, made: Made) -> Artifact:
         write_artifact(root, "double", variants={"script": made})
         return Repository(root).open(ModelId("double", 1))
@@ -136,10 +136,10 @@ class TestRefusals:
     def test_what_torch_cannot_optimize_may_still_run_as_it_is(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuses(module: object) -> None:
+        def rejects(module: object) -> None:
             raise RuntimeError("no such pass")
 
-        monkeypatch.setattr(torch.jit, "optimize_for_inference", refuses)
+        monkeypatch.setattr(torch.jit, "optimize_for_inference", rejects)
         artifact = self.written(tmp_path, scripted(Double(), optimized=True))
         message = r"^script, optimized at load: torch cannot optimize script\.pt here$"
         with capture_logs(), pytest.raises(VariantUnusable, match=message):

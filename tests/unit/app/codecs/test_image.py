@@ -58,7 +58,7 @@ class TestTensors:
         np.testing.assert_array_equal(items[1].arrays["picture"], self.array)
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         "value", ["?", "data:image/png;base64,?", "abc", "Zm9v\n", "Zm9v Zm9v", "pictüre", "-_-_"]
     )

@@ -1,4 +1,4 @@
-"""What a manifest says of ranges, sizes and shared sizes: refused by every way in, with numbers."""
+"""A manifest's ranges, sizes and shared sizes: enforced on every path, with numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(specs: list[TensorSpec], body: bytes, media_type: str, *, many: bool) -
     return [next(iter(item.arrays.values())) for item in items]
 
 
-def refused(specs: list[TensorSpec], body: bytes, media_type: str, *, many: bool) -> InvalidInput:
+def rejected(specs: list[TensorSpec], body: bytes, media_type: str, *, many: bool) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
         read(specs, body, media_type, many=many)
     return caught.value
@@ -71,7 +71,7 @@ class TestRanges:
         self, way: str, item: list[int], got: int, limit: int, at: int
     ) -> None:
         media_type, body = WAYS[way](item)
-        error = refused([IDS], body, media_type, many=False)
+        error = rejected([IDS], body, media_type, many=False)
         assert str(error) == f"'ids': expected whole numbers in 0..49, got {got} at [{at}]"
         assert error.details == ({"input": "ids", "got": got, "limit": limit},)
 
@@ -86,7 +86,7 @@ BATCHES = {
 @pytest.mark.parametrize("way", BATCHES)
 def test_of_a_batch_the_first_wrong_item_is_named(way: str) -> None:
     media_type, body = BATCHES[way]([[1, 2, 3], [1, 50, 51], [-9, 0, 0]])
-    error = refused([IDS], body, media_type, many=True)
+    error = rejected([IDS], body, media_type, many=True)
     problem = "'ids': expected whole numbers in 0..49, got 50 at [1]"
     assert str(error) == f"inputs[1]: {problem}"
     wanted = {"index": 1, "problem": problem, "input": "ids", "got": 50, "limit": 49}
@@ -102,7 +102,7 @@ def test_raw_floats_that_are_not_finite_are_named_by_their_item(
 ) -> None:
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
     body = np.array([numbers, [np.nan, 1]], "<f4").tobytes()
-    error = refused([spec], body, OCTET_STREAM, many=True)
+    error = rejected([spec], body, OCTET_STREAM, many=True)
     assert str(error) == f"inputs[1]: {told}"
     assert error.details[0]["index"] == 1
 
@@ -120,7 +120,7 @@ def test_sizes_have_bounds(
     item: list[object], told: str, numbers: tuple[int, int] | None, way: str
 ) -> None:
     media_type, body = WAYS[way](item)
-    error = refused([FREE], body, media_type, many=False)
+    error = rejected([FREE], body, media_type, many=False)
     assert str(error) == told
     got = [(each["got"], each["limit"]) for each in error.details]
     assert got == ([] if numbers is None else [numbers])
@@ -130,7 +130,7 @@ def test_sizes_have_bounds(
 def test_inputs_that_share_a_size(many: bool) -> None:
     right, wrong = {"ids": [1, 2], "mask": [1, 0]}, {"ids": [1, 2], "mask": [1, 0, 1]}
     body = orjson.dumps({"inputs": [right, wrong]} if many else {"input": wrong})
-    error = refused([FREE, MASK], body, JSON, many=many)
+    error = rejected([FREE, MASK], body, JSON, many=many)
     problem = (
         "'mask': axis 0 has size 3, but axis 0 of 'ids' has size 2: both are 'seq' and must be "
         "equal"
@@ -150,7 +150,7 @@ def test_inputs_that_share_a_size(many: bool) -> None:
     ],
 )
 def test_one_input_that_must_be_square(media_type: str, body: bytes, many: bool) -> None:
-    told = str(refused([SQUARE], body, media_type, many=many))
+    told = str(rejected([SQUARE], body, media_type, many=many))
     assert "'links': axis 1 has size 3, but axis 0 of 'links' has size 2" in told
     assert read([SQUARE], npy(np.zeros((2, 2))), NPY, many=False)[0].shape == (2, 2)
 

@@ -1,4 +1,4 @@
-"""Tensors from JSON values: what is taken, what is refused, and what the refusal says."""
+"""Tensors from JSON values: what is taken, what is rejected, and what the rejection says."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TestTaken:
             np.testing.assert_array_equal(decode(array.ravel().tolist()), array)
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize(
         ("value", "got"),
         [

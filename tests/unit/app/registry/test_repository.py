@@ -32,7 +32,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def refusal(root: Path, model: ModelId = PAIRWISE) -> str:
+def rejection(root: Path, model: ModelId = PAIRWISE) -> str:
     with pytest.raises(ArtifactInvalid) as caught:
         Repository(root).open(model)
     return str(caught.value)
@@ -81,7 +81,7 @@ class TestOpen:
         size = 64 if name == "manifest.sha256" else path.stat().st_size
         before = digest_of(path).sha256
         flip(path, int(size * where))
-        message = refusal(root)
+        message = rejection(root)
         assert message.startswith("pairwise/1: ")
         assert name in message
         assert "export it again" in message
@@ -97,28 +97,28 @@ class TestOpen:
         whole = path.read_bytes()
         for data in (b"", whole[:30], *([] if name == "manifest.sha256" else [whole + b"\n"])):
             path.write_bytes(data)
-            assert name in refusal(root)
+            assert name in rejection(root)
 
     @pytest.mark.parametrize("name", FILES)
     def test_a_missing_file(self, root: Path, name: str) -> None:
         (root / "pairwise/1" / name).unlink()
-        assert refusal(root) == f"pairwise/1: {name} cannot be read: No such file or directory"
+        assert rejection(root) == f"pairwise/1: {name} cannot be read: No such file or directory"
 
     def test_a_folder_in_place_of_a_file(self, root: Path) -> None:
         path = root / "pairwise/1/script.pt"
         path.unlink()
         path.mkdir()
-        assert refusal(root) == "pairwise/1: script.pt cannot be read: Is a directory"
+        assert rejection(root) == "pairwise/1: script.pt cannot be read: Is a directory"
 
     @pytest.mark.parametrize("model", [ModelId("pairwise", 2), ModelId("nothing", 1)])
     def test_no_such_artifact(self, root: Path, model: ModelId) -> None:
-        assert refusal(root, model).startswith(f"{model}: manifest.json cannot be read")
+        assert rejection(root, model).startswith(f"{model}: manifest.json cannot be read")
 
     @pytest.mark.parametrize("to", [ModelId("pairwise", 2), ModelId("other", 1)])
     def test_a_moved_folder(self, root: Path, to: ModelId) -> None:
         (root / to.name).mkdir(exist_ok=True)
         (root / "pairwise/1").rename(root / to.name / str(to.version))
-        message = refusal(root, to)
+        message = rejection(root, to)
         assert message.startswith(f"{to}: manifest.json belongs to pairwise/1")
         assert "moved or renamed" in message
 
@@ -140,14 +140,14 @@ class TestContent:
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
         digest = digest_of(path).sha256
         path.with_name("manifest.sha256").write_text(f"{digest}  manifest.json\n")
-        assert refusal(root).startswith(f"pairwise/1: manifest.json{problem}")
+        assert rejection(root).startswith(f"pairwise/1: manifest.json{problem}")
 
     def test_no_json(self, root: Path) -> None:
         path = root / "pairwise/1/manifest.json"
         path.write_bytes(b"\xff{")
         digest = digest_of(path).sha256
         path.with_name("manifest.sha256").write_text(f"{digest}  manifest.json\n")
-        assert "Invalid JSON" in refusal(root)
+        assert "Invalid JSON" in rejection(root)
 
 
 @pytest.mark.parametrize(

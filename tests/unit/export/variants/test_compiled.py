@@ -176,9 +176,9 @@ def test_nothing_but_the_file_is_left(
         return [torch.get_num_threads(), level, list(warnings.filters), sys.stderr, os.getcwd()]
 
     before = state()
-    with pytest.raises(NotApplicable) as refused:
+    with pytest.raises(NotApplicable) as rejected:
         COMPILED.make(subject(definition(Branching)), tmp_path)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "torch.export or AOTInductor failed: Could not guard on data-dependent expression "
         "Eq(u0, 1), in: if bool(x.sum() > 0):"
     )
@@ -188,9 +188,9 @@ def test_nothing_but_the_file_is_left(
 
 
 def test_a_fixed_batch_axis_is_reported_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(NotApplicable) as refused:
+    with pytest.raises(NotApplicable) as rejected:
         COMPILED.make(subject(definition(Odd)), tmp_path)
-    told = str(refused.value)
+    told = str(rejected.value)
     assert told.startswith("torch.export or AOTInductor failed: Constraints violated (batch): Not")
     assert "\n" not in told
 

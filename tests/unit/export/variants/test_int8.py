@@ -147,9 +147,9 @@ def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
     ids=["pairwise", "no layers", "subclass", "no calibration", "control flow", "no copy"],
 )
 def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) -> None:
-    with pytest.raises(NotApplicable, match=why) as refused:
+    with pytest.raises(NotApplicable, match=why) as rejected:
         Int8().make(subject(model), tmp_path)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -107,7 +107,7 @@ def test_a_stage_that_cannot_be_scripted_is_traced(tmp_path: Path) -> None:
     proved(loaded(draft, tmp_path, of.definition), of, "float32")
 
 
-def refuses(_: object) -> Sequence[nn.Module]:
+def rejects(_: object) -> Sequence[nn.Module]:
     raise LookupError("no such layer")
 
 
@@ -123,7 +123,7 @@ class Lists(nn.Module):
     [
         (None, "the definition declares no stages"),
         (lambda module: [module], "the definition splits it into 1; at least 2 are needed"),
-        (refuses, "the definition cannot split it: no such layer"),
+        (rejects, "the definition cannot split it: no such layer"),
         (
             lambda module: [Stubborn(), module.second],
             "stage 1: neither script nor trace can compile it: no such table",

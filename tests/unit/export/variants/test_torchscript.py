@@ -48,7 +48,7 @@ class Tries(nn.Module):
 
 
 class Sums(Unscriptable):
-    """Scripted by no other test: torch tells why it refuses a class at the first time only."""
+    """Scripted by no other test: torch tells why it rejects a class at the first time only."""
 
 
 class ThroughNumpy(nn.Module):
@@ -146,9 +146,9 @@ def test_what_is_frozen_already_stays_so(tmp_path: Path) -> None:
 def test_what_torch_refuses_is_said_in_one_line(
     tmp_path: Path, method: Method, module: type[nn.Module], why: str
 ) -> None:
-    with pytest.raises(NotApplicable) as refused:
+    with pytest.raises(NotApplicable) as rejected:
         TorchScript(method).make(subject(definition(module)), tmp_path)
-    assert str(refused.value) == why
+    assert str(rejected.value) == why
     assert list(tmp_path.iterdir()) == []
 
 

@@ -64,7 +64,7 @@ class TestBugsInside:
             assert await server.metric(OPEN) == 0
 
     async def test_an_error_that_cannot_be_written(self, models: Path) -> None:
-        def refuse(*_: object, **__: object) -> None:
+        def reject(*_: object, **__: object) -> None:
             details: Any = [{"index": object()}]
             raise InvalidInput("no", details)
 
@@ -73,7 +73,7 @@ class TestBugsInside:
             wire = await server.connect()
             right = codec.decode_numbers
             with capture_logs() as logs:
-                codec.decode_numbers = refuse
+                codec.decode_numbers = reject
                 answer = await wire.ask(ask_for(3))
                 codec.decode_numbers = right
             assert (answer.status, answer.code) == (500, "internal")
