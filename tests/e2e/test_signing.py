@@ -89,7 +89,7 @@ def test_keys_that_cannot_be_read_refuse_the_start(
     assert process.wait(60) == 2
     log = (tmp_path / "log").read_text()
     assert "torchlane: TORCHLANE_TRUSTED_KEYS=" in log
-    assert "signing.pem holds a private key" in log
+    assert "signing.pem contains a private key" in log
     assert "BEGIN" not in log
 
 

@@ -147,7 +147,7 @@ class TestSlow:
             second.send(request(body=b" " * limit, **WAYS[way])[:-10])
             answer = await second.answer()
             assert (answer.status, answer.code, answer["retry-after"]) == (503, "overloaded", "1")
-            assert "bytes, at most 200000 are held" in answer.json()["error"]
+            assert "bytes, the limit is 200000" in answer.json()["error"]
             await until(lambda: bodies.held == limit - 10 - FREE_BYTES)
             small.send(b"}")
             await answered(small, 5)

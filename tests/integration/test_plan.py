@@ -74,7 +74,7 @@ async def test_on_another_processor_the_server_measures_and_shows_what_it_found(
     assert one["measured_by"] == "server"
     assert one["measured_on"] == str(this_cpu(cpu_threads((CPU, CPU))))
     assert one["steps"][-1]["up_to"] == 8
-    # Two replicas: machine code, which holds the GIL, would run on one at a time.
+    # Two replicas: compiled forms, which hold the GIL, would run on one at a time.
     forms = {"script", "script, optimized at load"}
     assert set(one["median_us"]) == forms >= {step["form"] for step in one["steps"]}
     assert all(list(times) == ["1", "2", "4", "8"] for times in one["median_us"].values())

@@ -95,7 +95,11 @@ REFUSED = {
     ),
     "complex numbers taken": (theirs.Scalar(), "complex64[-1,8]", "torch.view_as_complex in the"),
     "as many rows as there are": (theirs.Nonzero(), X3, "give a fixed number for each item, pad"),
-    "a batch size written in": (theirs.FixedBatch(), X3, "It runs on a batch of 4: write no batch"),
+    "a batch size written in": (
+        theirs.FixedBatch(),
+        X3,
+        "It runs on a batch of 4: do not write a batch",
+    ),
     "batch-mates that are mixed": (theirs.BatchMates(), X3, "keep operations off axis 0"),
 }
 

@@ -95,7 +95,7 @@ def test_without_a_compiler_the_rest_is_compared() -> None:
         assert form in found.stdout
     assert "438 ms -> 322 us" in found.stdout
     assert "compiling" not in found.stdout
-    assert "What the compiler made" not in found.stdout
+    assert "What the compiler generated" not in found.stdout
     assert found.stderr == ""
 
 

@@ -151,7 +151,7 @@ def test_a_form_held_back_is_marked_and_explained() -> None:
 def test_variants_have_size_share_accuracy_and_drop() -> None:
     found = section(measured_manifest(), "Variants")
     assert row(found, "int8") == ("int8", "int8.pt", "int8", "31,000", "31 %", "0.9775", "0.35")
-    # The share is of the weights in float32, not of machine code.
+    # The share is of the weights in float32, not of compiled files.
     assert row(found, "script")[4] == "100 %"
     assert row(found, "compiled")[4:] == ("15x", "0.9810", "0.00")
     unlabelled = make_manifest().variants["script"].model_copy(update={"accuracy": None})

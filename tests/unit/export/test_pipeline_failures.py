@@ -84,7 +84,7 @@ class TestRefusedBeforeAnythingIsLearned:
     def test_a_precision_that_no_wanted_variant_has(
         self, tmp_path: Path, unteachable: Callable[..., Definition]
     ) -> None:
-        message = "^--plan-precision int8: of script, bf16 none computes so$"
+        message = "^--plan-precision int8: none of script, bf16 computes in it$"
         with pytest.raises(UsageError, match=message):
             make(tmp_path, unteachable(), "script", "bf16", tuning=TuneOptions(precision="int8"))
 

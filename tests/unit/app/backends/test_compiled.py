@@ -1,4 +1,4 @@
-"""The backend of machine code: the shared suite, and where it must not run."""
+"""The backend of compiled forms: the shared suite, and where it must not run."""
 
 from __future__ import annotations
 
@@ -98,7 +98,10 @@ class TestUnusable:
                 {"native": NativeCode(architecture="riscv64", requires=("v",))},
                 "compiled.pt2 is compiled for riscv64 with v; cpu here is ",
             ),
-            ({"torch_version": "2.1.0"}, "compiled.pt2 was compiled by torch 2.1.0 and runs with"),
+            (
+                {"torch_version": "2.1.0"},
+                "compiled.pt2 was compiled by torch 2.1.0 and runs only with",
+            ),
             ({"device_kinds": ("cuda",)}, "compiled.pt2 runs on cuda, not on cpu"),
         ],
         ids=["architecture", "torch", "device"],

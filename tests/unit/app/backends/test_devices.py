@@ -47,7 +47,7 @@ def test_a_device_that_is_not_there_is_refused(extra: str) -> None:
 @pytest.mark.gpu
 def test_named_devices_are_taken_in_order_and_only_once() -> None:
     assert find_devices("cuda:0", 2) == (Device("cuda", 0),) * 2
-    with pytest.raises(ValueError, match="each named once"):
+    with pytest.raises(ValueError, match="name each at most once"):
         find_devices("cuda:0,cuda:0", 1)
 
 

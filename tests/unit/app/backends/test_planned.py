@@ -59,7 +59,7 @@ class TestPlannedBackend(BackendSuite):
 
 
 class TestRealPlannedBackend(BackendSuite):
-    """Script, script optimized at load, and machine code, timed by the suite itself."""
+    """Script, script optimized at load, and a compiled form, timed by the suite itself."""
 
     backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())
 
