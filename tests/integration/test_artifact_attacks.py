@@ -193,7 +193,7 @@ class TestSignatures:
     ) -> None:
         shutil.move(signed, signed.with_name("7"))
         found = await rejection(signed.parents[1], trusted_keys=pair.public)
-        assert "double/7: manifest.json is of double/1" in found
+        assert "double/7: manifest.json belongs to double/1" in found
 
     async def test_nothing_is_opened_or_parsed_before_the_signature_is_good(
         self, root: Path, pair: Pair
