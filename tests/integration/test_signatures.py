@@ -94,7 +94,11 @@ REFUSED = {
         "return torch.view_as_real of it",
     ),
     "complex numbers taken": (theirs.Scalar(), "complex64[-1,8]", "torch.view_as_complex in the"),
-    "as many rows as there are": (theirs.Nonzero(), X3, "return a fixed number for each item, padded"),
+    "as many rows as there are": (
+        theirs.Nonzero(),
+        X3,
+        "return a fixed number for each item, padded",
+    ),
     "a batch size written in": (
         theirs.FixedBatch(),
         X3,
