@@ -100,8 +100,7 @@ class Serving:
         measured_by: `export`, or `server` where the artifact's plan does not apply here.
         median_us: form -> batch size -> microseconds of one forward, as far as the server measured.
         launches: its device works asynchronously: see `LaunchingBackend`.
-        prefetches: it gains from getting its next batch early: it launches, or would have to wait
-            for the event loop between the two.
+        prefetches: it takes a second batch while its device runs the first.
     """
 
     steps: tuple[ServedStep, ...]

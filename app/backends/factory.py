@@ -106,9 +106,6 @@ class TorchBackends:
                 self._backend(folder, manifest, form, device),
                 Golden(manifest, variant.tolerance),
                 holds_gil=variant.format == "aotinductor",
-                # Several replicas use all cores, and the event loop would wait for one before it
-                # could hand over the next batch: two replicas reach 1.95 times one, not 1.83.
-                prefetches=device.kind == "cpu" and self._replicas > 1,
             )
             for form, variant in forms.items()
         }

@@ -49,14 +49,11 @@ class Part:
         backend: runs the form.
         golden: the examples, with the tolerance of its variant.
         holds_gil: whether a forward stops the whole process, so that only short ones may be used.
-        prefetches: whether it gains from getting its next batch early, although its device does
-            not work asynchronously.
     """
 
     backend: Backend
     golden: Golden
     holds_gil: bool = False
-    prefetches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +203,7 @@ class PlannedBackend:
         """See `Backend`."""
         parts = self._loaded.values()
         launches = bool(parts) and all(part.backend.serving().launches for part in parts)
-        prefetches = launches or (bool(parts) and all(part.prefetches for part in parts))
-        return dataclasses.replace(self._served(), launches=launches, prefetches=prefetches)
+        return dataclasses.replace(self._served(), launches=launches, prefetches=launches)
 
     def _served(self) -> Serving:
         steps = tuple(ServedStep(step.up_to, str(step.form)) for step in self._steps)

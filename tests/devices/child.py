@@ -100,9 +100,8 @@ class End(torch.nn.Module):
 class Backend:
     """The network on the CPU; see `app.backends.base.Backend`."""
 
-    def __init__(self, module: torch.nn.Module, *, prefetches: bool) -> None:
+    def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
-        self._prefetches = prefetches
 
     def load(self) -> None:
         """See `Backend`."""
@@ -118,7 +117,7 @@ class Backend:
 
     def serving(self) -> Serving:
         """See `Backend`."""
-        return Serving((), prefetches=self._prefetches)
+        return Serving(())
 
     def close(self) -> None:
         """See `Backend`."""
@@ -141,8 +140,7 @@ class Served:
         """Install the network everywhere."""
         for replica in self._replicas:
             replica.open()
-            several = len(self._replicas) > 1  # as `app.backends.factory` has it
-            await replica.install(MODEL, partial(Backend, self._module, prefetches=several))
+            await replica.install(MODEL, partial(Backend, self._module))
         contract = Contract(("y",), lambda _: None, finish=lambda outputs: outputs)
         self._engine.publish(MODEL, "products", contract)
         for _ in range(AHEAD * BATCH * len(self._replicas)):

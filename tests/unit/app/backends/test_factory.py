@@ -117,19 +117,6 @@ class TestStoredPlan:
         assert logs == []
         assert warm(backend, artifact).serving().measured_on == str(share)
 
-    @pytest.mark.parametrize("replicas", [1, 2])
-    def test_several_cpu_replicas_are_given_their_next_batch_beforehand(
-        self, tmp_path: Path, replicas: int
-    ) -> None:
-        artifact = written(tmp_path, plan())
-        devices = (CPU,) * replicas
-        backends = TorchBackends(devices, 8, cpu_threads(devices), Packages())
-        backend, _ = made(artifact, backends=backends)
-        assert not backend.serving().prefetches  # nothing is loaded
-        serving = warm(backend, artifact).serving()
-        assert serving.prefetches is (replicas > 1)
-        assert not serving.launches  # what it has begun it ends before it looks for more
-
     def test_both_forms_of_a_pinned_variant_are_timed_quietly(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, plan(), trace=small_variant("trace"))
         backend, logs = made(artifact, Preference("script"))
