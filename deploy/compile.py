@@ -54,6 +54,7 @@ COMPILED = (
     "app/engine/scheduling/model_queue.py",
     "app/engine/scheduling/queue.py",
     "app/engine/scheduling/timeline.py",
+    "app/engine/scheduling/track.py",
     "app/engine/singleflight.py",
     "app/engine/submission.py",
     "app/engine/waiters.py",

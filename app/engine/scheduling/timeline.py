@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.engine.clock import Clock
 from app.engine.execution.replica import Replica
-from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.completion import (
     MARGIN,
     Part,
@@ -21,9 +19,9 @@ from app.engine.scheduling.completion import (
 from app.engine.scheduling.in_flight import Batch, Took
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import ShapeView
+from app.engine.scheduling.track import Track, Use
 from app.types import ModelId
 
-OVERDUE_S = 1.0  # a batch that is late by this and by a full batch may never end
 # An idle replica stays idle where a busy one will be done with all that waits in this share of the
 # time it takes for one item.
 MUCH_SOONER = 0.5
@@ -41,48 +39,6 @@ class Assignment(NamedTuple):
     share: float
 
 
-class _Use:
-    """How a replica is used for one model.
-
-    Attributes:
-        ran_at: when it last got a batch of the model, or since when it could have.
-        left_at: when it was last left idle although items of the model waited.
-    """
-
-    __slots__ = ("left_at", "ran_at")
-
-    def __init__(self, now: float) -> None:
-        self.ran_at = self.left_at = now
-
-
-class _Track:
-    """What one replica runs; it changes in the same turn of the event loop as `Replica.busy`.
-
-    Attributes:
-        runs: expected seconds and mean deviation, in seconds, of its batches, the oldest first.
-        free_at: when all of them are expected to be done.
-        free_since: when its last batch ended, of any model.
-        uses: of each model.
-    """
-
-    __slots__ = ("free_at", "free_since", "replica", "runs", "uses")
-
-    def __init__(self, replica: Replica, now: float) -> None:
-        self.replica = replica
-        self.runs: deque[tuple[float, float]] = deque()
-        self.free_at = self.free_since = now
-        self.uses: dict[ModelId, _Use] = {}
-
-    def left_s(self, now: float) -> float:
-        return max(0.0, self.free_at - now) if self.runs else 0.0
-
-    def off_s(self) -> float:
-        return math.hypot(*[off_s for _, off_s in self.runs]) if self.runs else 0.0
-
-    def overdue_at(self, cost: BatchCost) -> float:
-        return self.free_at + OVERDUE_S + cost.full_s if self.runs else math.inf
-
-
 class Timeline:
     """Owns what replicas run and when they will be free. On the event loop.
 
@@ -95,7 +51,7 @@ class Timeline:
     """
 
     def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
-        self._tracks = {each.name: _Track(each, clock.now()) for each in replicas}
+        self._tracks = {each.name: Track(each, clock.now()) for each in replicas}
         self.queues: dict[ModelId, ModelQueue] = {}
         self._clock = clock
 
@@ -103,7 +59,7 @@ class Timeline:
         """Serve a model from now on."""
         self.queues[queue.model] = queue
         for track in self._tracks.values():
-            track.uses[queue.model] = _Use(self._clock.now())
+            track.uses[queue.model] = Use(self._clock.now())
 
     def remove(self, queue: ModelQueue) -> None:
         """Serve it no more; nothing of it waits or runs."""
@@ -338,7 +294,7 @@ class Timeline:
                 return True
         return False
 
-    def _busy(self, queue: ModelQueue, now: float) -> list[_Track]:
+    def _busy(self, queue: ModelQueue, now: float) -> list[Track]:
         return [
             track
             for track in self._tracks.values()
@@ -347,7 +303,7 @@ class Timeline:
             and track.overdue_at(queue.costs[track.replica.name]) >= now
         ]
 
-    def _working(self, queue: ModelQueue, now: float) -> list[_Track]:
+    def _working(self, queue: ModelQueue, now: float) -> list[Track]:
         """The replicas that serve the model, without those that are overdue and may hang.
 
         Where all are overdue, all of them: as if each could be done at any moment.
@@ -359,7 +315,7 @@ class Timeline:
         return working or serving
 
     def _is_too_slow(
-        self, one_s: float, queue: ModelQueue, shape: ShapeView, busy: Sequence[_Track], now: float
+        self, one_s: float, queue: ModelQueue, shape: ShapeView, busy: Sequence[Track], now: float
     ) -> bool:
         """Whether an idle replica that takes `one_s` for an item does more harm than good.
 
@@ -379,5 +335,5 @@ class Timeline:
                 return True
         return False
 
-    def _overdue_at(self, track: _Track, queue: ModelQueue) -> float:
+    def _overdue_at(self, track: Track, queue: ModelQueue) -> float:
         return track.overdue_at(queue.costs[track.replica.name]) + LATER_S

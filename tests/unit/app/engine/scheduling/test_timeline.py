@@ -11,7 +11,8 @@ from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.scheduling.in_flight import Batch
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import Ticket, TicketQueue
-from app.engine.scheduling.timeline import OVERDUE_S, Timeline
+from app.engine.scheduling.timeline import Timeline
+from app.engine.scheduling.track import OVERDUE_S
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import CONTRACT, item

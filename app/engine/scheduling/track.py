@@ -1,0 +1,57 @@
+"""What one replica runs; owned by the timeline."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from app.engine.execution.replica import Replica
+from app.engine.scheduling.batch_cost import BatchCost
+from app.types import ModelId
+
+OVERDUE_S = 1.0  # a batch that is late by this and by a full batch may never end
+
+
+class Use:
+    """How a replica is used for one model.
+
+    Attributes:
+        ran_at: when it last got a batch of the model, or since when it could have.
+        left_at: when it was last left idle although items of the model waited.
+    """
+
+    __slots__ = ("left_at", "ran_at")
+
+    def __init__(self, now: float) -> None:
+        self.ran_at = self.left_at = now
+
+
+class Track:
+    """What one replica runs; it changes in the same turn of the event loop as `Replica.busy`.
+
+    Attributes:
+        runs: expected seconds and mean deviation, in seconds, of its batches, the oldest first.
+        free_at: when all of them are expected to be done.
+        free_since: when its last batch ended, of any model.
+        uses: of each model.
+    """
+
+    __slots__ = ("free_at", "free_since", "replica", "runs", "uses")
+
+    def __init__(self, replica: Replica, now: float) -> None:
+        self.replica = replica
+        self.runs: deque[tuple[float, float]] = deque()
+        self.free_at = self.free_since = now
+        self.uses: dict[ModelId, Use] = {}
+
+    def left_s(self, now: float) -> float:
+        """Seconds until it is expected to have done what it runs."""
+        return max(0.0, self.free_at - now) if self.runs else 0.0
+
+    def off_s(self) -> float:
+        """Mean deviation of that, in seconds."""
+        return math.hypot(*[off_s for _, off_s in self.runs]) if self.runs else 0.0
+
+    def overdue_at(self, cost: BatchCost) -> float:
+        """When its batch is so late that it may never end; `cost` is of the model that asks."""
+        return self.free_at + OVERDUE_S + cost.full_s if self.runs else math.inf
