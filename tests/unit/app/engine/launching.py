@@ -52,7 +52,7 @@ class _OnItsWay:
 class LaunchingFake(FakeBackend):
     """A thread is its device, which computes one batch after the other.
 
-    It reads a staged batch when it computes it, not before: who overwrites one meanwhile gets
+    It reads a staged batch when it computes it, not before: overwriting one meanwhile gives
     wrong answers.
 
     Args:
@@ -105,5 +105,5 @@ class LaunchingFake(FakeBackend):
             try:
                 made = super().run(inputs)
                 future.set_result({name: array.copy() for name, array in made.items()})
-            except BaseException as error:  # raised by whoever waits for the batch
+            except BaseException as error:  # raised where the batch is awaited
                 future.set_exception(error)

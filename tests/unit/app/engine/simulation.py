@@ -23,7 +23,7 @@ from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import CONTRACT, item, turns, value_of
 
 T = TypeVar("T")
-Seconds = Callable[[int], float]  # of a batch of so many items
+Seconds = Callable[[int], float]  # of a batch, by its number of items
 PATIENT = 1e6
 NEVER = float("inf")
 
@@ -63,7 +63,7 @@ class SimulatedReplica(Replica):
         speed: of its device.
 
     Attributes:
-        around_s: that every batch takes beside the model.
+        around_s: overhead of every batch.
         prepare_s: that it takes to bring a batch to the device, which goes on meanwhile; 0: it
             takes one batch at a time.
         broken: whatever it runs fails from now on.
@@ -146,7 +146,7 @@ class Simulation:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def ask(self, model: str, within: float = PATIENT) -> Asked:
-        """A request of one item that nobody has asked for, now."""
+        """A request of one new item, now."""
         number = float(next(self._numbers))
         made = Asked(model, number, self.clock.now())
         self.asked.append(made)

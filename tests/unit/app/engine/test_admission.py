@@ -81,7 +81,7 @@ async def test_what_waited_to_be_read_has_less_time_left() -> None:
         running = await occupied(r, 0)
 
         def lag_s() -> float:
-            """As whoever reads a head asks."""
+            """As asked when a head is read."""
             return round(r.engine.read_lag_s(), 6)
 
         assert lag_s() == 0

@@ -56,7 +56,7 @@ def submit(r: Rig, *numbers: float) -> Submission:
 
 
 async def wave(r: Rig, *numbers: float, turn_s: float = 0.0) -> list[Submission]:
-    """One item in each turn of the loop, which takes so long."""
+    """One item in each turn of the loop, which takes that long."""
     submissions = []
     for number in numbers:
         submissions.append(submit(r, number))

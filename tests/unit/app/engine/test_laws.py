@@ -39,7 +39,7 @@ from tests.unit.app.engine.harness import (
 from tests.unit.app.engine.launching import LaunchingFake
 
 
-@pytest.fixture(autouse=True, params=["beside", "blocking", "launching"])
+@pytest.fixture(autouse=True, params=["separate", "blocking", "launching"])
 def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws hold as well where the event loop stands still, or where batches are prefetched."""
     if request.param == "launching":
@@ -51,7 +51,7 @@ def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def one_batch_at_a_time(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what counts the items that wait beside one batch: prefetching takes one more of them."""
+    """For what counts the items that wait behind one batch: prefetching takes one more of them."""
     monkeypatch.setattr(DEFAULT, "backend", FakeBackend)
 
 

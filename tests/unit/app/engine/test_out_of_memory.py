@@ -13,7 +13,7 @@ from tests.unit.app.engine.harness import Rig, rig, turns, until, values
 
 
 class Memory:
-    """A device that has room for so many items."""
+    """A device that has room for `room` items."""
 
     def __init__(self, room: int) -> None:
         self.room = room

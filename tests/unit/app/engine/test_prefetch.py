@@ -270,7 +270,7 @@ async def test_slow_device_on_trial_gets_no_second_batch() -> None:
     await s.run(1.0)
     waits = sorted(each.done_at - each.at for each in s.asked if each.done_at is not None)
     assert len(waits) == 3000
-    assert waits[-2 * len(slow.ran) - 1] < 0.02  # whoever was not tried with
+    assert waits[-2 * len(slow.ran) - 1] < 0.02  # those not on trial
 
 
 async def test_busy_seconds_are_those_of_the_clock_although_batches_overlap() -> None:

@@ -15,7 +15,7 @@ DEADLINE_S = 0.1
 
 
 def varying(batch_s: Seconds, spread: float, seed: int) -> Seconds:
-    """Batches that take so much more or less than expected."""
+    """Batches that take up to `spread` more or less than expected."""
     draw = random.Random(seed)
     return lambda items: batch_s(items) * draw.uniform(1 - spread, 1 + spread)
 
@@ -100,7 +100,7 @@ async def test_retry_after_knows_of_another_models_share() -> None:
 
 
 async def test_overhead_is_predicted_and_shrinks_no_batch() -> None:
-    """As where the event loop is busy reading: 20 ms beside each forward of a millisecond."""
+    """As where the event loop is busy reading: 20 ms with each forward of a millisecond."""
     size = 32
     s = simulation({"model": lambda _: 0.001}, [("model",)], size)
     s.replicas[0].around_s = 0.02

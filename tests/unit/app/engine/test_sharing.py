@@ -45,7 +45,7 @@ async def test_model_with_one_replica_gets_it_despite_a_flood() -> None:
     s = simulation({"flooded": per_batch(0.2), "other": per_batch(0.2)}, [BOTH, ("flooded",)], 4)
     flood(s, "flooded", 2000)
     await s.run(5)
-    assert s.used_s("flooded", 0) == pytest.approx(5)  # nobody else wants it
+    assert s.used_s("flooded", 0) == pytest.approx(5)  # no other model wants it
     flood(s, "other", 1000)
     await s.run(10)
     # each has the time of one device: the flood the one that has no other model

@@ -24,7 +24,7 @@ def refusal(left_s: float = LEFT) -> Rejection:
         (NOW + 0.9 * HOLDS_S, LEFT - 0.1, DUE + 1, 9, 3, True),
         (NOW + HOLDS_S, LEFT, DUE, 8, 2, False),  # too long ago
         (NOW, LEFT + 2 * HOLDS_S, DUE, 8, 2, False),  # may be in time
-        (NOW, LEFT, DUE - 0.001, 8, 2, False),  # goes ahead of who was refused
+        (NOW, LEFT, DUE - 0.001, 8, 2, False),  # is due earlier
         (NOW, LEFT, DUE, 7, 2, False),  # one has left the queue
         (NOW, LEFT, DUE, 8, 1, False),  # a batch has ended
     ],

@@ -16,7 +16,7 @@ NEXT_TURN = Decision(0, again_in_s=0.0)
 
 
 def one_of(replicas: int) -> float:
-    """The share of one of so many that are alike."""
+    """The share of one of `replicas` equal ones."""
     return 1 / replicas if replicas else 0.0
 
 
@@ -53,7 +53,7 @@ def test_decide(
         (9, 0.0, 1, GATHERING, Arrivals(1, 0.0), Decision(8)),
         (3, 0.0, 2, GATHERING, Arrivals(3, 0.0), NEXT_TURN),
         (3, 0.0, 2, GATHERING, Arrivals(0, 0.0), Decision(2)),
-        (3, 0.0, 0, GATHERING, Arrivals(3, 0.0), Decision(0)),  # nobody to run it
+        (3, 0.0, 0, GATHERING, Arrivals(3, 0.0), Decision(0)),  # no replica
         (0, 0.0, 1, GATHERING, Arrivals(3, 0.0), Decision(0)),  # of another shape
         (3, 0.0, 1, GREEDY, Arrivals(3, 0.0), Decision(3)),  # gather_s is 0: as before
         (3, 0.25, 1, BOTH, Arrivals(3, 0.0), Decision(0, again_in_s=0.75)),
@@ -163,5 +163,5 @@ def test_what_waits_is_shared_by_speed(waiting: int, speeds: list[float], most: 
         ends.append(size / slower.pop())
         left -= size
     assert left == max(0, waiting - len(speeds) * most)
-    if waiting <= most:  # nobody ends later than if all could be cut into any pieces, but for one
+    if waiting <= most:  # at most one batch more than if batches could be divided
         assert max(ends) <= (waiting + len(speeds)) / sum(speeds) + 1 / min(speeds)
