@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.processes.shared_metrics import WRITE_S
 from tests.chaos.aftermath import Holdings, ended, events
 from tests.chaos.asking import Asker, Numbers
 from tests.chaos.checker import Checker
@@ -77,6 +78,8 @@ class _Round:
         logger = "app.serving.lifecycle" if plan.workers == 1 else "app.processes.supervisor"
         while not events(self._server.log, logger)["ready"]:  # one of two may be so earlier
             await asyncio.sleep(0.05)
+        if plan.workers > 1:  # what the others say of themselves may be as old as that
+            await asyncio.sleep(1.5 * WRITE_S)
         await self._storm(warm)
         await self._until_idle(None)
         before, self._hung_before = Holdings.of(self._server), self._hung()

@@ -92,7 +92,7 @@ async def test_a_whole_model(api: Api) -> None:
         ("models/m/versions/0/unload", 404, "there is no version 0 of 'm'"),
         ("models/m/versions/1000000000/unload", 404, "a version is a whole number"),
         ("models/m/versions/new/unload", 404, "a version is a whole number"),
-        ("models/../load", 404, "no such path"),
+        ("models/../load", 404, "unknown path"),
     ],
 )
 async def test_what_is_not_there(api: Api, path: str, status: int, says: str) -> None:

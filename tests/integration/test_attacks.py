@@ -381,7 +381,7 @@ class TestJson:
         async with listening(models) as server:
             answer = await server.ask(request(body=LARGE_BOMBS[bomb], **WAYS[way]))
             assert (answer.status, answer.code) == (413, "payload_too_large")
-            assert "the largest valid body for this model items" in answer.json()["error"]
+            assert "the largest valid body for this model has" in answer.json()["error"]
             await check_well(server)
 
     @pytest.mark.parametrize("bomb", SMALL_BOMBS)

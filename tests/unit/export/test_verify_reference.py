@@ -103,5 +103,5 @@ class TestReference:
             ),
             golden_inputs=list,
         )
-        with pytest.raises(ExportError, match=r"it declares x=float32\[-1,-1<=1\]$"):
+        with pytest.raises(ExportError, match=r"but declares x=float32\[-1,-1<=1\]$"):
             verify.reference(eager, model, 2, quiet)

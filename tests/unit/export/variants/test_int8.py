@@ -163,6 +163,6 @@ def test_torchscript_cannot_be_turned_into_it(tmp_path: Path) -> None:
     "empty", [[], [{"x": np.zeros((0, 1, 16), np.float32)}]], ids=["no batch", "no item"]
 )
 def test_empty_calibration_data_is_a_mistake(tmp_path: Path, empty: list[Arrays]) -> None:
-    with pytest.raises(ExportError, match=r"^the calibration data of 'tiny' is empty: give"):
+    with pytest.raises(ExportError, match=r"^the calibration data of 'tiny' is empty: let"):
         Int8().make(subject(convolution(calibration=lambda: empty)), tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -134,7 +134,7 @@ class Lists(nn.Module):
         ),
         (
             lambda module: [Lists(), module.second],
-            "stage 1 gives int; it must return a tensor, or a tuple of tensors",
+            "stage 1 returns int; it must return a tensor, or a tuple of tensors",
         ),
     ],
 )
