@@ -6,6 +6,8 @@
 TorchlaneError
 |-- CallerError                the request is at fault; a retry changes nothing
 |   |-- MalformedRequest       (1) what came is not HTTP
+|   |-- HttpVersionNotSupported (1) not HTTP/1.0 or 1.1
+|   |-- NotImplementedInHttp   (1) a method or transfer coding that this server does not have
 |   |-- HeadTooLarge           (1) more bytes or headers than the head of a request may have
 |   |-- HeadLate               (1) the head did not come in time
 |   |-- UntrustedHost          (1) the Host header names another server
@@ -13,6 +15,7 @@ TorchlaneError
 |   |-- Forbidden              (1) the API key does not allow this
 |   |-- InvalidInput           (2) the payload does not fit the manifest
 |   |-- UnsupportedMediaType   (1) no codec of this model reads this Content-Type
+|   |-- UnsupportedContentCoding (1) the body's Content-Encoding is neither gzip nor deflate
 |   |-- NotAcceptable          (1) the answer cannot be written as the Accept header asks
 |   |-- PayloadTooLarge        (1) more than one request, or its answer, may hold
 |   `-- ModelNotFound          (2) no such model or version is loaded
@@ -65,6 +68,18 @@ class MalformedRequest(CallerError):
     code = "bad_request"
 
 
+class HttpVersionNotSupported(CallerError):
+    """The request is of another version of HTTP."""
+
+    code = "http_version_not_supported"
+
+
+class NotImplementedInHttp(CallerError):
+    """The request needs a part of HTTP that this server does not have."""
+
+    code = "not_implemented"
+
+
 class HeadTooLarge(CallerError):
     """The head of a request, or the data around its body, has too many bytes or headers."""
 
@@ -114,6 +129,12 @@ class UnsupportedMediaType(CallerError):
     """The model does not read this Content-Type."""
 
     code = "unsupported_media_type"
+
+
+class UnsupportedContentCoding(CallerError):
+    """The body's Content-Encoding is not read."""
+
+    code = "unsupported_content_coding"
 
 
 class NotAcceptable(CallerError):

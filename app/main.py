@@ -175,6 +175,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
+        redirect_slashes=False,  # to a URL made of the caller's Host header, before any check
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
@@ -204,9 +205,6 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
 
 def _surround(app: FastAPI, service: Service) -> None:
     """Add the middleware for every request off the fast path; the outermost last."""
-    app.add_middleware(
-        RequestMiddleware, service=service, stopping=lambda: service.lifecycle.stopping
-    )
     if service.origins.allowed:
         app.add_middleware(
             CORSMiddleware,
@@ -215,6 +213,9 @@ def _surround(app: FastAPI, service: Service) -> None:
             allow_headers=ALLOWED,
             expose_headers=EXPOSED,
         )
+    app.add_middleware(
+        RequestMiddleware, service=service, stopping=lambda: service.lifecycle.stopping
+    )
 
 
 def _guard(settings: Settings, metrics: Metrics) -> Guard:

@@ -44,6 +44,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     message = HTTP_HINTS.get(error.status_code, str(error.detail))
     content = error_body(request.scope, code, message)
     headers = {"content-type": "application/json", **(error.headers or {})}
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"  # see RequestMiddleware
     return Response(content, error.status_code, headers)
 
 

@@ -13,6 +13,8 @@ from app import errors
 
 STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.MalformedRequest: 400,
+    errors.HttpVersionNotSupported: 505,
+    errors.NotImplementedInHttp: 501,
     errors.UntrustedHost: 400,
     errors.HeadLate: 408,
     errors.HeadTooLarge: 431,
@@ -21,6 +23,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.RateLimited: 429,
     errors.InvalidInput: 422,
     errors.UnsupportedMediaType: 415,
+    errors.UnsupportedContentCoding: 415,
     errors.NotAcceptable: 406,
     errors.PayloadTooLarge: 413,
     errors.ModelNotFound: 404,
@@ -35,6 +38,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
 }
 INTERNAL_MESSAGE = "internal error; the server's log has this request's id"
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
+ACCEPTED_CODINGS = "gzip, deflate"  # of request bodies, see codings.py
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
 # The connection closes after these. A draining server sends the client elsewhere; after the others
@@ -42,6 +46,8 @@ ROUTE = "torchlane.route"
 LAST_ANSWERS = (
     errors.ShuttingDown,
     errors.MalformedRequest,
+    errors.HttpVersionNotSupported,
+    errors.NotImplementedInHttp,
     errors.HeadTooLarge,
     errors.HeadLate,
 )
@@ -65,6 +71,8 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     if isinstance(error, errors.Unauthorized):  # RFC 6750
         known = b', error="invalid_token"' if error.wrong_key else b""
         headers.append((b"www-authenticate", b'Bearer realm="torchlane"' + known))
+    if isinstance(error, errors.UnsupportedContentCoding):
+        headers.append((b"accept-encoding", ACCEPTED_CODINGS.encode()))
     if isinstance(error, errors.RetryLater):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         more["retry_after_ms"] = round(error.retry_after_s * 1000, 1)

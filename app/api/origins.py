@@ -13,7 +13,7 @@ from app.errors import UntrustedHost
 
 Header = tuple[bytes, bytes]
 ANY = "*"
-HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\\s]+)(?::[0-9]{1,5})?")
+AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\\s]+)(?::[0-9]{1,5})?")
 # Headers of the answer, in addition to those that any script may read.
 EXPOSED = ("X-Request-Id", "X-Torchlane-Cache", "Server-Timing", "Retry-After")
 ALLOWED = ("Authorization", "X-API-Key", "X-Request-Id", "X-Torchlane-Timeout-Ms")  # of a request
@@ -48,7 +48,7 @@ class Hosts:
         if not self.enabled:
             return
         given = next((value for name, value in headers if name == b"host"), b"")
-        match = HOST.fullmatch(given.lower())
+        match = AUTHORITY.fullmatch(given.lower())
         if match is None or not (match[1] in self._names or match[1].endswith(self._endings)):
             raise UntrustedHost("unknown Host header; add it to TORCHLANE_TRUSTED_HOSTS")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gzip
 import logging
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,15 @@ from app.settings import Settings
 from tests.artifacts import write_artifact
 from tests.forms import FORM, files
 from tests.fuzz.target import Finding, Target
+from tests.http.rules import RULES
 from tests.integration.listening import Doubles
 from tests.integration.wire import request
 
 PATIENCE_S = 0.005  # of a client: an answer takes a tenth of it, the rest of a body never comes
 LIMIT_S = 5.0
-KNOWN = {200, 307, 400, 405} | (set(STATUS.values()) - {500})
+MAX_BYTES = 2048  # of a case
+CODED = {"gzip": gzip.compress(b'{"input": [1, 2]}'), "deflate": zlib.compress(bytes(8))}
+KNOWN = {200, 400, 405} | (set(STATUS.values()) - {500})
 
 
 class Ear(asyncio.Transport):
@@ -192,7 +197,13 @@ def seeds() -> Iterator[bytes]:
     yield whole + request("/models/%64ouble/predict", method="OPTIONS")
     yield whole + request("*", b"", method="OPTIONS")
     yield whole + request(content_length="99999999999999999999")
-    yield whole + request(upgrade="websocket", connection="upgrade")
+    for rule in RULES.values():
+        sent = b"".join(rule.sent)
+        if len(sent) < MAX_BYTES:
+            yield cut + sent
+    for coding, body in CODED.items():
+        yield whole + request(content_encoding=coding, body=body)
+        yield cut + request(content_encoding=coding, body=body[:-3], chunk_bytes=7)
 
 
 WORDS = (
@@ -238,9 +249,16 @@ WORDS = (
         b'{"input": [1, 2]}',
         b"host: ",
         b"authorization: Bearer ",
-        b"upgrade: websocket\r\n",
+        b"connection: upgrade\r\nupgrade: h2c\r\n",
+        b"content-encoding: gzip\r\n",
+        b"content-encoding: deflate\r\n",
+        b"transfer-encoding: gzip, chunked\r\n",
+        b"0\r\nhost: a\r\n\r\n",
+        b"http://loopback",
+        b"multipart/form-data; boundary=a\r\n",
+        b"--a\r\nContent-Disposition: form-data; filename=a\r\n\r\n",
         b"\xff",
         b"\0",
     ),
 )
-TARGET = Target(case, seeds, WORDS, max_bytes=2048)
+TARGET = Target(case, seeds, WORDS, max_bytes=MAX_BYTES)

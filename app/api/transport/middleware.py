@@ -30,7 +30,8 @@ class RequestMiddleware:
     """Gives each request an id, answers unhandled errors, counts and times predictions.
 
     It rejects requests for another host, and requests below /admin without a key for it, before
-    anything of a body is read, whether or not a route matches.
+    anything of a body is read, whether or not a route matches. HEAD is answered as GET, without the
+    body (RFC 9110, section 9.3.2).
 
     Args:
         app: the inner application.
@@ -53,6 +54,9 @@ class RequestMiddleware:
             return
         began = time.perf_counter()
         request_id = self._ids.of(scope["headers"])
+        without_body = scope["method"] == "HEAD"
+        if without_body:
+            scope = {**scope, "method": "GET"}
         scope[REQUEST_ID] = request_id.decode("ascii")
         status = 0
 
@@ -61,25 +65,33 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message.setdefault("headers", []).append((b"x-request-id", request_id))
+            elif without_body:
+                message = {**message, "body": b""}
             await send(message)
+
+        async def send_own(message: Message) -> None:
+            """An answer of this middleware, which no other gives headers for browsers."""
+            if message["type"] == "http.response.start":
+                message["headers"] += self._service.origins.headers(scope["headers"])
+            await send_with_id(message)
 
         try:
             if (rejection := self._rejection(scope)) is not None:
-                await error_response(scope, rejection)(scope, receive, send_with_id)
+                await error_response(scope, rejection)(scope, receive, send_own)
                 return
             await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:  # a stop cancels what is unfinished, such as an upload
             if status or not self._stopping():
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
-            await error_response(scope, stopped)(scope, receive, send_with_id)
+            await error_response(scope, stopped)(scope, receive, send_own)
         except Exception:  # the last resort: answered, logged once with its id, not raised again
             LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
             if status:
                 raise  # half an answer is out: only closing the connection tells the client
             content = error_body(scope, "internal", INTERNAL_MESSAGE)
             response = Response(content, 500, media_type="application/json")
-            await response(scope, receive, send_with_id)
+            await response(scope, receive, send_own)
         finally:
             if ROUTE in scope:
                 outcome = scope.get(OUTCOME, "ok" if status else Abandoned.code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
+import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -35,6 +36,7 @@ class UvicornConnection(HttpToolsProtocol):
         uvicorn: arguments of uvicorn's own protocol.
 
     Attributes:
+        version: of HTTP, as the last complete head says.
         keep_alive_s: how long an idle connection stays.
         is_plain: whether uvicorn does nothing for a request but call the application.
     """
@@ -42,6 +44,7 @@ class UvicornConnection(HttpToolsProtocol):
     def __init__(self, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         mine: Any = self
+        self.version = "1.1"
         self.keep_alive_s = float(mine.timeout_keep_alive)  # uvicorn types it as int
         self.is_plain = (
             not self.access_log and self.limit_concurrency is None and not self.root_path
@@ -69,12 +72,50 @@ class UvicornConnection(HttpToolsProtocol):
         return (
             parser.get_method() == b"POST"
             and self.is_answered
-            and parser.get_http_version() == "1.1"
+            and self.version == "1.1"
             and parser.should_keep_alive()
-            and not parser.should_upgrade()
             and not self.expect_100_continue
             and not self.flow.write_paused
         )
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; see `asyncio.Protocol`.
+
+        Replaces uvicorn's method, which logs a warning for each malformed request, and which goes
+        on after an upgrade that nobody took as if the body were the next request.
+        """
+        self._unset_keepalive_if_required()
+        unread: bytes | memoryview = data
+        try:
+            while unread:
+                try:
+                    self.parser.feed_data(unread)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    unread = memoryview(unread)[upgrade.args[0] :]
+                    self._parse_head_without_upgrade()
+        except httptools.HttpParserError as error:
+            self.unreadable(str(error))
+
+    def _parse_head_without_upgrade(self) -> None:
+        """Parse the last head again, without its Upgrade header: RFC 9110, section 7.8, allows it.
+
+        The parser stops behind a head that asks for an upgrade, and cannot be told to read the body
+        as usual.
+        """
+        parts = [self.parser.get_method(), b" ", self.url]
+        parts += (b" HTTP/", self.parser.get_http_version().encode(), b"\r\n")
+        for name, value in self.headers:
+            if name != b"upgrade":
+                parts += (name, b": ", value, b"\r\n")
+        self.parser = httptools.HttpRequestParser(self)
+        # As uvicorn sets it: what follows a request with `Connection: close` is ignored.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(b"".join((*parts, b"\r\n")))
+
+    def asks_for_upgrade(self) -> bool:
+        """Whether the head that was read asks for another protocol: it will be parsed again."""
+        return self.parser.should_upgrade()
 
     def on_message_begin(self) -> None:
         """The first byte of a request; its scope is made only when needed."""
@@ -109,6 +150,19 @@ class UvicornConnection(HttpToolsProtocol):
         """Take no more bytes from the client."""
         self.flow.pause_reading()
 
+    def end_application(self) -> bool:
+        """Tell the application that the client has gone, so that an answer can be written for it.
+
+        Returns:
+            Whether it was waiting for the rest of a body, with nothing answered yet.
+        """
+        cycle = self.cycle
+        if cycle is not self._running or cycle.response_started:
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return True
+
     def close_after_answers(self) -> None:
         """Answer what was read, then close."""
         self.cycle.keep_alive = False
@@ -133,12 +187,12 @@ class UvicornConnection(HttpToolsProtocol):
             self.cycle = None  # type: ignore[assignment]  # as before the first request
         super().connection_lost(exc)
 
-    def send_400_response(self, msg: str) -> None:
-        """Handle a failure of the parser; uvicorn's own answer is plain text."""
-        self.unreadable()
+    def unreadable(self, problem: str) -> None:
+        """Handle data that is not HTTP, or an error that a parser callback raised.
 
-    def unreadable(self) -> None:
-        """Handle data that is not HTTP, or an error that a parser callback raised."""
+        Args:
+            problem: what the parser says.
+        """
         raise NotImplementedError
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:

@@ -223,7 +223,7 @@ class TestEnd:
             assert await wire.rest() == b""
 
     @pytest.mark.parametrize(
-        "data", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"]
+        "data", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST / XTTP/1.1\r\n\r\n"]
     )
     async def test_what_is_not_http(self, models: Path, data: bytes) -> None:
         async with listening(models) as server:

@@ -1,0 +1,144 @@
+"""Attacks through a real HAProxy and a real nginx that keep connections to the server alive.
+
+Whatever a proxy passes on, two clients behind it must never get each other's answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import Server, free_port, running
+from tests.http.rules import RULES
+from tests.integration.wire import Wire, ask_for, request
+
+HAPROXY = """
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 10s
+    timeout server 10s
+    http-reuse always
+frontend front
+    bind 127.0.0.1:{port}
+    default_backend back
+backend back
+    server one 127.0.0.1:{server} maxconn 1 pool-max-conn 1
+"""
+NGINX = """
+daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors;
+events {{ worker_connections 64; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    upstream back {{ server 127.0.0.1:{server}; keepalive 1; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://back;
+            proxy_http_version 1.1;
+            proxy_request_buffering {buffering};
+            proxy_set_header Host $host;
+            proxy_set_header Connection $http_connection;
+            proxy_set_header Upgrade $http_upgrade;
+        }}
+    }}
+}}
+"""
+PROXIES = {
+    "haproxy": (HAPROXY, ("haproxy", "-db", "-q", "-f")),
+    "nginx": (NGINX, ("nginx", "-c")),
+    "nginx, streaming": (NGINX, ("nginx", "-c")),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("behind")
+    write_artifact(folder / "models", "double")
+    with running(folder / "models", folder / "log") as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=PROXIES)
+def proxy(
+    request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """The port of a running proxy."""
+    form, command = PROXIES[request.param]
+    program = shutil.which(command[0], path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    if program is None:
+        pytest.skip(f"{command[0]} is not installed")
+    folder, port = tmp_path_factory.mktemp("proxy"), free_port()
+    buffering = "off" if "streaming" in request.param else "on"
+    settings = {"port": port, "server": server.port, "folder": folder, "buffering": buffering}
+    (folder / "conf").write_text(form.format(**settings))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, *command[1:], str(folder / "conf")], stdout=log, stderr=log
+        )
+    try:
+        _wait(process, port, folder / "log")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    for _ in range(200):
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise RuntimeError("the proxy does not listen")
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Wire]:
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", port))
+    try:
+        yield wire
+    finally:
+        await wire.close()
+
+
+async def ask_honestly(port: int, number: int) -> None:
+    """A client of its own gets its own answer."""
+    async with connected(port) as wire:
+        answer = await wire.ask(ask_for(number, x_request_id=f"honest-{number}"))
+        assert (answer.status, answer["x-request-id"]) == (200, f"honest-{number}")
+        assert answer.json()["prediction"] == {"outputs": {"y": [2.0 * number, 4]}}
+
+
+@pytest.mark.parametrize("name", RULES)
+async def test_nobody_gets_anothers_answer(proxy: int, name: str) -> None:
+    """The proxy has one connection to the server, which the next client's request uses."""
+    rule = RULES[name]
+    async with connected(proxy) as attacker:
+        for piece in rule.sent:
+            attacker.send(piece)
+            await asyncio.sleep(0.01)
+        for number in (20, 21, 22):
+            await ask_honestly(proxy, number)
+
+
+async def test_what_passes_a_proxy_is_answered(proxy: int) -> None:
+    """The proxies work: predictions, large and in chunks, and many on one connection."""
+    async with connected(proxy) as wire:
+        for number in range(30):
+            answer = await wire.ask(ask_for(number, chunk_bytes=5 if number % 2 else None))
+            assert answer.json()["prediction"] == {"outputs": {"y": [2.0 * number, 4]}}
+        large = request(body=b'{"input": [3, 2]}' + b" " * 500_000)
+        assert (await wire.ask(large)).json()["prediction"] == {"outputs": {"y": [6, 4]}}

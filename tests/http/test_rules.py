@@ -1,0 +1,162 @@
+"""Each rule on a real server, by both paths, with one process and with two workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import Server, running
+from tests.http.rules import BODY, HOST, JSON, LENGTH, RULES, START
+from tests.integration.wire import Wire, WireAnswer, ask_for, request
+
+PATHS = {"fast": b" /predict ", "asgi": b" /predict?a=1 "}
+PAUSE_S = 0.01  # between two pieces: they are read one by one
+README = Path(__file__).with_name("README.md")
+
+
+@pytest.fixture(scope="module", params=["1", "2"], ids=["one process", "two workers"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("http")
+    write_artifact(folder / "models", "double")
+    with running(folder / "models", folder / "log", workers=request.param) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[Wire]:
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", server.port))
+    try:
+        yield wire
+    finally:
+        await wire.close()
+
+
+async def rest(wire: Wire) -> bytes:
+    """What comes until the server closes the connection, be it with a reset for what was unread."""
+    try:
+        return await wire.rest()
+    except ConnectionError:
+        return b""
+
+
+def id_of(answer: WireAnswer) -> str:
+    return answer["x-request-id"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", RULES)
+async def test_rule(server: Server, name: str, path: str) -> None:
+    rule = RULES[name]
+    async with connected(server) as wire:
+        for piece in rule.sent:
+            wire.send(piece.replace(b" /predict ", PATHS[path]))
+            await asyncio.sleep(PAUSE_S if len(rule.sent) > 1 else 0)
+        answers = [await wire.answer() for _ in rule.statuses]
+        assert tuple(each.status for each in answers) == rule.statuses
+        for answer in answers:
+            assert answer["date"]
+            assert id_of(answer) != "smuggled"
+            if b"prediction" in answer.body:
+                assert answer.json()["prediction"] == {"outputs": {"y": [14, 4]}}
+        if rule.stays:
+            honest = await wire.ask(ask_for(3, x_request_id="honest"))
+            assert (honest.status, id_of(honest)) == (200, "honest")
+            assert honest.json()["prediction"] == {"outputs": {"y": [6, 4]}}
+        else:
+            assert await rest(wire) == b""
+            assert answers[-1]["connection"] == "close"
+
+
+GETS = (
+    *("/health/live", "/health/ready", "/metrics", "/models", "/models/double"),
+    *("/openapi.json", "/docs"),
+)
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_head_is_get_without_its_body(server: Server, path: str) -> None:
+    """RFC 9110, section 9.3.2."""
+    async with connected(server) as wire:
+        by_get = await wire.ask(request(path, b"", method="GET"))
+        wire.send(request(path, b"", method="HEAD") + ask_for(3))
+        by_head = await wire.answer(body=False)
+        assert (by_head.status, by_head.names) == (by_get.status, by_get.names)
+        assert by_get.body
+        assert (await wire.answer()).json()["prediction"] == {"outputs": {"y": [6, 4]}}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"])
+async def test_another_method_is_told_what_is_allowed(server: Server, method: str) -> None:
+    """RFC 9110, sections 9.3 and 15.5.6."""
+    async with connected(server) as wire:
+        wire.send(request("/predict", b"", method=method))
+        answer = await wire.answer(body=method != "HEAD")
+        assert (answer.status, answer["allow"]) == (405, "POST")
+        if method not in ("GET", "HEAD"):
+            answer = await wire.ask(request("/health/live", b"", method=method))
+            assert (answer.status, answer["allow"]) == (405, "GET, HEAD")
+
+
+async def test_http_1_0_gets_no_interim_answer(server: Server) -> None:
+    """RFC 9110, section 10.1.1."""
+    async with connected(server) as wire:
+        wire.send(START.replace(b"1.1", b"1.0") + LENGTH + b"Expect: 100-continue\r\n\r\n")
+        await asyncio.sleep(5 * PAUSE_S)
+        wire.send(BODY)
+        assert (await rest(wire)).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", ["/predict/", "/health/live/", "/models/", "//predict"])
+async def test_no_path_is_redirected(server: Server, path: str) -> None:
+    """A location would be made of the caller's Host, before any check."""
+    async with connected(server) as wire:
+        answer = await wire.ask(request(path, host="evil.example"))
+        assert (answer.status, "location" in answer.names) == (404, False)
+
+
+async def test_what_callers_do_wrong_is_no_line_in_the_log(server: Server) -> None:
+    before = server.log
+    upgrade = START + LENGTH + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n" + BODY
+    for sent in (upgrade, b"rubbish\r\n\r\n", b"GET / HTTP/1.1\r\n" + HOST * 2 + JSON + b"\r\n"):
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(sent)
+                assert client.recv(1 << 16)
+    assert server.log == before
+
+
+@pytest.mark.parametrize("option", ["--http1.0", "--http1.1", "--http2", "--http2-prior-knowledge"])
+def test_curl_asks_for_http_2(server: Server, option: str) -> None:
+    """With --http2 curl asks for an upgrade to h2c, and gets what it gets by --http1.1."""
+    command = ["curl", "-s", "-S", option, "-d", BODY.decode(), f"{server.url}/predict"]
+    done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+    if option == "--http2-prior-knowledge":  # there is no HTTP/2 here
+        assert done.returncode != 0
+    else:
+        assert json.loads(done.stdout)["prediction"] == {"outputs": {"y": [14, 4]}}
+
+
+def test_the_list_of_rules_names_tests() -> None:
+    """Each rule's section is in README.md, and each test that is named there exists."""
+    text = README.read_text()
+    assert {rule.section for rule in RULES.values()} <= set(
+        re.findall(r"9110-[\d.]+|9112-[\d.]+", text)
+    )
+    code = "".join(path.read_text() for path in README.parents[1].rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named
+    assert [name for name in named if f"def {name}(" not in code] == []
+    cases = set(re.findall(r'"([^"]+)"', text))
+    known = set(RULES)
+    assert [each for each in cases if not any(name.startswith(each) for name in known)] == []
