@@ -5,7 +5,7 @@ If no key is configured, predictions are open and everything else that needs a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from limits import RateLimitItem
 
@@ -121,11 +121,11 @@ class Guard:
         self.asks_for_keys = keyring.configured
         self.enabled = keyring.configured or bool(self._limits)
 
-    def admit(self, headers: Iterable[tuple[bytes, bytes]], scope: str) -> Caller:
+    def admit(self, fields: Mapping[bytes, bytes], scope: str) -> Caller:
         """The caller that sent these headers, if its key has the scope.
 
         Args:
-            headers: lower-case names, and values.
+            fields: lower-case names of headers, and values.
             scope: the required one.
 
         Raises:
@@ -140,7 +140,7 @@ class Guard:
                 f"calls that need the scope {scope!r} are disabled, because this server has no API "
                 "keys; TORCHLANE_API_KEYS_FILE names a file of keys, see docs/security.md"
             )
-        key = self._known(headers)
+        key = self._known(fields)
         metrics = self._metrics.key(key.name)
         if scope not in key.scopes:
             metrics.forbidden.inc()
@@ -151,8 +151,8 @@ class Guard:
         limits = self._limits if key.limits is None else key.limits
         return Caller(key.name, limits, self._rates, metrics)
 
-    def _known(self, headers: Iterable[tuple[bytes, bytes]]) -> ApiKey:
-        secret = _presented(headers)
+    def _known(self, fields: Mapping[bytes, bytes]) -> ApiKey:
+        secret = _presented(fields)
         if not secret:
             raise Unauthorized(
                 "an API key is required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
@@ -163,12 +163,9 @@ class Guard:
         return key
 
 
-def _presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The key that was sent: Authorization before X-API-Key, the first of each."""
-    other = b""
-    for name, value in headers:
-        if name == b"authorization" and value[: len(BEARER)].lower() == BEARER:
-            return value[len(BEARER) :].strip()
-        if name == b"x-api-key" and not other:
-            other = value.strip()
-    return other
+def _presented(fields: Mapping[bytes, bytes]) -> bytes:
+    """The key that was sent: Authorization before X-API-Key."""
+    bearer = fields.get(b"authorization", b"")
+    if bearer[: len(BEARER)].lower() == BEARER:
+        return bearer[len(BEARER) :].strip()
+    return fields.get(b"x-api-key", b"").strip()

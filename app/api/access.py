@@ -58,7 +58,7 @@ def _scraper(request: Request) -> Caller:
 
 def _admitted(request: Request, scope: str) -> Caller:
     guard: Guard = request.app.state.guard
-    return guard.admit(request.scope["headers"], scope)
+    return guard.admit(dict(request.scope["headers"]), scope)
 
 
 Admin = Annotated[Caller, Depends(_admin)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from app.access.entries import PREDICT
@@ -35,7 +35,7 @@ class Call:
     Args:
         service: engine, models and limits.
         endpoint: the requested one.
-        headers: lower-case names, and values.
+        fields: lower-case names of headers, and values.
 
     Attributes:
         deadline: on the engine's clock.
@@ -63,36 +63,28 @@ class Call:
         "deadline",
     )
 
-    def __init__(
-        self, service: Service, endpoint: Endpoint, headers: Sequence[tuple[bytes, bytes]]
-    ) -> None:
+    def __init__(self, service: Service, endpoint: Endpoint, fields: Mapping[bytes, bytes]) -> None:
         self._arrived = self._decoded = time.perf_counter()
         self._service = service
         self._many = endpoint.many
         if service.hosts.enabled:
-            service.hosts.check(headers)
+            service.hosts.check(fields)
         self._caller: Caller | None = None
         if service.guard.enabled:
-            self._caller = service.guard.admit(headers, PREDICT)
+            self._caller = service.guard.admit(fields, PREDICT)
             self._caller.arrives()
-        self._accept = self._content_type = content_length = b""
-        timeout_ms: bytes | None = None
-        for name, value in headers:  # one pass: there may be a dozen
-            if name == b"content-type":
-                self._content_type = value
-            elif name == b"content-length":
-                content_length = value
-            elif name == b"accept":
-                self._accept = value
-            elif name == b"x-torchlane-timeout-ms":
-                timeout_ms = value
+        self._accept = fields.get(b"accept", b"")
+        self._content_type = fields.get(b"content-type", b"")
         self._endpoint = endpoint
         self._top_k = read_top_k(endpoint.query) if endpoint.query else endpoint.top_k
         self._model = self._resolve()
         self._changes = service.loaded.changes
         self._lag_s = service.engine.read_lag_s()
-        timeout_s = _timeout_s(timeout_ms, self._model.settings.timeout_s)
+        timeout_s = _timeout_s(
+            fields.get(b"x-torchlane-timeout-ms"), self._model.settings.timeout_s
+        )
         self.deadline = service.engine.now() + timeout_s
+        content_length = fields.get(b"content-length", b"")
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
         self._digest: bytes | None = None

@@ -7,7 +7,7 @@ answers on the fast path the same headers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from app.errors import UntrustedHost
 
@@ -39,7 +39,7 @@ class Hosts:
         self._names = frozenset(each for each in names if not each.startswith(b"*"))
         self._endings = tuple(each[1:] for each in names if each.startswith(b"*."))
 
-    def check(self, headers: Iterable[Header]) -> None:
+    def check(self, fields: Mapping[bytes, bytes]) -> None:
         """Reject a request for another host.
 
         Raises:
@@ -47,8 +47,7 @@ class Hosts:
         """
         if not self.enabled:
             return
-        given = next((value for name, value in headers if name == b"host"), b"")
-        match = AUTHORITY.fullmatch(given.lower())
+        match = AUTHORITY.fullmatch(fields.get(b"host", b"").lower())
         if match is None or not (match[1] in self._names or match[1].endswith(self._endings)):
             raise UntrustedHost("unknown Host header; add it to TORCHLANE_TRUSTED_HOSTS")
 
@@ -66,11 +65,11 @@ class Origins:
         self._origins = frozenset(each.encode("latin-1") for each in allowed)
         self._exposed = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())
 
-    def headers(self, request: Iterable[Header]) -> list[Header]:
+    def headers(self, fields: Mapping[bytes, bytes]) -> list[Header]:
         """CORS headers for the answer to a request with these headers."""
         if not self.allowed:
             return []
-        origin = next((value for name, value in request if name == b"origin"), None)
+        origin = fields.get(b"origin")
         if origin is None:
             return [(b"vary", b"Origin")]
         if self._any:

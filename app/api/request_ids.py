@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 HEADER = b"x-request-id"
 WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -18,9 +18,9 @@ class RequestIds:
         self._prefix = secrets.token_hex(4).encode()  # of this process; a number follows it
         self._numbers = itertools.count()
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    def of(self, fields: Mapping[bytes, bytes]) -> bytes:
         """The id of a request with these headers; their names are in lower case."""
-        for name, value in headers:
-            if name == HEADER and WELL_FORMED.fullmatch(value):
-                return value
+        given = fields.get(HEADER)
+        if given is not None and WELL_FORMED.fullmatch(given):
+            return given
         return self._prefix + b"%08x" % (next(self._numbers) & 0xFFFFFFFF)

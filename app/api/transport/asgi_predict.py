@@ -55,7 +55,7 @@ class PredictionApp:
         name, version = wanted.get("name"), wanted.get("version")
         query: bytes = scope["query_string"]
         endpoint = Endpoint(scope[ROUTE], self._many, name, version, query=query)
-        call = Call(service, endpoint, scope["headers"])
+        call = Call(service, endpoint, dict(scope["headers"]))
         try:
             async with asyncio.timeout(call.deadline - service.engine.now()):
                 body = await _read_body(receive, service.limits.max_body_bytes, service.bodies)

@@ -1,30 +1,23 @@
-"""Limits of a connection, and rules of HTTP, that uvicorn and its parser leave to others.
+"""Time and memory limits of a connection, where uvicorn has none; and the rules of `head.py`.
 
-The limits cover the time and size of a head, the bytes around a body, the rest of a rejected body,
-and an answer that the client does not read. The rules are those of RFC 9110 and 9112 for a head and
-for trailers; tests/http lists them all.
+They cover the time and size of a head, the bytes around a body, the rest of a rejected body, and an
+answer that the client does not read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import re
-from typing import Any, NoReturn
+from typing import Any
+
+from httptools import HttpParserError
 
 from app.api.errors import REQUEST_ID, error_answer
-from app.api.origins import AUTHORITY
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
+from app.api.transport.head import check_head, check_trailers, path_of, unreadable
 from app.api.transport.uvicorn_adapter import UvicornConnection
-from app.errors import (
-    CallerError,
-    HeadLate,
-    HeadTooLarge,
-    HttpVersionNotSupported,
-    MalformedRequest,
-    NotImplementedInHttp,
-)
+from app.errors import CallerError, HeadLate, HeadTooLarge, NotImplementedInHttp
 
 # Of a head, and of anything that comes without a byte of body: chunk extensions, trailers.
 MAX_HEAD_BYTES = 64 << 10
@@ -32,12 +25,6 @@ MAX_HEADERS = 128
 MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, some 2 KB each
 # What is being read of a request; the next one may arrive before its answer was written.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
-NOT_HTTP = "malformed HTTP/1.1 request; the connection is closed"
-CHECKED = frozenset((b"host", b"expect", b"transfer-encoding"))  # headers that a rule is about
-OTHER_VERSIONS = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # as the parser calls them
-HTTP_1 = "this server speaks HTTP/1.1; the connection is closed"
-ONE_HOST = "a request needs exactly one Host header; the connection is closed"
-ABSOLUTE_FORM = re.compile(rb"https?://([^/?#@]+)([/?][^#]*)?", re.IGNORECASE)
 UNREAD = "answer_unread"
 UNREAD_S = 10.0  # between two checks of an unread answer
 UNREAD_BYTES_PER_S = 1024  # a slower client counts as not reading
@@ -58,11 +45,7 @@ class LimitedProtocol(UvicornConnection):
         self.ids = ids
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
-        self._trailers = 0
-        self._hosts: list[bytes] = []  # of the head that is being read
-        self._valid_host = b""  # the last one that was checked
-        self._codings: list[bytes] = []  # transfer codings
-        self._rejection: CallerError | None = None
+        self._valid_host: bytes | None = None  # the last one that was checked
         self._is_cut = False
         # A timer for each request would cost 2 us. One timer keeps running and checks whether the
         # client is overdue; None: the server is at work.
@@ -106,33 +89,10 @@ class LimitedProtocol(UvicornConnection):
         """The first byte of a request."""
         super().on_message_begin()
         self._reads = HEAD
-        self._trailers = 0
-        self._hosts.clear()
-        self._codings.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer: those are dropped (RFC 9110, section 6.5.1).
-
-        Raises:
-            CallerError: to the parser, which stops there: too many trailers, or one that would
-                change what follows.
-        """
-        name = name.lower()
-        if self._reads == BODY:
-            self._trailers += 1
-            if self._trailers > MAX_HEADERS:
-                self._reject_head(_too_large())
-            if name == b"connection":  # the parser would obey it
-                self._reject_head(MalformedRequest("a Connection field in a trailer"))
-            return
-        if name in CHECKED:
-            if name == b"host":
-                self._hosts.append(value)
-            elif name == b"transfer-encoding":
-                self._codings.append(value)
-            elif value.lower() == b"100-continue":
-                self.expect_100_continue = True
-        self.headers.append((name, value))
+        """A header, or behind a body a trailer."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Have the request answered whose head is complete.
@@ -142,7 +102,7 @@ class LimitedProtocol(UvicornConnection):
         """
         if self.asks_for_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                self._reject_head(NotImplementedInHttp("CONNECT is for proxies; this is none"))
+                raise NotImplementedInHttp("CONNECT is for proxies; this is none")
             return  # the head comes again, without its Upgrade header
         if (
             self._bytes_without_body > MAX_HEAD_BYTES
@@ -151,22 +111,29 @@ class LimitedProtocol(UvicornConnection):
         ):
             self._check_size()
         self.version = self.parser.get_http_version()
-        if self.version != "1.1":
-            self._check_other_version()
-        elif len(self._hosts) != 1:
-            self._reject_head(MalformedRequest(ONE_HOST))
-        if self._hosts and self._hosts[0] != self._valid_host:
-            self._check_host()
-        if self._codings:
-            self._check_codings()
+        headers = self.headers
+        fields = self.fields = dict(headers)
+        host = fields.get(b"host")
+        if (
+            self.version != "1.1"
+            or host is None
+            or host != self._valid_host
+            or len(fields) != len(headers)
+            or b"transfer-encoding" in fields
+        ):
+            check_head(self.version, headers, fields)
+            self._valid_host = host
+        if b"expect" in fields:  # HTTP/1.0 has no interim answers
+            expected = fields[b"expect"].lower() == b"100-continue"
+            self.expect_100_continue = expected and self.version == "1.1"
         self._reads = BODY
         self._due = None
         self.choose_path()
+        self.headers = []  # of the trailers, which become no headers (RFC 9110, section 6.5.1)
 
     def choose_path(self) -> None:
         """Have the request answered by uvicorn's path."""
-        if not self.url.startswith(b"/") or b"#" in self.url:
-            self._check_target()
+        self.url = path_of(self.url, self.fields.get(b"host", b""))
         self.answer_by_asgi()
 
     def on_body(self, body: bytes) -> None:
@@ -175,12 +142,17 @@ class LimitedProtocol(UvicornConnection):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The last byte of a request."""
-        if self._reads in (
-            HEAD,
-            SLOW_HEAD,
-        ):  # of a head that comes again, see `on_headers_complete`
+        """The last byte of a request.
+
+        Raises:
+            CallerError: to the parser, which stops there: the trailers are wrong.
+        """
+        if self._reads in (HEAD, SLOW_HEAD):  # of a head that comes again
             return
+        if self.headers:
+            check_trailers(self.headers)
+            if len(self.headers) > MAX_HEADERS:
+                raise _too_large()
         self._reads = BETWEEN
         self._bytes_without_body = 0
         if self._due is not None:  # it was answered already
@@ -220,11 +192,10 @@ class LimitedProtocol(UvicornConnection):
             self._unread_timer.cancel()
             self._unread_timer = None
 
-    def unreadable(self, problem: str) -> None:
-        """Cut the connection: what came is not HTTP, or its head was rejected."""
-        if self._rejection is None and problem in OTHER_VERSIONS:
-            self._rejection = HttpVersionNotSupported(HTTP_1)
-        self._cut(self._rejection or MalformedRequest(NOT_HTTP))
+    def unreadable(self, error: HttpParserError) -> None:
+        """Cut the connection: what came is not HTTP, or was rejected."""
+        rejection = error.__context__
+        self._cut(rejection if isinstance(rejection, CallerError) else unreadable(str(error)))
 
     def _wait(self, most_s: float) -> None:
         """Give the client this much time from now on."""
@@ -253,65 +224,18 @@ class LimitedProtocol(UvicornConnection):
         else:
             self.transport.close()
 
-    def _reject_head(self, error: CallerError) -> NoReturn:
-        """Stop the parser, and have the connection cut with this error."""
-        self._rejection = error
-        raise error
-
     def _check_size(self) -> None:
         """Reject a head that is too large, or one pipelined request too many.
 
         Only the head is measured: other bytes that came may be its body's.
+
+        Raises:
+            HeadTooLarge: to the parser, which stops there.
         """
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         many = self.pipelined >= MAX_PIPELINED
         if many or len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
-            self._reject_head(_too_large())
-
-    def _check_other_version(self) -> None:
-        """Reject versions that are not HTTP/1, and what HTTP/1.0 does not have."""
-        if self.version != "1.0":
-            self._reject_head(HttpVersionNotSupported(HTTP_1))
-        if self._codings:  # RFC 9112, section 6.1
-            self._reject_head(MalformedRequest("HTTP/1.0 has no Transfer-Encoding"))
-        if len(self._hosts) > 1:
-            self._reject_head(MalformedRequest(ONE_HOST))
-        self.expect_100_continue = False
-
-    def _check_host(self) -> None:
-        """Reject a Host header that names none (RFC 9112, section 3.2); empty ones are valid."""
-        host = self._hosts[0]
-        if host and AUTHORITY.fullmatch(host.lower()) is None:
-            self._reject_head(MalformedRequest("the Host header is malformed"))
-        self._valid_host = host
-
-    def _check_codings(self) -> None:
-        """Reject transfer codings other than chunked (RFC 9112, section 6.1)."""
-        codings = b",".join(self._codings).lower().split(b",")
-        if codings[-1].strip() != b"chunked":  # RFC 9112, section 6.3: nothing tells the length
-            self._reject_head(MalformedRequest("the last Transfer-Encoding must be chunked"))
-        if len(codings) > 1:
-            self._reject_head(
-                NotImplementedInHttp("no Transfer-Encoding but chunked is implemented")
-            )
-
-    def _check_target(self) -> None:
-        """Take the path out of a target that is a whole URL; reject other forms.
-
-        See RFC 9112, section 3.2. A Host header that differs is rejected, not ignored: a proxy in
-        front may have looked at the one or at the other.
-        """
-        match = ABSOLUTE_FORM.fullmatch(self.url)
-        if match is None:
-            self._reject_head(
-                MalformedRequest("the request target must be a path, without a fragment")
-            )
-        if self._hosts and match[1].lower() != self._hosts[0].lower():
-            self._reject_head(
-                MalformedRequest("the request target and the Host header name different hosts")
-            )
-        path = match[2] or b""
-        self.url = path if path.startswith(b"/") else b"/" + path
+            raise _too_large()
 
     def _cut(self, error: CallerError) -> None:
         """Stop reading: the start of the next request is unknown from here on."""
@@ -332,7 +256,7 @@ class LimitedProtocol(UvicornConnection):
 
     def _send_error(self, error: CallerError) -> None:
         """Answer bytes that never became a request."""
-        scope = {REQUEST_ID: self.ids.of(()).decode("ascii")}
+        scope = {REQUEST_ID: self.ids.of({}).decode("ascii")}
         status, headers, content = error_answer(scope, error)
         headers.append((HEADER, scope[REQUEST_ID].encode()))
         self.write_answer(status, headers, content)

@@ -38,12 +38,12 @@ class ExchangeConnection(Protocol):
     """What an exchange needs of its connection.
 
     Attributes:
-        headers: of the request; lower-case names, and values.
+        fields: headers of the request: lower-case names, and values.
     """
 
     service: Service
     ids: RequestIds
-    headers: list[tuple[bytes, bytes]]
+    fields: dict[bytes, bytes]
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
@@ -91,8 +91,8 @@ class Exchange:
         self._began = time.perf_counter()
         self._connection = connection
         self._endpoint = endpoint
-        self._request_id = connection.ids.of(connection.headers)
-        self._for_browsers = connection.service.origins.headers(connection.headers)
+        self._request_id = connection.ids.of(connection.fields)
+        self._for_browsers = connection.service.origins.headers(connection.fields)
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._held_bytes = 0  # as counted by BodyMemory
@@ -106,7 +106,7 @@ class Exchange:
         """Check the head."""
         try:
             connection = self._connection
-            self._call = Call(connection.service, self._endpoint, connection.headers)
+            self._call = Call(connection.service, self._endpoint, connection.fields)
         except Exception as error:
             self._fail(error)
 

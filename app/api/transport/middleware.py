@@ -53,7 +53,8 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        request_id = self._ids.of(scope["headers"])
+        fields = dict(scope["headers"])
+        request_id = self._ids.of(fields)
         without_body = scope["method"] == "HEAD"
         if without_body:
             scope = {**scope, "method": "GET"}
@@ -72,11 +73,11 @@ class RequestMiddleware:
         async def send_own(message: Message) -> None:
             """An answer of this middleware, which no other gives headers for browsers."""
             if message["type"] == "http.response.start":
-                message["headers"] += self._service.origins.headers(scope["headers"])
+                message["headers"] += self._service.origins.headers(fields)
             await send_with_id(message)
 
         try:
-            if (rejection := self._rejection(scope)) is not None:
+            if (rejection := self._rejection(scope, fields)) is not None:
                 await error_response(scope, rejection)(scope, receive, send_own)
                 return
             await self._app(scope, receive, send_with_id)
@@ -98,14 +99,14 @@ class RequestMiddleware:
                 request = self._metrics.request(scope[ROUTE], status or 499, outcome)
                 request.ended(time.perf_counter() - began)
 
-    def _rejection(self, scope: Scope) -> TorchlaneError | None:
+    def _rejection(self, scope: Scope, fields: dict[bytes, bytes]) -> TorchlaneError | None:
         """Why a request is rejected by its head; None: it is not."""
-        path, headers = scope["path"], scope["headers"]
+        path = scope["path"]
         try:
             if path not in PROBES:
-                self._service.hosts.check(headers)
+                self._service.hosts.check(fields)
             if is_admin_path(path):
-                scope[CALLER] = self._service.guard.admit(headers, ADMIN)
+                scope[CALLER] = self._service.guard.admit(fields, ADMIN)
         except TorchlaneError as error:
             endpoint = self._endpoints.at(scope.get("raw_path", b""))
             if endpoint is not None and scope["method"] == "POST":

@@ -37,6 +37,7 @@ class UvicornConnection(HttpToolsProtocol):
 
     Attributes:
         version: of HTTP, as the last complete head says.
+        fields: the headers of that head, the last of each name.
         keep_alive_s: how long an idle connection stays.
         is_plain: whether uvicorn does nothing for a request but call the application.
     """
@@ -45,6 +46,7 @@ class UvicornConnection(HttpToolsProtocol):
         super().__init__(**uvicorn)
         mine: Any = self
         self.version = "1.1"
+        self.fields: dict[bytes, bytes] = {}
         self.keep_alive_s = float(mine.timeout_keep_alive)  # uvicorn types it as int
         self.is_plain = (
             not self.access_log and self.limit_concurrency is None and not self.root_path
@@ -85,20 +87,19 @@ class UvicornConnection(HttpToolsProtocol):
         on after an upgrade that nobody took as if the body were the next request.
         """
         self._unset_keepalive_if_required()
-        unread: bytes | memoryview = data
-        try:
-            while unread:
-                try:
-                    self.parser.feed_data(unread)
-                    return
-                except httptools.HttpParserUpgrade as upgrade:
-                    unread = memoryview(unread)[upgrade.args[0] :]
-                    self._parse_head_without_upgrade()
-        except httptools.HttpParserError as error:
-            self.unreadable(str(error))
+        unread = data
+        while unread:
+            try:
+                self.parser.feed_data(unread)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                unread = self._head_without_upgrade() + unread[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self.unreadable(error)
+                return
 
-    def _parse_head_without_upgrade(self) -> None:
-        """Parse the last head again, without its Upgrade header: RFC 9110, section 7.8, allows it.
+    def _head_without_upgrade(self) -> bytes:
+        """The last head for a new parser, without Upgrade headers (RFC 9110, section 7.8).
 
         The parser stops behind a head that asks for an upgrade, and cannot be told to read the body
         as usual.
@@ -111,7 +112,7 @@ class UvicornConnection(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         # As uvicorn sets it: what follows a request with `Connection: close` is ignored.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.parser.feed_data(b"".join((*parts, b"\r\n")))
+        return b"".join((*parts, b"\r\n"))
 
     def asks_for_upgrade(self) -> bool:
         """Whether the head that was read asks for another protocol: it will be parsed again."""
@@ -187,11 +188,11 @@ class UvicornConnection(HttpToolsProtocol):
             self.cycle = None  # type: ignore[assignment]  # as before the first request
         super().connection_lost(exc)
 
-    def unreadable(self, problem: str) -> None:
+    def unreadable(self, error: httptools.HttpParserError) -> None:
         """Handle data that is not HTTP, or an error that a parser callback raised.
 
         Args:
-            problem: what the parser says.
+            error: of the parser; its context is the callback's.
         """
         raise NotImplementedError
 

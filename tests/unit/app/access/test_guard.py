@@ -33,15 +33,15 @@ class Rig:
         return self.metrics.registry.get_sample_value(name, {"key": key, **labels})
 
 
-def bearer(secret: str) -> list[tuple[bytes, bytes]]:
-    return [(b"host", b"x"), (b"authorization", f"Bearer {secret}".encode())]
+def bearer(secret: str) -> dict[bytes, bytes]:
+    return {b"host": b"x", b"authorization": f"Bearer {secret}".encode()}
 
 
 class TestWithoutKeys:
     def test_predictions_are_open_and_cost_no_look(self) -> None:
         guard = Rig().guard
         assert not guard.enabled
-        guard.admit([], "predict").arrives()
+        guard.admit({}, "predict").arrives()
 
     @pytest.mark.parametrize("scope", ["admin", "metrics"])
     def test_everything_else_is_off_with_a_hint(self, scope: str) -> None:
@@ -52,46 +52,43 @@ class TestWithoutKeys:
         guard = Rig(limit="2/minute").guard
         assert guard.enabled
         assert not guard.asks_for_keys
-        guard.admit([], "predict").arrives()
+        guard.admit({}, "predict").arrives()
         guard.admit(bearer("any"), "predict").arrives()
         with pytest.raises(RateLimited):
-            guard.admit([], "predict").arrives()
+            guard.admit({}, "predict").arrives()
 
 
 class TestKeys:
     @pytest.mark.parametrize(
         "headers",
         [
-            [(b"authorization", b"Bearer %s")],
-            [(b"authorization", b"bEARER   %s ")],
-            [(b"x-api-key", b"%s")],
-            [(b"authorization", b"Basic abc"), (b"x-api-key", b" %s ")],
-            [(b"x-api-key", b"wrong"), (b"authorization", b"Bearer %s")],
-            [(b"x-api-key", b"%s"), (b"x-api-key", b"wrong")],
+            {b"authorization": b"Bearer %s"},
+            {b"authorization": b"bEARER   %s "},
+            {b"x-api-key": b"%s"},
+            {b"authorization": b"Basic abc", b"x-api-key": b" %s "},
+            {b"x-api-key": b"wrong", b"authorization": b"Bearer %s"},
         ],
     )
-    def test_how_one_may_be_sent(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def test_how_one_may_be_sent(self, headers: dict[bytes, bytes]) -> None:
         secret = PREDICT.encode()
-        sent = [(name, value.replace(b"%s", secret)) for name, value in headers]
+        sent = {name: value.replace(b"%s", secret) for name, value in headers.items()}
         assert Rig(PREDICT_LINE).guard.admit(sent, "predict").name == "mobile"
 
     @pytest.mark.parametrize(
         ("headers", "wrong_key"),
         [
-            ([], False),
-            ([(b"authorization", b"")], False),
-            ([(b"authorization", b"Bearer")], False),
-            ([(b"authorization", b"Bearer ")], False),
-            ([(b"authorization", b"Basic " + PREDICT.encode())], False),
-            ([(b"x-api-key", b"")], False),
+            ({}, False),
+            ({b"authorization": b""}, False),
+            ({b"authorization": b"Bearer"}, False),
+            ({b"authorization": b"Bearer "}, False),
+            ({b"authorization": b"Basic " + PREDICT.encode()}, False),
+            ({b"x-api-key": b""}, False),
             (bearer(PREDICT[:-1]), True),
             (bearer(PREDICT + "x"), True),
             (bearer("\xe9"), True),
         ],
     )
-    def test_without_one_that_is_known(
-        self, headers: list[tuple[bytes, bytes]], wrong_key: bool
-    ) -> None:
+    def test_without_one_that_is_known(self, headers: dict[bytes, bytes], wrong_key: bool) -> None:
         with pytest.raises(Unauthorized) as rejected:
             Rig(PREDICT_LINE).guard.admit(headers, "predict")
         assert rejected.value.wrong_key is wrong_key

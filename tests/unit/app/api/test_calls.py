@@ -48,7 +48,7 @@ def counting(service: Service) -> CountingCodec:
 
 
 def begun(service: Service, endpoint: Endpoint = SINGLE, **headers: str) -> Call:
-    given = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
+    given = {name.replace("_", "-").encode(): v.encode() for name, v in headers.items()}
     return Call(service, endpoint, given)
 
 

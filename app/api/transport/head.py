@@ -1,0 +1,90 @@
+"""Rules of RFC 9110 and 9112 for a request's head that the parser leaves to the server.
+
+tests/http/README.md lists all rules, and what holds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from app.api.origins import AUTHORITY
+from app.errors import CallerError, HttpVersionNotSupported, MalformedRequest, NotImplementedInHttp
+
+NOT_HTTP = "malformed HTTP/1.1 request; the connection is closed"
+HTTP_1 = "this server speaks HTTP/1.1; the connection is closed"
+ONE_HOST = "a request needs exactly one valid Host header; the connection is closed"
+ABSOLUTE_FORM = re.compile(rb"https?://([^/?#@]+)([/?][^#]*)?", re.IGNORECASE)
+OTHER_VERSIONS = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # as the parser calls them
+
+
+def unreadable(problem: str) -> CallerError:
+    """The error for what the parser could not read, and says this of."""
+    if problem in OTHER_VERSIONS:
+        return HttpVersionNotSupported(HTTP_1)
+    return MalformedRequest(NOT_HTTP)
+
+
+def check_head(
+    version: str, headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes]
+) -> None:
+    """Check version, Host and Transfer-Encoding (RFC 9112, sections 2.3, 3.2, 6.1 and 6.3).
+
+    Args:
+        version: of HTTP, as the parser says.
+        headers: lower-case names, and values.
+        fields: the same, the last of each name.
+
+    Raises:
+        HttpVersionNotSupported, MalformedRequest, NotImplementedInHttp: what is wrong.
+    """
+    if version not in ("1.0", "1.1"):
+        raise HttpVersionNotSupported(HTTP_1)
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        raise MalformedRequest(ONE_HOST)
+    if hosts and hosts[0] and AUTHORITY.fullmatch(hosts[0].lower()) is None:
+        raise MalformedRequest(ONE_HOST)
+    if b"transfer-encoding" not in fields:
+        return
+    if version == "1.0":
+        raise MalformedRequest("HTTP/1.0 has no Transfer-Encoding")
+    given = b",".join(value for name, value in headers if name == b"transfer-encoding")
+    codings = given.lower().split(b",")
+    if codings[-1].strip() != b"chunked":  # nothing tells the length
+        raise MalformedRequest("the last Transfer-Encoding must be chunked")
+    if len(codings) > 1:
+        raise NotImplementedInHttp("no Transfer-Encoding but chunked is implemented")
+
+
+def path_of(target: bytes, host: bytes) -> bytes:
+    """Path and query of a request target that may be a whole URL (RFC 9112, section 3.2).
+
+    A Host header that differs is rejected, not ignored: a proxy in front may have looked at either.
+
+    Args:
+        target: as it was sent.
+        host: the Host header; empty: there is none, or it names none.
+
+    Raises:
+        MalformedRequest: another form, a fragment, or another host.
+    """
+    if target.startswith(b"/") and b"#" not in target:
+        return target
+    match = ABSOLUTE_FORM.fullmatch(target)
+    if match is None:
+        raise MalformedRequest("the request target must be a path, without a fragment")
+    if host and match[1].lower() != host.lower():
+        raise MalformedRequest("the request target and the Host header name different hosts")
+    path = match[2] or b""
+    return path if path.startswith(b"/") else b"/" + path
+
+
+def check_trailers(trailers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Reject a trailer because of which the parser would close the connection.
+
+    Raises:
+        MalformedRequest: it is there.
+    """
+    if any(name == b"connection" for name, _ in trailers):
+        raise MalformedRequest("a trailer must not have a Connection field")
