@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from urllib.parse import parse_qsl
 
 from app.access.entries import PREDICT
@@ -18,10 +19,11 @@ from app.api.memo import NOT_PARSED, Remembered
 from app.api.payloads import JSON, check_length, read_items
 from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer, shown
 from app.api.service import Service
+from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
-from app.errors import InvalidInput, ModelNotFound, NotAcceptable
+from app.errors import InvalidInput, ModelNotFound, NotAcceptable, TorchlaneError
 from app.registry.loaded_models import LoadedModel
-from app.types import Answer, CacheCounts
+from app.types import Answer, CacheCounts, Item
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
@@ -141,14 +143,47 @@ class Call:
                 self._remembered = None  # its predictions have left the cache
         if content_type not in NOT_PARSED:  # parsing would be most of the cost of a rejection
             service.engine.foresee(model.id, self.deadline, self._lag_s)
-        max_items = service.limits.max_items
-        items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
+        codec, many, most = model.codec, self._many, service.limits.max_items
+        try:
+            items = read_items(codec, content_type, body, many=many, max_items=most, on_loop=True)
+        except TooLongForLoop:
+            read = partial(
+                read_items, codec, content_type, body, many=many, max_items=most, on_loop=False
+            )
+            self._submission = self._begin_off_loop(read, len(body), request_id)
+            return self._submission
         self._asks_for(len(items))
         self._decoded = time.perf_counter()
         self._submission = service.engine.submit(
             model.id, items, self.deadline, self._lag_s, request_id
         )
         return self._submission
+
+    def _begin_off_loop(
+        self, read: Callable[[], list[Item]], size_bytes: int, request_id: bytes
+    ) -> Submission:
+        """Have the items read in a thread; until then the engine knows that they come."""
+        engine, pool = self._service.engine, self._service.offload
+
+        def ended() -> None:
+            task.cancel()
+
+        def done(items: list[Item] | Exception) -> None:
+            self._decoded = time.perf_counter()
+            if isinstance(items, Exception):
+                submission.fail(items)
+                return
+            try:
+                self._asks_for(len(items))
+            except TorchlaneError as error:
+                submission.fail(error)
+                return
+            engine.supply(submission, items, self._lag_s)
+
+        pool.check_room(size_bytes)
+        submission = engine.expect(self._model.id, self.deadline, ended, request_id)
+        task = pool.start(read, size_bytes, done)
+        return submission
 
     def answer(self) -> RawAnswer:
         """Status, headers and body, once the submission is settled.
