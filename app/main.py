@@ -25,6 +25,7 @@ from app.access.keyring import Keyring
 from app.api.bodies import BodyMemory
 from app.api.error_handlers import install_error_handlers
 from app.api.memo import AnswerMemo
+from app.api.offload import pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import ALLOWED, EXPOSED, METHODS, Hosts, Origins
 from app.api.routes import add_routes
@@ -51,7 +52,7 @@ from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
 from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
-from app.serving.lifecycle import Lifecycle, LifecycleConfig
+from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
@@ -61,6 +62,7 @@ from app.settings import PREFIX, Settings, listed
 from app.types import Device
 from models.integrity import Verifier
 from models.packages import Packages
+from models.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -147,6 +149,7 @@ def create_app(
     bodies = BodyMemory(settings.bodies_limit_bytes)
     metrics.bodies_limit.set(bodies.limit)
     metrics.bodies_bytes.set_function(lambda: bodies.held)
+    offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
     service = Service(
         engine,
         lifecycle,
@@ -155,6 +158,7 @@ def create_app(
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,
+        offload,
         guard,
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
@@ -166,6 +170,7 @@ def create_app(
         await lifecycle.start()
         yield
         await lifecycle.stop(settings.drain_s)
+        await offload.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
         metrics.close()
 
     app = FastAPI(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import struct
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.manifest import PicturePreprocess
 from models.pictures import PictureError, essential
@@ -18,8 +19,12 @@ from models.quiet import ignore_warnings
 MAX_PIXELS = 4_000_000  # to decode
 MAX_JPEG_PIXELS = 50_000_000  # in the file, where it is not progressive: that saves no work
 MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixels
-# Of longer pictures only the part that a crop keeps is scaled: all of a picture of one pixel by a
-# million would fill the memory. Its values may then be off by one level of 256.
+MAX_SIDE = 20_000  # each row costs time of its own: 20 ns to decode, and more at the border
+ROW_BYTES = 16  # what a row costs, as bytes of pixels
+FILE_COST = 24 << 10  # what any picture costs, however small, as bytes of pixels
+STRIP_PIXELS = 100_000  # laid on white at once: Pillow holds the GIL for it, about half a ms
+# Of longer pictures only the part that a crop keeps is scaled: all of a picture of one pixel by
+# MAX_SIDE would fill the memory. Its values may then be off by one level of 256.
 MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
@@ -48,10 +53,10 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, are damaged, or have too many pixels.
     """
-    picture = _upright(open_picture(picture, how) if isinstance(picture, bytes) else picture)
-    picture = _flatten(picture, "L" if how.channels == 1 else "RGB")
-    pixels = np.asarray(picture)
-    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    if isinstance(picture, bytes):
+        picture = open_picture(picture, how).picture
+    picture = _flatten(_upright(picture), "L" if how.channels == 1 else "RGB")
+    border = _border(picture)
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
         border = 255 - border
@@ -65,8 +70,21 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     return np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32)
 
 
-def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
-    """Read only the header; `width * height` of the result is the cost of decoding it.
+class Opened(NamedTuple):
+    """A picture of which only the header was read.
+
+    Attributes:
+        picture: with the size that it will be decoded at.
+        cost: of decoding and preprocessing it, as the bytes of its pixels in the file; 128 KiB take
+            about a millisecond, or less.
+    """
+
+    picture: Image.Image
+    cost: int
+
+
+def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
+    """Read only the header.
 
     A JPEG file is decoded at the smallest fraction of its size that is still twice as large as its
     scaled size. Where pictures are cropped, this applies only above `MAX_PIXELS`, so that an
@@ -83,9 +101,16 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
         raise PictureError("neither a PNG nor a JPEG picture") from error
     except DAMAGE as error:
         raise PictureError(f"the picture cannot be read: {error}") from error
+    if max(picture.size) > MAX_SIDE:
+        raise PictureError(
+            f"the picture has {picture.width} x {picture.height} pixels, its sides may have at "
+            f"most {MAX_SIDE}; cut it or scale it down"
+        )
     whole = picture.width * picture.height
-    if picture.format == "JPEG" and data.count(START_OF_SCAN) > MAX_JPEG_SCANS:
+    scans = data.count(START_OF_SCAN) if picture.format == "JPEG" else 1
+    if scans > MAX_JPEG_SCANS:
         raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it again")
+    cost = scans * (whole * _pixel_bytes(picture) + picture.height * ROW_BYTES) + FILE_COST
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
         _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
@@ -94,7 +119,14 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Image.Image:
             f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it "
             "down"
         )
-    return picture
+    return Opened(picture, cost)
+
+
+def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
+    """Bytes of a pixel in the file, or in memory where transparency adds channels."""
+    is_deep = any("16" in str(tile.args) for tile in picture.tile)  # Pillow's mode may be 8 bits
+    bands = 4 if "transparency" in picture.info else len(picture.getbands())
+    return bands * (2 if is_deep else 1)
 
 
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
@@ -121,9 +153,27 @@ def _flatten(picture: Image.Image, mode: str) -> Image.Image:
         levels = np.asarray(picture)
         picture = Image.fromarray(np.clip(levels // 257, 0, 255).astype(np.uint8))
     if picture.has_transparency_data:
-        colours = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), colours)
+        picture = _on_white(picture.convert("RGBA"))
     return picture if picture.mode == mode else picture.convert(mode)
+
+
+def _on_white(picture: Image.Image) -> Image.Image:
+    """Lay an RGBA picture on white, in strips: between them other threads get the GIL."""
+    rows = max(1, STRIP_PIXELS // picture.width)
+    for top in range(0, picture.height, rows):
+        strip = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
+        white = Image.new("RGBA", strip.size, "white")
+        picture.paste(Image.alpha_composite(white, strip), (0, top))
+    return picture
+
+
+def _border(picture: Image.Image) -> npt.NDArray[np.uint8]:
+    """The pixels of the four sides, corners twice; only they are copied."""
+    width, height = picture.size
+    rows = [(0, top, width, top + 1) for top in (0, height - 1)]
+    columns = [(left, 0, left + 1, height) for left in (0, width - 1)]
+    sides = [np.asarray(picture.crop(box)) for box in (*rows, *columns)]
+    return np.concatenate([side.reshape(-1, *side.shape[2:]) for side in sides])
 
 
 def _must_invert(how: PicturePreprocess, border: npt.NDArray[np.uint8]) -> bool:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from urllib.parse import parse_qsl
 
 from app.access.entries import PREDICT
 from app.access.guard import Caller
+from app.api.codings import MAX_ON_LOOP_BYTES, Inflater, read_coding
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import NOT_PARSED, Remembered
+from app.api.offload import Task
 from app.api.payloads import JSON, check_length, read_items
 from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer, shown
 from app.api.service import Service
+from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ModelNotFound, NotAcceptable
 from app.registry.loaded_models import LoadedModel
-from app.types import Answer, CacheCounts
+from app.types import Answer, CacheCounts, Item
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
@@ -49,6 +53,7 @@ class Call:
         "_arrived",
         "_caller",
         "_changes",
+        "_coding",
         "_content_type",
         "_decoded",
         "_digest",
@@ -59,6 +64,7 @@ class Call:
         "_remembered",
         "_service",
         "_submission",
+        "_task",
         "_top_k",
         "deadline",
     )
@@ -75,6 +81,8 @@ class Call:
             self._caller.arrives()
         self._accept = fields.get(b"accept", b"")
         self._content_type = fields.get(b"content-type", b"")
+        coding = fields.get(b"content-encoding")
+        self._coding = None if coding is None else read_coding(coding)
         self._endpoint = endpoint
         self._top_k = read_top_k(endpoint.query) if endpoint.query else endpoint.top_k
         self._model = self._resolve()
@@ -90,6 +98,7 @@ class Call:
         self._digest: bytes | None = None
         self._remembered: Remembered | None = None
         self._submission: Submission | None = None
+        self._task: Task[list[Item] | bytes | None] | None = None
 
     def _resolve(self) -> LoadedModel:
         """The model that the path names, if the caller may call it."""
@@ -113,6 +122,14 @@ class Call:
         if self._top_k is not None:
             model.codec.check_top_k()
             self._check_json_answer()
+        if self._coding is not None:
+            limit = service.limits.max_body_bytes
+            inflater = Inflater(self._coding, body, limit)
+            inflated = inflater.inflate(MAX_ON_LOOP_BYTES)
+            if inflated is None:
+                service.engine.foresee(model.id, self.deadline, self._lag_s)
+                return self._begin_off_loop(inflater.inflate, limit, request_id)
+            body = inflated
         content_type = self._content_type.decode("latin-1")
         memo = service.memo
         identity = service.engine.identity(model.id)
@@ -133,14 +150,78 @@ class Call:
                 self._remembered = None  # its predictions have left the cache
         if content_type not in NOT_PARSED:  # parsing would be most of the cost of a rejection
             service.engine.foresee(model.id, self.deadline, self._lag_s)
-        max_items = service.limits.max_items
-        items = read_items(model.codec, content_type, body, many=self._many, max_items=max_items)
+        try:
+            items = self._read(body, on_loop=True)
+        except TooLongForLoop:
+            read = partial(self._read, body, on_loop=False)
+            return self._begin_off_loop(read, len(body), request_id)
         self._asks_for(len(items))
         self._decoded = time.perf_counter()
         self._submission = service.engine.submit(
             model.id, items, self.deadline, self._lag_s, request_id
         )
         return self._submission
+
+    def _read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+        return read_items(
+            self._model.codec,
+            self._content_type.decode("latin-1"),
+            body,
+            many=self._many,
+            max_items=self._service.limits.max_items,
+            on_loop=on_loop,
+        )
+
+    def _begin_off_loop(
+        self, work: Callable[[], list[Item] | bytes | None], size_bytes: int, request_id: bytes
+    ) -> Submission:
+        """Have the body inflated, or its items read, in a thread.
+
+        Until then the engine knows that they come.
+        """
+        self._service.offload.check_room(size_bytes)
+        submission = self._submission = self._service.engine.expect(
+            self._model.id, self.deadline, self._drop_task, request_id
+        )
+        self._start(submission, work, size_bytes)
+        return submission
+
+    def _start(
+        self,
+        submission: Submission,
+        work: Callable[[], list[Item] | bytes | None],
+        size_bytes: int,
+    ) -> None:
+        def done(made: list[Item] | bytes | Exception | None) -> None:
+            try:
+                self._supply(submission, made)
+            except Exception as error:
+                submission.fail(error)
+
+        self._task = self._service.offload.start(work, size_bytes, done)
+
+    def _supply(self, submission: Submission, made: list[Item] | bytes | Exception | None) -> None:
+        """Submit items that were made in a thread; read them first from an inflated body."""
+        if isinstance(made, Exception):
+            raise made
+        if made is None:
+            raise RuntimeError("bug: an inflated body has no end")
+        if isinstance(made, bytes):
+            try:
+                items = self._read(made, on_loop=True)
+            except TooLongForLoop:
+                self._start(submission, partial(self._read, made, on_loop=False), len(made))
+                return
+        else:
+            items = made
+        self._decoded = time.perf_counter()
+        self._asks_for(len(items))
+        self._service.engine.supply(submission, items, self._lag_s)
+
+    def _drop_task(self) -> None:
+        """Nobody waits for the work in the thread any more, or it is done."""
+        if self._task is not None:
+            self._task.cancel()
 
     def answer(self) -> RawAnswer:
         """Status, headers and body, once the submission is settled.

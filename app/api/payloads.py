@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 
 from app.api.multipart import FORM, File, read_files
@@ -31,34 +33,54 @@ def check_length(size: int, limit: int) -> None:
 
 
 def read_items(
-    codec: Codec, content_type: str, body: bytes, *, many: bool, max_items: int
+    codec: Codec,
+    content_type: str,
+    body: bytes,
+    *,
+    many: bool,
+    max_items: int,
+    on_loop: bool | None = None,
 ) -> list[Item]:
     """The items of a body, in order.
 
+    Args:
+        codec: the model's.
+        content_type: as the caller sent it.
+        body: as the caller sent it.
+        many: whether it holds many items.
+        max_items: the most that it may hold.
+        on_loop: False in a thread, after it was tried on the event loop; None: nothing else waits
+            for this.
+
     Raises:
+        TooLongForLoop: if called on the event loop; call it again in a thread.
         InvalidInput: if the body or an item is wrong; `details` names the item's index.
         UnsupportedMediaType: if the model does not read this Content-Type.
         PayloadTooLarge: if there are more than `max_items`.
     """
+    budget = PixelBudget(on_loop=on_loop is True)
     media_type = content_type
     if media_type not in USUAL_SPELLINGS:
         media_type = content_type.partition(";")[0].strip().lower()
         if media_type == FORM:
-            return _items_of_files(codec, content_type, body, many=many, max_items=max_items)
+            budget.read(len(body))
+            files = read_files(content_type, body, max_items if many else None)
+            return _items_of_files(codec, files, budget, many=many)
         if media_type in ("", CURLS_DEFAULT):
             media_type = _guessed(codec, media_type, body)
     most = max_items if many else None
     if media_type != JSON:
-        return codec.decode_raw(media_type, body, max_items=most)
-    items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
-    if items is not None:
-        return items
+        return codec.decode_raw(media_type, body, max_items=most, budget=budget)
+    if on_loop is not False:  # at any length: simdjson holds the GIL
+        items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
+        if items is not None:
+            return items
+    budget.read(len(body))
     _check_marks(body, codec, max_items if many else 1)
     values = _values(body, many=many)
     check_count(len(values), max_items)
     if not many:
-        return [codec.decode(values[0])]
-    budget = PixelBudget()
+        return [codec.decode(values[0], budget)]
     return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
 
 
@@ -82,11 +104,9 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
 
 
 def _items_of_files(
-    codec: Codec, content_type: str, body: bytes, *, many: bool, max_items: int
+    codec: Codec, files: Sequence[File], budget: PixelBudget, *, many: bool
 ) -> list[Item]:
     """One item from each file of a form."""
-    files = read_files(content_type, body, max_items if many else None)
-    budget = PixelBudget()
     items = []
     for index, file in enumerate(files):
         try:

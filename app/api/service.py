@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.access.guard import Guard
 from app.api.bodies import BodyMemory
 from app.api.memo import AnswerMemo
+from app.api.offload import OffloadPool
 from app.api.origins import Hosts, Origins
 from app.engine.engine import Engine
 from app.metrics import Metrics
@@ -45,6 +46,7 @@ class Service:
     metrics: Metrics
     memo: AnswerMemo
     bodies: BodyMemory
+    offload: OffloadPool
     guard: Guard
     hosts: Hosts
     origins: Origins

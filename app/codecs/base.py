@@ -15,19 +15,46 @@ NPY = "application/x-npy"
 PNG = "image/png"
 JPEG = "image/jpeg"
 MAX_REQUEST_PIXELS = 16_000_000
+# On the event loop, each about a millisecond: of pictures as `Opened.cost` counts, and of bytes.
+MAX_LOOP_COST = 128 << 10
+MAX_LOOP_BYTES = 32 << 10
+
+
+class TooLongForLoop(Exception):  # no error: it says where to do the work
+    """Decoding would hold up the event loop for more than about a millisecond."""
 
 
 class PixelBudget:
-    """Limits the pixels of one request's pictures together: decoding blocks the event loop."""
+    """Limits what the pictures of one request cost together.
 
-    def __init__(self) -> None:
+    Args:
+        on_loop: decoding on the event loop, which must not take long.
+    """
+
+    def __init__(self, *, on_loop: bool = False) -> None:
         self._left = MAX_REQUEST_PIXELS
+        self._on_loop = on_loop
+        self._loop_left = MAX_LOOP_COST
 
-    def spend(self, pixels: int) -> None:
-        """Take pixels from the budget, before the work is done.
+    def read(self, size: int) -> None:
+        """Call this before so many bytes are searched for a picture or parsed.
 
         Raises:
-            PayloadTooLarge: if it is spent.
+            TooLongForLoop: on the event loop, if they are many.
+        """
+        if self._on_loop and size > MAX_LOOP_BYTES:
+            raise TooLongForLoop
+
+    def spend(self, pixels: int, cost: int) -> None:
+        """Take a picture from the budget, before the work is done.
+
+        Args:
+            pixels: to decode.
+            cost: see `models.preprocess.Opened`.
+
+        Raises:
+            PayloadTooLarge: if the budget is spent.
+            TooLongForLoop: on the event loop, if it would take too long there.
         """
         self._left -= pixels
         if self._left < 0:
@@ -35,10 +62,16 @@ class PixelBudget:
                 f"the pictures of one request may have at most {MAX_REQUEST_PIXELS} pixels "
                 "together; split it or scale them down"
             )
+        self._loop_left -= cost
+        if self._on_loop and self._loop_left < 0:
+            raise TooLongForLoop
 
 
 class Codec(Protocol):
-    """One instance per loaded model; stateless, called on the event loop."""
+    """One instance per loaded model; called on the event loop, `decode...` also in threads.
+
+    Only `decode_numbers` has state, and is called on the event loop only.
+    """
 
     manifest: Manifest
     media_types: tuple[str, ...]
@@ -49,7 +82,7 @@ class Codec(Protocol):
         """One item from its JSON value; pictures are charged to the request's budget.
 
         Raises:
-            PayloadTooLarge: if the budget is spent.
+            PayloadTooLarge, TooLongForLoop: if the budget is spent.
             InvalidInput: saying what was expected and what was sent.
         """
 

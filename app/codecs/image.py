@@ -48,6 +48,8 @@ class ImageCodec:
         """A base64 string (a data: URL too), or numbers that are preprocessed already."""
         if not isinstance(value, str):
             return self._tensor.decode(value, budget)
+        if budget is not None:
+            budget.read(len(value))
         if value.startswith("data:"):
             value = value.partition(",")[2]
         try:
@@ -91,9 +93,11 @@ class ImageCodec:
 
     def _picture(self, data: bytes, budget: PixelBudget | None) -> Item:
         try:
-            picture = open_picture(data, self._how)
             if budget is not None:
-                budget.spend(picture.width * picture.height)
+                budget.read(len(data))
+            picture, cost = open_picture(data, self._how)
+            if budget is not None:
+                budget.spend(picture.width * picture.height, cost)
             return Item({self._input.name: preprocess(picture, self._how)})
         except PictureError as error:
             raise InvalidInput(f"{self._input.name!r}: {error}") from error

@@ -26,7 +26,7 @@ from app.engine.scheduling.dispatcher import Dispatcher
 from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
 from app.engine.scheduling.queue import Ticket, TicketQueue, TicketState, on_its_own
 from app.engine.scheduling.timeline import Timeline
-from app.engine.singleflight import Flight, Waiter
+from app.engine.singleflight import UNKNOWN, Flight, Waiter
 from app.engine.submission import Submission
 from app.engine.waiters import OpenWaiters
 from app.errors import (
@@ -35,6 +35,7 @@ from app.errors import (
     ModelNotReady,
     ReplicaError,
     ShuttingDown,
+    TorchlaneError,
 )
 from app.metrics import Metrics
 from app.metrics.bound import ModelMetrics
@@ -115,6 +116,7 @@ class Engine:
         self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
+        self._expected: dict[Waiter, _Served] = {}  # whose items are still to come
         self._draining = False
 
     def now(self) -> float:
@@ -150,7 +152,55 @@ class Engine:
         it if the model fails on an item.
         """
         served = self._served(model)
-        queue, waiter = served.queue, Waiter(deadline, served.closed, label)
+        waiter = Waiter(deadline, served.closed, label)
+        counts = self._place(served, waiter, items, lag_s)
+        return self._accepted(served.queue, waiter, counts)
+
+    def expect(
+        self, model: ModelId, deadline: float, ended: Callable[[], None], label: bytes = b""
+    ) -> Submission:
+        """Accept a request whose items are still being decoded; `supply` or `fail` comes next.
+
+        It expires at its deadline, a drain waits for it, and the model stays until then. `ended` is
+        called if its wait ends before the items come.
+        """
+        served = self._served(model)
+
+        def closed(waiter: Waiter) -> None:
+            self._expected.pop(waiter, None)
+            ended()
+            self._closed(served.queue, waiter)
+
+        waiter = Waiter(deadline, closed, label)
+        waiter.expect(UNKNOWN)
+        self._expected[waiter] = served
+        self._open.add(waiter)
+        return Submission(waiter, CacheCounts())
+
+    def supply(self, submission: Submission, items: Sequence[Item], lag_s: float = 0.0) -> None:
+        """The items of an expected request: accept or reject them as `submit` does.
+
+        Nothing happens if its wait has ended.
+        """
+        waiter = submission.waiter
+        served = self._expected.pop(waiter, None)
+        if served is None:
+            return
+        waiter.settled = served.closed
+        try:
+            submission.cache = self._place(served, waiter, items, lag_s)
+        except Exception as error:  # for the caller: what awaits the items cannot raise it
+            waiter.keys.clear()  # rejected items are not counted
+            waiter.fail(error)
+            return
+        served.queue.metrics.looked_up(submission.cache)
+        waiter.complete()
+
+    def _place(
+        self, served: _Served, waiter: Waiter, items: Sequence[Item], lag_s: float
+    ) -> CacheCounts:
+        """Find items in the cache and in flight, and queue the rest; or reject them all."""
+        queue, deadline = served.queue, waiter.deadline
         flying: list[Flight[Ticket]] = []
         fresh: dict[bytes, Item] = {}
         hit = 0
@@ -172,8 +222,7 @@ class Engine:
             self._join(queue, flight, waiter)
         for key, item in fresh.items():
             self._launch(queue, key, item, waiter)
-        counts = CacheCounts(hit, miss=len(fresh), joined=len(items) - hit - len(fresh))
-        return self._accepted(queue, waiter, counts)
+        return CacheCounts(hit, miss=len(fresh), joined=len(items) - hit - len(fresh))
 
     def submit_known(
         self, model: ModelId, keys: Sequence[bytes], deadline: float
@@ -277,7 +326,7 @@ class Engine:
         served = self._models.pop(model, None)
         if served is None:
             return
-        while not served.queue.is_empty:  # noqa: ASYNC110  # seldom; an event would cost every batch
+        while not served.queue.is_empty or self._expects(served):  # noqa: ASYNC110  # seldom; an event would cost every batch
             await asyncio.sleep(RETIRE_LOOK_S)
         self._dispatcher.remove(served.queue)
         self._admission.forget(model)
@@ -310,6 +359,9 @@ class Engine:
     def wake(self) -> None:
         """A replica has become ready."""
         self._dispatcher.joined()
+
+    def _expects(self, served: _Served) -> bool:
+        return any(each is served for each in self._expected.values())
 
     def _accepted(self, queue: ModelQueue, waiter: Waiter, counts: CacheCounts) -> Submission:
         queue.metrics.looked_up(counts)
@@ -404,7 +456,8 @@ def _largest_s(batch_s: Mapping[int, float]) -> float:
 def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:
     """Count a settled request's items by what became of them."""
     if waiter.error is not None:
-        metrics.outcome(waiter.error.code, len(waiter.keys))
+        if isinstance(waiter.error, TorchlaneError):
+            metrics.outcome(waiter.error.code, len(waiter.keys))
         return
     predicted = 0
     for key in waiter.keys:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
+from app.errors import Abandoned, DeadlineExceeded
 from app.types import Outcome
 
 T = TypeVar("T")
+UNKNOWN = b""  # in place of the keys of items that are still to come
 
 
 class Waiter:
@@ -16,7 +17,7 @@ class Waiter:
 
     Args:
         deadline: the moment after which the caller does not want an answer any more.
-        settled: told when the last outcome has come, or the wait has ended without.
+        settled: see below.
         label: what the log calls the request; empty: nothing.
 
     Attributes:
@@ -24,13 +25,13 @@ class Waiter:
         outcomes: what has come so far, by key.
         error: why the wait has ended without all of them.
         queue_s: of the slowest item, like `compute_s`.
+        settled: told when the last outcome has come, or the wait has ended without.
         then: what the caller wants done when it is settled.
         number: among the open waiters; 0: it never waited.
     """
 
     __slots__ = (
         "_pending",
-        "_settled",
         "compute_s",
         "deadline",
         "error",
@@ -39,6 +40,7 @@ class Waiter:
         "number",
         "outcomes",
         "queue_s",
+        "settled",
         "then",
     )
 
@@ -49,13 +51,13 @@ class Waiter:
         self.label = label
         self.keys: list[bytes] = []
         self.outcomes: dict[bytes, Outcome] = {}
-        self.error: TorchlaneError | None = None
+        self.error: Exception | None = None
         self.queue_s = 0.0
         self.compute_s = 0.0
         self.then: Callable[[], None] | None = None
         self.number = 0
         self._pending: set[bytes] = set()
-        self._settled = settled
+        self.settled = settled
 
     @property
     def is_settled(self) -> bool:
@@ -78,13 +80,19 @@ class Waiter:
         self.compute_s = max(self.compute_s, compute_s)
         self._pending.discard(key)
         if not self._pending and self.error is None:
-            self._settled(self)
+            self.settled(self)
 
-    def fail(self, error: TorchlaneError) -> None:
+    def complete(self) -> None:
+        """All keys are known that were not when it was told to expect `UNKNOWN`."""
+        self._pending.discard(UNKNOWN)
+        if not self._pending and self.error is None:
+            self.settled(self)
+
+    def fail(self, error: Exception) -> None:
         """End the wait as a whole: deadline, shutdown. Only the first reason counts."""
         if not self.is_settled:
             self.error = error
-            self._settled(self)
+            self.settled(self)
 
     def abandon(self) -> None:
         """The caller has gone."""

@@ -15,46 +15,51 @@ class Submission:
     A coroutine awaits `answer`. A callback is set with `when_settled` and takes `result` then. A
     caller that goes away calls `abandon`.
 
-    Args:
-        waiter: the request's seat on its flights.
-        cache: how its items were found.
+    Attributes:
+        waiter: the request's seat on its flights; for the engine.
+        cache: how its items were found; the engine sets it again once they are known.
     """
 
-    __slots__ = ("_cache", "_waiter")
+    __slots__ = ("cache", "waiter")
 
     def __init__(self, waiter: Waiter, cache: CacheCounts) -> None:
-        self._waiter = waiter
-        self._cache = cache
+        self.waiter = waiter
+        self.cache = cache
 
     @property
     def is_settled(self) -> bool:
         """Whether `result` can be taken."""
-        return self._waiter.is_settled
+        return self.waiter.is_settled
 
     @property
     def keys(self) -> Sequence[bytes]:
         """Of the items, in order; equal items have equal ones."""
-        return self._waiter.keys
+        return self.waiter.keys
 
     def when_settled(self, call: Callable[[], None]) -> None:
         """Have `call` made on the event loop once it is settled; only if it is not yet."""
-        self._waiter.then = call
+        self.waiter.then = call
+
+    def fail(self, error: Exception) -> None:
+        """End the wait: `result` raises this error. Harmless when it has ended."""
+        self.waiter.fail(error)
 
     def abandon(self) -> None:
         """The caller has gone: `result` raises `Abandoned`, others keep what they wait for."""
-        self._waiter.abandon()
+        self.waiter.abandon()
 
     def result(self) -> Answer:
         """The outcomes, in the order of the items; it must be settled.
 
         Raises:
             DeadlineExceeded, ShuttingDown, Abandoned: no answer came in time.
+            Exception: what `fail` was told.
         """
-        waiter = self._waiter
+        waiter = self.waiter
         if waiter.error is not None:
             raise waiter.error
         outcomes = [waiter.outcomes[key] for key in waiter.keys]
-        return Answer(outcomes, self._cache, waiter.queue_s, waiter.compute_s)
+        return Answer(outcomes, self.cache, waiter.queue_s, waiter.compute_s)
 
     async def settled(self) -> None:
         """Return once it is settled. Cancelling it gives the request up as `abandon` does."""

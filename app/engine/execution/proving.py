@@ -83,9 +83,14 @@ class ProvingThread:
 
     def _begin_nicely(self) -> None:
         self._begin()
-        if sys.platform == "linux":  # elsewhere it would be the priority of the whole process
-            with contextlib.suppress(OSError):  # a sandbox may forbid it
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        lower_priority()
+
+
+def lower_priority() -> None:
+    """Let serving go first, where no core is idle: lowers the priority of the calling thread."""
+    if sys.platform == "linux":  # elsewhere it would be the priority of the whole process
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def call_in(thread: ReplicaThread, work: Callable[[], T]) -> asyncio.Future[T]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+# Of an interlaced PNG's seven pictures: the first column and row, and how far it is to the next.
+ADAM7 = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -42,6 +48,28 @@ def claiming(width: int, height: int) -> bytes:
     """A PNG of a few dozen bytes whose header claims any size."""
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(b""))
+
+
+def png(size: tuple[int, int], colour: int, depth: int, *, interlaced: bool = False) -> bytes:
+    """A black PNG of any colour type and depth whose every row has the slowest filter, Paeth."""
+    width, height = size
+    bits = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] * depth
+    passes = ADAM7 if interlaced else ((0, 0, 1, 1),)
+    rows = b""
+    for left, top, across, down in passes:
+        columns, lines = -((left - width) // across), -((top - height) // down)
+        if columns > 0 and lines > 0:
+            rows += (b"\x04" + bytes((columns * bits + 7) // 8)) * lines
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    palette = _chunk(b"PLTE", bytes(range(3))) if colour == 3 else b""
+    pixels = _chunk(b"IDAT", zlib.compress(rows)) + _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + palette + pixels
+
+
+def jpeg(picture: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", **options)
+    return buffer.getvalue()
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:

@@ -12,7 +12,16 @@ from PIL import Image
 
 from models.manifest import PicturePreprocess, Polarity
 from models.pictures import PictureError
-from models.preprocess import MAX_PIXELS, START_OF_SCAN, open_picture, preprocess
+from models.preprocess import (
+    FILE_COST,
+    MAX_PIXELS,
+    MAX_SIDE,
+    ROW_BYTES,
+    START_OF_SCAN,
+    STRIP_PIXELS,
+    open_picture,
+    preprocess,
+)
 from models.tensors import Array
 from tests.unit.models.pictures import claiming, encoded, grey, noise, plus
 
@@ -234,7 +243,12 @@ class TestRejections:
 
     def test_the_most_pixels_allowed_are_not_too_many(self) -> None:
         with pytest.raises(match="damaged"):  # it claims more than it has
-            preprocess(claiming(MAX_PIXELS, 1), how())
+            preprocess(claiming(MAX_SIDE, MAX_PIXELS // MAX_SIDE), how())
+
+    @pytest.mark.parametrize("size", [(MAX_SIDE + 1, 1), (1, MAX_SIDE + 1)])
+    def test_long_sides_are_refused_by_the_header(self, size: tuple[int, int]) -> None:
+        with pytest.raises(match=f"at most {MAX_SIDE}"):
+            preprocess(claiming(*size), how())
 
     def test_an_empty_picture(self) -> None:
         with pytest.raises(PictureError):
@@ -265,6 +279,33 @@ class TestRejections:
         assert rejected > 0
 
 
+@pytest.mark.parametrize(("mode", "pixel_bytes"), [("L", 1), ("P", 1), ("LA", 2), ("RGBA", 4)])
+def test_what_decoding_costs_is_known_from_the_header(mode: str, pixel_bytes: int) -> None:
+    data = encoded(Image.new(mode, (300, 200)))
+    assert open_picture(data, how()).cost == FILE_COST + 200 * (300 * pixel_bytes + ROW_BYTES)
+
+
+def test_deep_and_progressive_pictures_cost_more() -> None:
+    wide = encoded(Image.fromarray(np.zeros((200, 300), np.uint16)))
+    assert open_picture(wide, how()).cost == FILE_COST + 200 * (300 * 2 + ROW_BYTES)
+    colours = Image.fromarray(noise(200, 300))
+    buffer = io.BytesIO()
+    colours.save(buffer, "JPEG", progressive=True)
+    progressive = open_picture(buffer.getvalue(), how()).cost - FILE_COST
+    baseline = open_picture(encoded(colours, "JPEG"), how()).cost - FILE_COST
+    assert progressive >= 6 * baseline  # a pass over all pixels for each scan
+
+
+@pytest.mark.parametrize("size", [(300, 700), (STRIP_PIXELS // 8 + 1, 40)])
+def test_transparency_is_the_same_in_strips(size: tuple[int, int]) -> None:
+    glass = Image.fromarray(noise(size[1], size[0], 4))
+    white = Image.new("RGBA", glass.size, "white")
+    whole = Image.alpha_composite(white, glass).convert("RGB")
+    np.testing.assert_array_equal(
+        preprocess(encoded(glass), how(64, 64, 3)), preprocess(whole, how(64, 64, 3))
+    )
+
+
 def test_a_picture_that_pillow_warns_of_is_read_without_a_word() -> None:
     """Warnings are errors in these tests; in a server each wording would go to the log."""
     entry = struct.pack("<HHII", 0x0112, 5, 1000, 26)  # an orientation that lies behind the end
@@ -272,7 +313,7 @@ def test_a_picture_that_pillow_warns_of_is_read_without_a_word() -> None:
     picture = encoded(Image.fromarray(noise(4, 4)), "JPEG", exif)
     with pytest.warns(UserWarning, match="Tag data larger than file"):
         Image.open(io.BytesIO(picture))
-    assert open_picture(picture, how()).size == (4, 4)
+    assert open_picture(picture, how()).picture.size == (4, 4)
     assert preprocess(picture, how()).shape[1:] == (how().height, how().width)
 
 

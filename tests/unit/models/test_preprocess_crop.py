@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from models.manifest import PicturePreprocess
-from models.preprocess import MAX_PIXELS, open_picture, preprocess
+from models.preprocess import MAX_SIDE, open_picture, preprocess
 from models.tensors import Array
 from tests.unit.models.pictures import encoded, noise, plus
 
@@ -77,9 +77,9 @@ def test_of_long_pictures_only_the_middle_is_scaled(height: int, width: int) -> 
     assert np.abs(difference).max() <= 1
 
 
-@pytest.mark.parametrize("size", [(MAX_PIXELS, 1), (1, MAX_PIXELS)])
+@pytest.mark.parametrize("size", [(MAX_SIDE, 1), (1, MAX_SIDE)])
 def test_the_longest_picture_costs_no_more_than_another(size: tuple[int, int]) -> None:
-    """Scaled as a whole it would fill 786 gigabytes."""
+    """Scaled as a whole it would fill the memory."""
     data = encoded(Image.new("RGB", size, (10, 20, 30)))
     assert np.unique(levels(preprocess(data, HOW))).tolist() == [10, 20, 30]
 
@@ -98,7 +98,7 @@ def test_a_photograph_is_decoded_at_no_less_than_what_is_needed(
 ) -> None:
     picture = Image.linear_gradient("L").resize(size).convert("RGB")
     data = encoded(picture, "JPEG")
-    assert open_picture(data, HOW).size == decoded
+    assert open_picture(data, HOW).picture.size == decoded
     assert np.abs(levels(preprocess(data, HOW)) - levels(by_hand(picture))).max() <= 3
 
 

@@ -1,0 +1,154 @@
+"""The most expensive pictures that are allowed, all at once, and what other callers notice of it.
+
+    python -m pytest -s -m soak tests/e2e/test_pictures.py
+
+prints the table of docs/security.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import itertools
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from models.manifest import Manifest
+from models.preprocess import preprocess
+from tests.e2e.server import Server, running
+from tests.unit.models.pictures import jpeg, noise, png
+
+ATTACKERS = 8
+SIDE = 2000  # MAX_PIXELS in all
+COLOURS = {
+    "grey": (0, (1, 2, 4, 8, 16)),
+    "RGB": (2, (8, 16)),
+    "palette": (3, (1, 2, 4, 8)),
+    "grey and alpha": (4, (8, 16)),
+    "RGBA": (6, (8, 16)),
+}
+UNCACHED = {"cache_bytes": "0"}  # else each picture would be decoded once
+PREDICT = "/models/digits/predict"
+BATCH = "/models/digits/batch-predict"
+
+
+def worst() -> Iterator[tuple[str, bytes]]:
+    """The most expensive picture of each kind that is accepted."""
+    for name, (colour, depths) in COLOURS.items():
+        for depth, interlaced in itertools.product(depths, (False, True)):
+            how = ", interlaced" if interlaced else ""
+            made = png((SIDE, SIDE), colour, depth, interlaced=interlaced)
+            yield f"PNG {name} {depth} bit{how}", made
+    for mode, progressive in itertools.product(("L", "RGB", "CMYK"), (False, True)):
+        channels = len(Image.new(mode, (1, 1)).getbands())
+        pixels = noise(SIDE // 8, SIDE // 8, channels).squeeze()
+        picture = Image.fromarray(pixels, mode).resize((SIDE, SIDE))
+        how = ", progressive" if progressive else ""
+        yield f"JPEG {mode}{how}", jpeg(picture, progressive=progressive, quality=95)
+    photograph = Image.fromarray(noise(875, 875)).resize((7000, 7000), Image.Resampling.NEAREST)
+    yield "JPEG RGB of 49 million pixels", jpeg(photograph, quality=50)
+
+
+def ask(
+    connection: http.client.HTTPConnection, path: str, body: bytes = b"", kind: str = ""
+) -> tuple[int, bytes]:
+    """Status and body of an answer."""
+    headers = {"Content-Type": kind} if kind else {}
+    connection.request("POST" if kind else "GET", path, body, headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+@contextlib.contextmanager
+def attack(port: int) -> Iterator[list[int]]:
+    """Send the worst pictures over and over; yields the statuses of all answers."""
+    files = [made for _, made in worst()]
+    one = b'"%s"' % base64.b64encode(png((SIDE, SIDE), 6, 16))
+    four = b'{"inputs": [%s]}' % b",".join([one] * 4)
+    statuses: list[int] = []
+    over = threading.Event()
+
+    def send(index: int) -> None:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as sent:
+            for at in itertools.count(index * 5):
+                if over.is_set():
+                    return
+                if at % 7 == 0:
+                    status, _ = ask(sent, BATCH, four, "application/json")
+                else:
+                    status, _ = ask(sent, PREDICT, files[at % len(files)], "image/png")
+                statuses.append(status)
+
+    threads = [threading.Thread(target=send, args=(index,)) for index in range(ATTACKERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def latencies(server: Server, seconds: float) -> dict[str, float]:
+    """The 99th percentile of each kind of request, in seconds."""
+    taken: dict[str, list[float]] = {"/health/ready": [], "/health/live": [], PREDICT: []}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as to:
+        end = time.monotonic() + seconds
+        for number in itertools.count():
+            if time.monotonic() > end:
+                break
+            numbers = json.dumps({"input": [number / 1000] * 1024}).encode()
+            for path, times in taken.items():
+                began = time.perf_counter()
+                sent = (numbers, "application/json") if path == PREDICT else (b"", "")
+                status, _ = ask(to, path, *sent)
+                times.append(time.perf_counter() - began)
+                assert status == 200
+            time.sleep(0.01)
+    return {path: statistics.quantiles(times, n=100)[-1] for path, times in taken.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("seconds", [3, pytest.param(12, marks=pytest.mark.soak)])
+def test_others_do_not_wait_for_the_worst_pictures(
+    repository: Path, tmp_path: Path, seconds: int, workers: str
+) -> None:
+    with running(repository, tmp_path / "log", hang_s="2", workers=workers, **UNCACHED) as server:
+        alone = latencies(server, 1)
+        with attack(server.port) as statuses:
+            beside = latencies(server, seconds)
+        sys.stdout.write(f"\n{workers} workers, {len(statuses)} pictures, p99 without and with:\n")
+        for path, p99_s in beside.items():
+            sys.stdout.write(f"| {path} | {alone[path] * 1e3:.0f} ms | {p99_s * 1e3:.0f} ms |\n")
+        assert set(statuses) <= {200, 503, 504}
+        assert 200 in statuses
+        assert beside["/health/ready"] < 0.25
+        for path in ("/health/live", PREDICT):
+            assert beside[path] - alone[path] < 0.1
+        assert server.process.poll() is None
+
+
+@pytest.mark.soak
+def test_what_the_worst_pictures_cost(repository: Path) -> None:
+    manifest = Manifest.model_validate_json((repository / "digits/1/manifest.json").read_text())
+    how = manifest.codec.preprocess  # type: ignore[union-attr]
+    for name, made in worst():
+        taken = []
+        for _ in range(5):
+            began = time.perf_counter()
+            preprocess(made, how)
+            taken.append(time.perf_counter() - began)
+        size, ms = len(made) / 1024, min(taken) * 1e3
+        sys.stdout.write(f"| {name} | {size:,.0f} KiB | {ms:.0f} ms |\n")
+        assert min(taken) < 2

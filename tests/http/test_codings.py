@@ -1,0 +1,132 @@
+"""Bodies with a Content-Encoding (RFC 9110, section 8.4): on both paths, small and large."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.api.codings import MAX_ON_LOOP_BYTES
+from tests.artifacts import write_artifact
+from tests.integration.listening import Doubles, Listening, listening, until
+from tests.integration.wire import COUNTED, OPEN, request
+
+PATHS = {"fast": "/predict", "asgi": "/predict?a=1"}
+BODY = b'{"input": [7, 2]}'
+LARGE = BODY + b" " * 3 * MAX_ON_LOOP_BYTES
+CODINGS: dict[str, Any] = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress}
+MIB = 1 << 20
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path, "double")
+    return tmp_path
+
+
+async def check_well(server: Listening) -> None:
+    assert (await server.ask(request())).status == 200
+    assert await server.metric(OPEN) == 0
+    assert await server.metric(COUNTED, status="500") == 0
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+class TestCodings:
+    @pytest.mark.parametrize("coding", CODINGS)
+    @pytest.mark.parametrize("chunk_bytes", [None, 9])
+    async def test_a_coded_body_is_read(
+        self, models: Path, path: str, coding: str, chunk_bytes: int | None
+    ) -> None:
+        async with listening(models) as server:
+            for plain in (BODY, BODY, LARGE, LARGE):
+                body = CODINGS[coding](plain)
+                sent = request(path, body, content_encoding=coding, chunk_bytes=chunk_bytes)
+                answer = await server.ask(sent)
+                assert answer.json()["prediction"] == {"outputs": {"y": [14, 4]}}
+            await check_well(server)
+
+    async def test_other_formats_are_inflated_too(self, models: Path, path: str) -> None:
+        async with listening(models) as server:
+            many = gzip.compress(bytes(8) * 1000)
+            path = path.replace("predict", "batch-predict")
+            octets: dict[str, Any] = {
+                "content_type": "application/octet-stream",
+                "content_encoding": "gzip",
+            }
+            answer = await server.ask(request(path, many, **octets))
+            assert len(answer.json()["predictions"]) == 1000
+
+    @pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "gzip;q=1"])
+    async def test_a_coding_that_is_not_read(self, models: Path, path: str, coding: str) -> None:
+        async with listening(models) as server:
+            answer = await server.ask(request(path, content_encoding=coding))
+            assert (answer.status, answer.code) == (415, "unsupported_content_coding")
+            assert answer["accept-encoding"] == "gzip, deflate"
+            assert "gzip, deflate" in answer.json()["error"]
+            await check_well(server)
+
+    async def test_no_coding_by_name(self, models: Path, path: str) -> None:
+        async with listening(models) as server:
+            assert (await server.ask(request(path, content_encoding="identity"))).status == 200
+
+    @pytest.mark.parametrize("plain", [BODY, LARGE], ids=["small", "large"])
+    async def test_a_damaged_body(self, models: Path, path: str, plain: bytes) -> None:
+        whole = gzip.compress(plain)
+        async with listening(models) as server:
+            for body in (whole[:-1], whole + b"a", plain, b"", zlib.compress(plain)):
+                answer = await server.ask(request(path, body, content_encoding="gzip"))
+                assert (answer.status, answer.code) == (422, "invalid_input")
+            await check_well(server)
+
+    async def test_a_bomb(self, models: Path, path: str) -> None:
+        async with listening(models, max_body_bytes=MIB) as server:
+            for size in (MIB + 1, 200 * MIB):
+                bomb = gzip.compress(bytes(size))
+                answer = await server.ask(request(path, bomb, content_encoding="gzip"))
+                assert (answer.status, answer.code) == (413, "payload_too_large")
+            await check_well(server)
+
+    async def test_a_caller_leaves_while_its_body_inflates(self, models: Path, path: str) -> None:
+        body = gzip.compress(BODY + b" " * 15 * MIB)
+        async with listening(models) as server:
+            wires = [await server.connect() for _ in range(4)]
+            for wire in wires:
+                wire.send(request(path, body, content_encoding="gzip"))
+            await asyncio.sleep(0.005)
+            for wire in wires:
+                await wire.close()
+            await until(lambda: not server.connections)
+            await until(lambda: server.service.metrics.requests_open == 0)
+            await check_well(server)
+
+    async def test_the_deadline_passes_while_a_body_inflates(self, models: Path, path: str) -> None:
+        body = gzip.compress(BODY + b" " * 15 * MIB)
+        async with listening(models) as server:
+            sent = request(path, body, content_encoding="gzip", x_torchlane_timeout_ms="1")
+            assert (await server.ask(sent)).code in ("deadline_exceeded", "overloaded")
+            await check_well(server)
+
+    async def test_a_key_may_send_as_many_items_as_without_coding(
+        self, models: Path, path: str
+    ) -> None:
+        path = path.replace("predict", "batch-predict")
+        many = json.dumps({"inputs": [[1, 2]] * 3}).encode().ljust(2 * MAX_ON_LOOP_BYTES)
+        async with listening(models, rate_limit="5/minute") as server:
+            sent = request(path, gzip.compress(many), content_encoding="gzip")
+            answers = [await server.ask(sent) for _ in range(3)]
+            assert [each.code for each in answers] == ["ok", "rate_limited", "rate_limited"]
+
+
+async def test_equal_items_share_an_answer_whatever_their_coding(models: Path) -> None:
+    doubles = Doubles()
+    async with listening(models, make_backend=doubles) as server:
+        doubles.one.batches.clear()
+        await server.ask(request(body=BODY))
+        await server.ask(request(body=gzip.compress(BODY), content_encoding="gzip"))
+        await server.ask(request(body=zlib.compress(BODY), content_encoding="deflate"))
+        assert doubles.one.batches == [[7]]

@@ -1,0 +1,153 @@
+"""Requests whose items are still being decoded: expected first, supplied later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.engine.submission import Submission
+from app.errors import (
+    Abandoned,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelNotFound,
+    Overloaded,
+    ShuttingDown,
+)
+from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
+
+OUTCOMES = "torchlane_items_total"
+
+
+class Expecting:
+    """A request that is expected, and how often it was told that its wait ended early."""
+
+    def __init__(self, r: Rig, within: float = FAR) -> None:
+        self.ended = 0
+        self._engine = r.engine
+        deadline = r.clock.now() + within
+        self.submission: Submission = r.engine.expect(MODEL, deadline, self._end)
+
+    def supply(self, *numbers: float) -> None:
+        self._engine.supply(self.submission, [item(number) for number in numbers])
+
+    def _end(self) -> None:
+        self.ended += 1
+
+
+async def test_it_is_answered_like_any_other() -> None:
+    async with rig(cache_bytes=1000) as r:
+        await r.ask(1)
+        expecting = Expecting(r)
+        assert not expecting.submission.is_settled
+        expecting.supply(1, 2, 2)
+        answer = await expecting.submission.answer()
+        assert values(answer) == [2, 4, 4]
+        assert answer.cache == (1, 1, 1)
+        assert expecting.ended == 0
+        assert r.metric(OUTCOMES, outcome="ok") == 4
+
+
+async def test_items_that_are_all_in_the_cache_settle_it_at_once() -> None:
+    async with rig(cache_bytes=1000) as r:
+        await r.ask(1)
+        expecting, told = Expecting(r), []
+        expecting.submission.when_settled(
+            lambda: told.append(values(expecting.submission.result()))
+        )
+        expecting.supply(1)
+        assert told == [[2]]
+
+
+async def test_it_joins_what_is_in_flight() -> None:
+    async with rig(max_batch_size=1) as r:
+        r.backend.gate.clear()
+        first, expecting = r.start(1), Expecting(r)
+        await until(lambda: bool(r.backend.batches))
+        expecting.supply(1)
+        r.backend.gate.set()
+        assert values(await expecting.submission.answer()) == values(await first) == [2]
+        assert len(r.backend.batches) == 1
+
+
+async def test_its_deadline_ends_it() -> None:
+    async with rig() as r:
+        expecting = Expecting(r, within=5)
+        r.clock.advance(6)
+        with pytest.raises(DeadlineExceeded):
+            expecting.submission.result()
+        assert expecting.ended == 1
+        expecting.supply(1)
+        await turns()
+        assert r.backend.batches == []
+
+
+async def test_its_caller_may_leave() -> None:
+    async with rig() as r:
+        expecting = Expecting(r)
+        expecting.submission.abandon()
+        with pytest.raises(Abandoned):
+            expecting.submission.result()
+        expecting.supply(1)
+        assert expecting.ended == 1
+        assert await r.engine.drain(1)
+
+
+@pytest.mark.parametrize("error", [InvalidInput("no picture"), KeyError("a bug")])
+async def test_what_decoding_raises_is_its_answer(error: Exception) -> None:
+    async with rig() as r:
+        expecting = Expecting(r)
+        expecting.submission.fail(error)
+        with pytest.raises(type(error)):
+            await expecting.submission.answer()
+
+
+async def test_items_without_room_are_rejected_as_a_whole() -> None:
+    async with rig(queue_limit=2) as r:
+        r.backend.gate.clear()
+        running = r.start(1)
+        await until(lambda: bool(r.backend.batches))
+        waiting, expecting = r.start(2), Expecting(r)
+        await turns()
+        expecting.supply(3, 4)
+        with pytest.raises(Overloaded):
+            expecting.submission.result()
+        assert r.metric(OUTCOMES, outcome="overloaded") == 0  # as for a request that was rejected
+        r.backend.gate.set()
+        assert [values(await each) for each in (running, waiting)] == [[2], [4]]
+
+
+async def test_a_drain_answers_it() -> None:
+    async with rig() as r:
+        expecting = Expecting(r)
+        draining = asyncio.create_task(r.engine.drain(10))
+        await turns()
+        with pytest.raises(ShuttingDown):
+            Expecting(r)
+        assert not draining.done()
+        expecting.supply(1)
+        assert values(await expecting.submission.answer()) == [2]
+        assert await draining
+
+
+async def test_a_drain_without_time_ends_it() -> None:
+    async with rig() as r:
+        expecting = Expecting(r)
+        assert not await r.engine.drain(0)
+        with pytest.raises(ShuttingDown):
+            expecting.submission.result()
+        assert expecting.ended == 1
+
+
+async def test_its_model_stays_until_it_is_answered() -> None:
+    async with rig() as r:
+        expecting = Expecting(r)
+        retiring = asyncio.create_task(r.engine.retire(MODEL))
+        await asyncio.sleep(0.05)
+        assert not retiring.done()
+        with pytest.raises(ModelNotFound):
+            Expecting(r)
+        expecting.supply(1)
+        assert values(await expecting.submission.answer()) == [2]
+        await retiring
