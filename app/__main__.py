@@ -31,6 +31,7 @@ from app.processes.server import RESERVE, Server
 from app.processes.worker import Place, Worker, obey_parent_alone
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from models.quiet import DEPRECATIONS, ignore_warnings
+from models.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -42,7 +43,7 @@ __all__ = ["RESERVE", "main"]
 LOG = structlog.get_logger(__name__)
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
-FOLDER_LIMIT = 80  # bytes; some systems limit the path of a socket in it to 104
+FOLDER = "torchlane-workers-"  # below TMPDIR, shared by the parent and its workers
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it is imported
 
 # Builds the application in the given worker process; None: in the only process.
@@ -179,9 +180,7 @@ def _supervise(settings: Settings) -> int:
     with contextlib.ExitStack() as stack:
         stack.enter_context(bound)
         try:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchlane-")))
-            if len(os.fsencode(folder)) > FOLDER_LIMIT:
-                raise OSError(f"the name of {folder} is longer than {FOLDER_LIMIT} bytes")
+            folder = stack.enter_context(scratch_folder(FOLDER, Path(tempfile.gettempdir())))
             # A subfolder for this server alone: other servers may use the same folder.
             named = os.environ.get(METRICS_FOLDER)
             metrics = Path(named) / f"torchlane-{settings.port}" if named else folder

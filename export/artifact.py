@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from models.manifest import (
     FileDigest,
     Manifest,
 )
+from models.scratch import scratch_folder
 
 Sign = Callable[[bytes], bytes]  # a manifest -> the content of its `manifest.sig`
 MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine digits
@@ -82,7 +81,7 @@ def write_file(file: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def staging_folder(out: Path, model: str) -> Iterator[Path]:
-    """A temporary folder next to the versions of a model; always removed.
+    """A temporary folder next to the versions of a model; always removed, see `scratch_folder`.
 
     Raises:
         UsageError: if the folder cannot be created or written to.
@@ -90,17 +89,16 @@ def staging_folder(out: Path, model: str) -> Iterator[Path]:
     """
     target = out / model
     new = [folder for folder in (target, *target.parents) if not folder.exists()]
+    stack = contextlib.ExitStack()
     try:
         try:
             target.mkdir(parents=True, exist_ok=True)
-            staging = Path(tempfile.mkdtemp(prefix=".export-", dir=target))
+            staging = stack.enter_context(scratch_folder(".export-", target))
         except OSError as error:
             kind = ExportError if error.errno in NO_SPACE else UsageError
             raise kind(f"cannot write to {target}: {error.strerror}") from error
-        try:
+        with stack:
             yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     finally:
         with contextlib.suppress(OSError):  # a failed first export leaves no empty folder behind
             for folder in new:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
-import math
 import os
 import signal
 import socket
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvicorn
 
+from app.processes.hang_timer import HangTimer
 from app.processes.listener import Listener, SocketHandover
 from app.processes.worker import DRAIN, LISTENS, OpenConnections, Worker
 
@@ -45,8 +44,8 @@ class Server(uvicorn.Server):
         config: uvicorn's configuration.
         lifecycle: what to drain.
         drain_s: budget of a graceful stop in seconds.
-        hang_s: limit of a forward; the process ends, with exit code 1 and all stacks on
-            stderr, if its event loop stands still for four times as long, at least 5 s.
+        hang_s: limit of a forward; the process ends, as `HangTimer` does it, if its event loop
+            stands still for four times as long, at least 5 s.
         worker: set in one of several processes: the source of connections and of the order to stop.
     """
 
@@ -95,25 +94,21 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_soon_threadsafe(self._stop_ordered.set)
 
     async def main_loop(self) -> None:
-        """Wait for the order to stop; uvicorn's own loop would poll ten times a second.
-
-        Native code that holds the GIL and never returns stops this loop and all threads. Then a
-        timer of faulthandler, which needs no GIL, ends the process.
-        """
+        """Wait for the order to stop; uvicorn's own loop would poll ten times a second."""
+        timer = HangTimer(self._hang_s)
+        turned_at = time.monotonic()
         try:
-            await self._until_told_to_stop()
+            while not await self.on_tick(0):  # at multiples of ten it renews the Date header
+                timer.rewind()
+                still_s = time.monotonic() - turned_at
+                if still_s >= self._hang_s:
+                    LOG.warning("loop_stood_still", seconds=round(still_s))
+                turned_at += still_s
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(DATE_S):
+                        await self._stop_ordered.wait()
         finally:
-            faulthandler.cancel_dump_traceback_later()
-
-    async def _until_told_to_stop(self) -> None:
-        wound_at = -math.inf
-        while not await self.on_tick(0):  # at multiples of ten it renews the Date header
-            if time.monotonic() - wound_at >= self._hang_s / 4:
-                wound_at = time.monotonic()
-                faulthandler.dump_traceback_later(self._hang_s, exit=True, file=sys.stderr)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DATE_S):
-                    await self._stop_ordered.wait()
+            timer.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Bind first, so that a busy port is noticed before anything is loaded; then listen."""

@@ -119,6 +119,20 @@ def test_each_waits_for_what_it_needs() -> None:
     }
 
 
+def test_only_what_calls_the_server_shares_a_network_with_it() -> None:
+    services = config((), ("load",))["services"]
+    networks = {name: set(service.get("networks", ())) for name, service in services.items()}
+    assert networks == {
+        "export": set(),
+        "api": {"serving"},
+        "prometheus": {"serving", "monitoring"},
+        "grafana": {"monitoring"},
+        "locust": {"serving"},
+        "locust-worker": {"serving"},
+    }
+    assert services["export"]["network_mode"] == "none"
+
+
 def test_gpus_are_reserved_where_they_are_used() -> None:
     services = config(("docker-compose.gpu.yml",), (), GPUS="1")["services"]
     for name in ("export", "api"):

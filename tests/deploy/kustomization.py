@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 KUBERNETES = Path(__file__).parents[2] / "deploy/kubernetes"
+POD_IP = "10.244.0.9"  # what a reference to the pod's address gives
 # kubectl 1.27 brought kustomize 5, whose `patches` the overlay uses; the others build with any.
 OVERLAY_MINOR = 27
 
@@ -53,8 +54,10 @@ class Rendered:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the ConfigMap puts into the server's environment."""
-        return dict(self.one("ConfigMap")["data"])
+        """What the ConfigMap and the container put into the server's environment."""
+        own = {each["name"]: each.get("value", POD_IP) for each in self.server.get("env", ())}
+        own = {name: value.replace("$(POD_IP)", POD_IP) for name, value in own.items()}
+        return {**self.one("ConfigMap")["data"], **own}
 
 
 @functools.cache

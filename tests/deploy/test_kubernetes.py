@@ -24,9 +24,9 @@ USER = 10001  # of the image
 RESERVE_S = 5  # at least, from the end of the drain to SIGKILL
 
 
-@pytest.fixture(scope="module", params=["base", "overlays/gpu"])
+@pytest.fixture(scope="module", params=["base", "overlays/gpu", "overlays/production"])
 def rendered(request: pytest.FixtureRequest) -> Rendered:
-    """Either kustomization, built."""
+    """Each kustomization, built."""
     return build(str(request.param))
 
 
@@ -122,6 +122,19 @@ def test_selectors_match_the_pods(rendered: Rendered) -> None:
         assert selector.items() <= rendered.pod_metadata["labels"].items()
 
 
+def test_the_policy_names_who_may_call_and_lets_nothing_out(rendered: Rendered) -> None:
+    policy = rendered.one("NetworkPolicy")["spec"]
+    (rule,) = policy["ingress"]
+    labels = [selector["matchLabels"] for each in rule["from"] for selector in each.values()]
+    assert labels == [
+        {"kubernetes.io/metadata.name": "ingress-nginx"},
+        {"kubernetes.io/metadata.name": "monitoring"},
+        {"torchlane-client": "true"},
+    ]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["egress"] == []
+
+
 def test_the_port_is_the_one_the_server_listens_on(rendered: Rendered, settings: Settings) -> None:
     (port,) = rendered.server["ports"]
     (service_port,) = rendered.one("Service")["spec"]["ports"]
@@ -173,7 +186,8 @@ def test_the_pod_passes_the_restricted_security_standard(rendered: Rendered) -> 
     assert pod["serviceAccountName"] == account["metadata"]["name"]
     assert pod["automountServiceAccountToken"] is False
     assert account["automountServiceAccountToken"] is False
-    assert all(set(volume) == {"name", "emptyDir"} for volume in pod["volumes"])
+    kinds = {kind for volume in pod["volumes"] for kind in volume.keys() - {"name"}}
+    assert kinds <= {"emptyDir", "secret", "configMap"}
     assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
 
 
@@ -189,10 +203,12 @@ def test_the_model_is_copied_to_where_the_server_reads_it(
     assert init["volumeMounts"] == [{"name": "artifacts", "mountPath": folder}]
     mounts = {each["mountPath"]: each for each in rendered.server["volumeMounts"]}
     assert mounts[folder] == {"name": "artifacts", "mountPath": folder, "readOnly": True}
-    assert set(mounts) == {folder, "/tmp"}
-    volumes = {each["name"]: each["emptyDir"] for each in rendered.pod["volumes"]}
+    assert mounts["/tmp"] == {"name": "tmp", "mountPath": "/tmp"}
+    assert all(each.get("readOnly") for path, each in mounts.items() if path != "/tmp")
+    volumes = {each["name"]: each for each in rendered.pod["volumes"]}
     assert set(volumes) == {each["name"] for each in mounts.values()}
-    assert all("sizeLimit" in each for each in volumes.values())
+    assert "sizeLimit" in volumes["tmp"]["emptyDir"]
+    assert "sizeLimit" in volumes["artifacts"]["emptyDir"]
 
 
 def test_memory_is_bounded_and_the_cpu_is_no_quota(rendered: Rendered) -> None:

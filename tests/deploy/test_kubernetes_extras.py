@@ -16,9 +16,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from app.api.origins import Hosts
+from app.errors import UntrustedHost
 from app.main import create_app
 from app.settings import PREFIX, Settings
-from tests.deploy.kustomization import KUBERNETES, build
+from tests.deploy.kustomization import KUBERNETES, POD_IP, build
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/kubernetes.md").read_text()
@@ -40,6 +42,34 @@ def test_the_gpu_overlay_uses_every_gpu_that_it_takes() -> None:
     assert gpu.environment | same == base.environment | same
 
 
+def test_production_has_keys_signatures_and_known_hosts() -> None:
+    production = build("overlays/production")
+    settings = production.environment
+    volumes = {each.pop("name"): each for each in production.pod["volumes"]}
+    files = {
+        mount["mountPath"]: volumes[mount["name"]]
+        for mount in production.server["volumeMounts"]
+        if mount["name"] not in ("artifacts", "tmp")
+    }
+    keys = Path(settings["TORCHLANE_API_KEYS_FILE"])
+    assert files == {
+        # No `optional`: without them the pod does not start.
+        str(keys.parent): {"secret": {"secretName": "torchlane-api-keys"}},
+        settings["TORCHLANE_TRUSTED_KEYS"]: {"configMap": {"name": "torchlane-signing-keys"}},
+    }
+    for command in (
+        f"kubectl create secret generic torchlane-api-keys --from-file={keys.name}",
+        "kubectl create configmap torchlane-signing-keys --from-file=",
+    ):
+        assert command in DOCUMENT, command
+    hosts = Hosts(settings["TORCHLANE_TRUSTED_HOSTS"].split(","))
+    service = production.one("Service")["metadata"]["name"]
+    for host in (f"{service}:8000", f"{service}.models.svc.cluster.local:8000", f"{POD_IP}:8000"):
+        hosts.check([(b"host", host.encode())])  # Prometheus asks by the address of the pod
+    with pytest.raises(UntrustedHost):
+        hosts.check([(b"host", b"attacker.example")])
+
+
 def adapter_rule() -> dict[str, Any]:
     """The only rule for prometheus-adapter."""
     values = yaml.safe_load((KUBERNETES / "prometheus-adapter/values.yaml").read_text())
@@ -47,7 +77,7 @@ def adapter_rule() -> dict[str, Any]:
     return dict(rule)
 
 
-@pytest.mark.parametrize("folder", ["base", "overlays/gpu"])
+@pytest.mark.parametrize("folder", ["base", "overlays/gpu", "overlays/production"])
 def test_the_scaler_asks_for_what_the_adapter_offers(folder: str) -> None:
     rule = adapter_rule()
     (metric,) = build(folder).one("HorizontalPodAutoscaler")["spec"]["metrics"]

@@ -102,6 +102,10 @@ async def test_the_default_models_body_is_told_exactly(tmp_path: Path) -> None:
         assert value["items"]["anyOf"][0] == item
         assert "application/x-npy" in body["description"]
         assert "image/png" not in body["description"]
+        form = body["content"][FORM]
+        assert form["schema"]["properties"]["file"]["items"]["minLength"] == 1
+        types = "application/octet-stream, application/x-npy"
+        assert form["encoding"] == {"file": {"contentType": types}}
 
 
 async def test_client_generators_find_types_that_they_know(tmp_path: Path) -> None:

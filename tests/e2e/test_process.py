@@ -290,8 +290,7 @@ def test_a_forward_that_holds_the_lock_for_ever_ends_the_process(models: Path, l
     with running(models, log, SLOW, **quick) as server:
         assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code == 200
         with post_on_the_wire(server.port, b'{"input": [-1, 0]}'):
-            assert server.exit_code() == 1
-        assert "Timeout (0:00:06" in server.log
+            assert server.exit_code() == signal.SIGALRM
         assert "slow_app.py" in server.log  # where it hangs
 
 
@@ -317,22 +316,21 @@ def test_a_forward_that_hangs_costs_a_replica_and_not_the_process(
         assert server.exit_code() == 0
 
 
-def test_a_stopped_process_has_no_hanging_replica(
+def test_a_paused_process_goes_on_and_has_no_hanging_replica(
     models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `docker pause` does, or a host that moves a virtual machine."""
+    """As `docker pause` does, or a host that moves a virtual machine; HangTimer has a test too."""
     gate = tmp_path / "gate"
     monkeypatch.setenv("SLOW_UNTIL", str(gate))
-    with running(models, log, SLOW, hang_s="2", request_timeout_ms="30000") as server:
+    with running(models, log, SLOW, hang_s="1", request_timeout_ms="30000") as server:
         with post_on_the_wire(server.port, b'{"input": [2, 0]}') as connection:
             server.wait_for_metric("torchlane_batch_size_count", lambda n: n >= 1)
             server.signal(signal.SIGSTOP)
-            time.sleep(3)
+            time.sleep(6)  # the event loop may stand still for 5 s
             server.signal(signal.SIGCONT)
-            time.sleep(
-                0.7
-            )  # it is looked at again, and has not done what it would have done in 3 s
+            time.sleep(0.4)  # the watchdog looks again: the replica did nothing in 6 s
             gate.touch()
             assert b"200 OK" in connection.recv(65536)
+        assert "loop_stood_still" in server.log
         assert server.metric("torchlane_replica_faults_total") == 0
         assert "replica_sick" not in server.log

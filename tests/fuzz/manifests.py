@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import functools
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +106,7 @@ def _signed() -> tuple[bytes, TrustedKeys, bytes]:
 def _folder() -> Path:
     """In it a file that manifests may name, of the digest that they say."""
     folder = Path(tempfile.mkdtemp(prefix="torchlane-fuzz-"))
+    atexit.register(shutil.rmtree, folder)
     (folder / "script.pt").write_bytes(b"weights")
     return folder
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import gzip
 import logging
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -74,6 +76,7 @@ class Served:
         self.problems: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.problems.append(context))
         folder = Path(tempfile.mkdtemp(prefix="torchlane-fuzz-"))
+        atexit.register(shutil.rmtree, folder)
         write_artifact(folder, "double")
         self.doubles = Doubles(lambda inputs: {"y": inputs["x"].clip(-1e38, 1e38) * 2})
         settings = Settings(

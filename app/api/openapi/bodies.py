@@ -65,14 +65,21 @@ def request_body(
     if OCTET_STREAM in media_types:
         content[OCTET_STREAM] = BINARY
     if media_types:
-        content[FORM] = {"schema": _form(many=many, max_items=max_items)}
+        content[FORM] = {
+            "schema": _form(many=many, max_items=max_items),
+            "encoding": {"file": {"contentType": ", ".join(media_types)}},
+        }
     told = ["JSON", *([f"bytes as {', '.join(media_types)}"] if media_types else [])]
     return {"required": True, "description": ", or ".join(told), "content": content}
 
 
 def _form(*, many: bool, max_items: int | None) -> dict[str, Any]:
     """Files, each of which is an item; the server ignores the field's name."""
-    file: dict[str, Any] = {**FILE, "description": "a file of any type that the model takes"}
+    file: dict[str, Any] = {
+        **FILE,
+        "minLength": 1,
+        "description": "a file of any type that the model takes",
+    }
     if many:
         most = {} if max_items is None else {"maxItems": max_items}
         file = {"type": "array", "items": file, "minItems": 1, **most}

@@ -47,7 +47,7 @@ _PARAMETERS: Docs = {
     ),
     "X-Torchlane-Timeout-Ms": (
         {"type": "number", "exclusiveMinimum": 0},
-        "milliseconds after which the answer is no longer wanted",
+        "milliseconds after which the answer is no longer wanted: 504, or 503 if foreseen",
     ),
 }
 

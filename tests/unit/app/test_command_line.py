@@ -137,20 +137,6 @@ def test_several_workers_need_a_folder_that_can_be_written(
     assert "PROMETHEUS_MULTIPROC_DIR" in error
 
 
-def test_a_folder_name_too_long_for_a_socket_is_rejected(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = tmp_path / ("long" * 20)
-    folder.mkdir()
-    monkeypatch.setenv("TORCHLANE_PORT", "0")
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    assert main(create, ["--workers", "2"]) == 2
-    error = capsys.readouterr().err
-    assert "is longer than 80 bytes" in error
-    assert "TMPDIR" in error
-    assert list(folder.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [

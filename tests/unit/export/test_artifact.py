@@ -103,6 +103,11 @@ class TestStaging:
             raise RuntimeError
         assert list(tmp_path.iterdir()) == [tmp_path / "tiny"]
 
+    def test_what_a_killed_export_left_is_removed(self, tmp_path: Path) -> None:
+        (tmp_path / "tiny/.export-12345678").mkdir(parents=True)
+        with staging_folder(tmp_path, "tiny") as staging:
+            assert list((tmp_path / "tiny").iterdir()) == [staging]
+
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
     def test_a_full_disk_is_not_a_usage_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
