@@ -141,6 +141,8 @@ class SocketHandover(Source):
         self._channel = channel
         self._ordered = ordered
         self._on_lost = lost
+        self._losses = 0  # that no line has told of
+        self._next_line = 0.0
         self._loop.add_reader(channel, self._receive)
 
     def close(self) -> None:
@@ -158,12 +160,21 @@ class SocketHandover(Source):
             for descriptor in descriptors:
                 self._take(socket.socket(fileno=descriptor))
             if flags & socket.MSG_CTRUNC:  # no descriptor was free, so the kernel closed it
-                LOG.error("connection_lost", reason="too many open files")
+                self._tell_of_loss()
                 self._lost()
             elif not descriptors:
                 self._ordered(data)
                 if not data:
                     return
+
+    def _tell_of_loss(self) -> None:
+        """Write at most a line a second: callers can open connections without end."""
+        self._losses += 1
+        now = self._loop.time()
+        if now >= self._next_line:
+            self._next_line = now + PAUSE_S
+            LOG.error("connection_lost", reason="too many open files", connections=self._losses)
+            self._losses = 0
 
     def _lost(self) -> None:
         self._on_lost()
