@@ -7,6 +7,7 @@ of sixteen megabytes of them keeps it busy for seconds, and a compressed one gro
 from __future__ import annotations
 
 import re
+import zlib
 
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
@@ -15,10 +16,20 @@ PNG_CHUNKS = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))
 MAX_CHUNKS = 10_000  # encoders make one for each 8 KB or more
 MAX_EXIF_BYTES = 64 << 10  # the maximum in a JPEG file
 CHUNK_FRAME = 12  # bytes of a chunk besides its data: length, kind, checksum
+# Of an interlaced PNG's seven pictures: the first column and row, and the steps to the next ones.
+INTERLACED = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
+PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+INFLATED_AT_ONCE = 64 << 10  # bytes, compressed or not
 
 MARKER = re.compile(rb"[^\xff]*+\xff++([^\x00\xff])")  # with bytes before it
 JFIF, APP1, ADOBE = 0xE0, 0xE1, 0xEE
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
+BASELINE, SEQUENTIAL, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # headers of frames in Huffman codes
+# Eight bytes of ones, which begin no Huffman code, and no marker: libjpeg reads so far ahead.
+ONES = b"\xff\0" * 8
 WITHOUT_DATA = frozenset((0x01, *range(0xD0, 0xD9)))
 KEPT_ONCE = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0")  # both may contain the orientation
 LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # applications' data, comments
@@ -32,6 +43,9 @@ class PictureError(ValueError):
 
 def essential(data: bytes) -> bytes:
     """The file without the parts that its pixels do not need; other files unchanged.
+
+    libjpeg fills a scan that ends early with grey and only warns. Where a JPEG file has one scan,
+    its end marker is taken away: then Pillow finds that the file is truncated.
 
     Raises:
         PictureError: if it is damaged, or has more parts than any encoder writes.
@@ -51,6 +65,7 @@ def _essential_png(data: bytes) -> bytes:
         if chunks > MAX_CHUNKS:
             raise PictureError(f"the PNG file has more than {MAX_CHUNKS} chunks; save it again")
         if kind in PNG_CHUNKS and (kind != b"eXIf" or end - at <= MAX_EXIF_BYTES):
+            _check_chunk(kind, memoryview(data)[at:end], end - at, first=len(parts) == 1)
             parts.append(data[at:end])
         if kind == b"IEND":
             break
@@ -58,14 +73,78 @@ def _essential_png(data: bytes) -> bytes:
     return b"".join(parts)
 
 
+def _check_chunk(kind: bytes, chunk: memoryview, size: int, *, first: bool) -> None:
+    """Check what Pillow leaves unchecked.
+
+    Raises:
+        PictureError: if it is not complete or intact, or not the header where it comes first.
+    """
+    if len(chunk) < size:
+        raise PictureError("the picture is damaged: it ends before its pixels do")
+    if first and kind != b"IHDR":
+        raise PictureError("the picture is damaged: it does not begin with its header")
+    if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:]):
+        raise PictureError(f"the picture is damaged: wrong checksum of {kind.decode()}")
+
+
+def check_rows(data: bytes) -> None:
+    """Check that a PNG file has all rows that its header announces; takes as long as inflating it.
+
+    Pillow leaves rows black that are missing. Other files are not looked at.
+
+    Args:
+        data: what `essential` returned.
+
+    Raises:
+        PictureError: if there are fewer.
+    """
+    if not data.startswith(PNG):
+        return
+    missing = _row_bytes(data)
+    inflater, at = zlib.decompressobj(), len(PNG)
+    while missing > 0 and at + CHUNK_FRAME <= len(data):
+        end = at + CHUNK_FRAME + int.from_bytes(data[at : at + 4])
+        if data[at + 4 : at + 8] == b"IDAT":
+            for piece in range(at + 8, end - 4, INFLATED_AT_ONCE):
+                left = data[piece : min(piece + INFLATED_AT_ONCE, end - 4)]
+                missing -= _inflated(inflater, left, missing)
+        at = end
+    if missing > 0:
+        raise PictureError("the picture is damaged: it has fewer rows than its header says")
+
+
+def _inflated(inflater: zlib._Decompress, piece: bytes, enough: int) -> int:
+    """How many bytes a piece of compressed data becomes, up to about `enough`."""
+    total = 0
+    try:
+        while piece and total < enough and not inflater.eof:
+            total += len(inflater.decompress(piece, INFLATED_AT_ONCE))
+            piece = inflater.unconsumed_tail
+    except zlib.error as error:
+        raise PictureError(f"the picture is damaged: {error}") from error
+    return total
+
+
+def _row_bytes(data: bytes) -> int:
+    """Bytes of all rows of a PNG file, inflated."""
+    width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+    bits = data[24] * PNG_CHANNELS.get(data[25], 0)
+    total = 0
+    for left, top, across, down in INTERLACED if data[28] else ((0, 0, 1, 1),):
+        columns, rows = -((left - width) // across), -((top - height) // down)
+        if columns > 0 and rows > 0:
+            total += rows * (1 + (columns * bits + 7) // 8)
+    return total
+
+
 def _essential_jpeg(data: bytes) -> bytes:
     parts = [data[:2]]
     at, segments, table_bytes = 2, 0, 0
-    once = list(KEPT_ONCE)
+    once, frame = list(KEPT_ONCE), b""
     while found := MARKER.match(data, at):
         at, marker = found.end(), found[1][0]
         if marker in (START_OF_SCAN, END_OF_IMAGE):  # from here on it is for the decoder
-            return b"".join((*parts, data[at - 2 :]))
+            return b"".join((*parts, _scans(data, at, frame)))
         segments += 1
         if segments > MAX_SEGMENTS:
             raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")
@@ -75,6 +154,8 @@ def _essential_jpeg(data: bytes) -> bytes:
         segment, at = data[at : at + size], at + size
         if len(segment) < max(size, 2):
             break
+        if BASELINE <= marker <= PROGRESSIVE:
+            frame = bytes((marker,)) + segment
         kind = next((each for each in once if segment.startswith(each, 2)), None)
         if marker == APP1 and kind is not None:
             once.remove(kind)
@@ -86,3 +167,24 @@ def _essential_jpeg(data: bytes) -> bytes:
             raise PictureError("the JPEG file has too many tables; save it again")
         parts.append(b"\xff%c%b" % (marker, segment))
     raise PictureError("the JPEG file is damaged: it ends before its pixels")
+
+
+def _scans(data: bytes, at: int, frame: bytes) -> bytes:
+    """The rest of a JPEG file, from the marker before `at`: without its end if that is one scan.
+
+    Args:
+        data: the file.
+        at: behind the marker.
+        frame: the last marker of a frame in Huffman codes and its segment; empty: there is none.
+    """
+    rest = data[at - 2 :]
+    if len(frame) < 9 or data[at - 1] == END_OF_IMAGE:
+        return rest
+    height, width = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
+    if 8 * len(rest) < -(-width // 8) * -(-height // 8):  # one bit for each block, at least
+        raise PictureError("the picture is damaged: it has too few bytes for its size")
+    is_whole = frame[0] != PROGRESSIVE and rest[4:5] == frame[8:9]  # all components in one scan
+    if not is_whole:
+        return rest
+    end = rest.find(b"\xff\xd9")  # cannot occur in compressed data
+    return rest[: end if end >= 0 else len(rest)] + ONES

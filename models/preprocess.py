@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.manifest import PicturePreprocess
-from models.pictures import PictureError, essential
+from models.pictures import PictureError, check_rows, essential
 from models.quiet import ignore_warnings
 
 # Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
@@ -36,7 +36,9 @@ DAMAGE = (
 )
 
 
-def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDArray[np.float32]:
+def preprocess(
+    picture: bytes | Opened | Image.Image, how: PicturePreprocess
+) -> npt.NDArray[np.float32]:
     """Turn a picture into the array that a model takes.
 
     Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`;
@@ -44,7 +46,7 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
     median, or cropped, and its values are normalised.
 
     Args:
-        picture: the bytes of a PNG or JPEG file, or an opened picture.
+        picture: the bytes of a PNG or JPEG file, what `open_picture` made of them, or pixels.
         how: size, channels, normalisation and polarity, from the manifest.
 
     Returns:
@@ -54,7 +56,10 @@ def preprocess(picture: bytes | Image.Image, how: PicturePreprocess) -> npt.NDAr
         PictureError: if the bytes are not a PNG or JPEG, are damaged, or have too many pixels.
     """
     if isinstance(picture, bytes):
-        picture = open_picture(picture, how).picture
+        picture = open_picture(picture, how)
+    if isinstance(picture, Opened):
+        check_rows(picture.data)
+        picture = picture.picture
     picture = _flatten(_upright(picture), "L" if how.channels == 1 else "RGB")
     border = _border(picture)
     if _must_invert(how, border):
@@ -77,10 +82,12 @@ class Opened(NamedTuple):
         picture: with the size that it will be decoded at.
         cost: of decoding and preprocessing it, as the bytes of its pixels in the file; 128 KiB take
             about a millisecond, or less.
+        data: the file, see `models.pictures.essential`.
     """
 
     picture: Image.Image
     cost: int
+    data: bytes
 
 
 def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
@@ -119,7 +126,7 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
             f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it "
             "down"
         )
-    return Opened(picture, cost)
+    return Opened(picture, cost, data)
 
 
 def _pixel_bytes(picture: ImageFile.ImageFile) -> int:

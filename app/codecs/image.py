@@ -95,9 +95,9 @@ class ImageCodec:
         try:
             if budget is not None:
                 budget.read(len(data))
-            picture, cost = open_picture(data, self._how)
+            opened = open_picture(data, self._how)
             if budget is not None:
-                budget.spend(picture.width * picture.height, cost)
-            return Item({self._input.name: preprocess(picture, self._how)})
+                budget.spend(opened.picture.width * opened.picture.height, opened.cost)
+            return Item({self._input.name: preprocess(opened, self._how)})
         except PictureError as error:
             raise InvalidInput(f"{self._input.name!r}: {error}") from error

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -15,7 +13,7 @@ from app.errors import TorchlaneError
 from tests.fuzz.codecs import IMAGES
 from tests.fuzz.oracle import check_items, check_refusal, outcome
 from tests.fuzz.target import Finding, Target
-from tests.unit.models.pictures import claiming, encoded, grey, noise, plus
+from tests.unit.models.pictures import claiming, encoded, grey, jpeg, noise, plus, png
 
 MEDIA_TYPES = ("image/png", "image/jpeg")
 
@@ -63,6 +61,9 @@ def _files() -> Iterator[bytes]:
     for mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
         yield encoded(colours.convert(mode))
     yield encoded(Image.fromarray(np.linspace(0, 60_000, 60).astype(np.uint16).reshape(6, 10)))
+    for colour, depth in ((0, 1), (0, 16), (2, 16), (3, 2), (4, 16), (6, 16)):
+        yield png((9, 7), colour, depth)
+        yield png((9, 7), colour, depth, interlaced=True)
     glass = colours.copy()
     glass.putalpha(128)
     yield encoded(glass)
@@ -70,19 +71,14 @@ def _files() -> Iterator[bytes]:
     yield claiming(1 << 20, 1)
     for mode in ("L", "RGB", "CMYK"):
         yield encoded(colours.convert(mode), "JPEG")
-    yield _saved(colours, progressive=True)
-    yield _saved(Image.fromarray(np.zeros((40, 30, 3), np.uint8)), quality=5)
+    yield jpeg(colours, progressive=True)
+    yield jpeg(colours, restart_marker_blocks=1)
+    yield jpeg(Image.fromarray(np.zeros((40, 30, 3), np.uint8)), quality=5)
     exif = Image.Exif()
     for turned in (3, 6, 8):
         exif[0x0112] = turned
         yield encoded(colours, "JPEG", exif.tobytes())
         yield encoded(colours, "PNG", exif.tobytes())
-
-
-def _saved(picture: Image.Image, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", **options)
-    return buffer.getvalue()
 
 
 WORDS = (

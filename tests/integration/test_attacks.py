@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from app.api.bodies import FREE_BYTES
 from app.api.transport import connection_limits
@@ -29,6 +30,7 @@ from tests.integration.wire import (
     ask_for,
     request,
 )
+from tests.unit.models.pictures import jpeg, noise
 
 CUT = "torchlane_connections_cut_total"
 SHORTLY_S = 0.2
@@ -450,6 +452,7 @@ def png(width: int, height: int, *more: bytes) -> bytes:
 
 
 GROWS = zlib.compress(bytes(200 * MIB), 9)
+JPEG = jpeg(Image.fromarray(noise(64, 64)))
 PICTURE_BOMBS = {
     "header of 50000 by 50000": (422, png(50_000, 50_000)),
     "header of 2 billion": (422, png(2**31 - 1, 2**31 - 1)),
@@ -458,6 +461,9 @@ PICTURE_BOMBS = {
     "grows as a profile": (200, png(8, 8, chunk(b"iCCP", b"a\0\0" + GROWS))),
     "more pixels than it says": (200, png(8, 8)[:33] + chunk(b"IDAT", GROWS) + chunk(b"IEND")),
     "chunks without end": (422, png(8, 8, chunk(b"tEXt", b"a\0b") * 20_000)),
+    "fewer rows than it says": (422, png(8, 9)[:33] + png(8, 8)[33:]),
+    "a JPEG scan cut short": (422, JPEG[:-40] + b"\xff\xd9"),
+    "a JPEG header of 7000 by 7000": (422, JPEG.replace(b"\0\x40\0\x40", b"\x1b\x58\x1b\x58")),
     "a page": (422, b"<svg><script>alert(1)</script></svg>"),
     "nothing": (422, b""),
 }

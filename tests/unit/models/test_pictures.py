@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import struct
+import time
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
-from models.pictures import MAX_CHUNKS, MAX_SEGMENTS, PictureError, essential
-from tests.unit.models.pictures import encoded, noise
+from models.pictures import MAX_CHUNKS, MAX_SEGMENTS, PictureError, check_rows, essential
+from tests.unit.models.pictures import encoded, jpeg, noise, png
 
 MIB = 1 << 20
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -148,3 +149,139 @@ class TestBombs:
         assert essential(within(PLAIN_JPEG, exif, again * 200)) == essential(
             within(PLAIN_JPEG, exif)
         )
+
+
+def check_whole(data: bytes) -> bytes:
+    """The pixels of a file, or why they are not all there."""
+    left = essential(data)
+    check_rows(left)
+    return pixels(left)
+
+
+def at_size(data: bytes, width: int, height: int) -> bytes:
+    """A JPEG file whose header claims another size."""
+    at = data.index(b"\xff\xc0") + 5
+    return data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
+
+
+def scans_at(data: bytes) -> int:
+    return data.index(b"\xff\xda") + 14
+
+
+EOI = b"\xff\xd9"
+DAMAGE = (PictureError, OSError)  # Pillow raises OSError, for `preprocess` to translate
+SOFT = Image.fromarray(noise(9, 9)).resize((90, 70))
+FLAT = Image.new("RGB", (90, 70), (200, 100, 50))
+
+
+class TestJpegPixelsThatAreNotThere:
+    @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 0.97])
+    @pytest.mark.parametrize("picture", [SOFT, FLAT], ids=["soft", "flat"])
+    @pytest.mark.parametrize("end", [b"", EOI, EOI + b"more" + EOI])
+    def test_a_scan_cut_short(self, picture: Image.Image, share: float, end: bytes) -> None:
+        whole = jpeg(picture)
+        start = scans_at(whole)
+        cut = whole[: start + int((len(whole) - start) * share)]
+        with pytest.raises(DAMAGE):
+            check_whole(cut + end)
+
+    @pytest.mark.parametrize("size", [(7000, 7000), (90, 96), (100, 70)])
+    def test_a_header_that_claims_more(self, size: tuple[int, int]) -> None:
+        with pytest.raises(DAMAGE):
+            check_whole(at_size(jpeg(SOFT), *size))
+
+    def test_a_progressive_header_that_claims_more(self) -> None:
+        data = jpeg(SOFT, progressive=True).replace(b"\xff\xc2", b"\xff\xc0", 1)
+        with pytest.raises(PictureError, match="too few bytes"):
+            check_whole(at_size(data, 7000, 7000).replace(b"\xff\xc0", b"\xff\xc2", 1))
+
+    @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+    @pytest.mark.parametrize("size", [(1, 1), (8, 8), (17, 33), (16, 90), (90, 7)])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"quality": 1},
+            {"quality": 100, "optimize": True},
+            {"progressive": True},
+            {"restart_marker_blocks": 3},
+            {"subsampling": 0},
+            {"subsampling": 1},
+        ],
+        ids=str,
+    )
+    def test_what_encoders_write_is_whole(
+        self, mode: str, size: tuple[int, int], options: dict[str, int]
+    ) -> None:
+        for picture in (SOFT, FLAT):
+            data = jpeg(picture.resize(size).convert(mode), **options)
+            assert check_whole(data) == pixels(data)
+
+    def test_what_is_tolerated(self) -> None:
+        """Whole pixels without their end, with something behind it, or in coarser steps."""
+        whole = jpeg(SOFT)
+        assert whole.endswith(EOI)
+        for data in (whole[:-2], whole + b"a film" + START, whole + whole):
+            assert check_whole(data) == pixels(whole)
+        progressive = jpeg(SOFT, progressive=True)
+        coarse = progressive[: progressive.rindex(START)] + EOI  # as sent over a slow line
+        assert len(check_whole(coarse)) == 3 * 90 * 70
+
+
+START = b"\xff\xda"
+
+
+class TestPngRowsThatAreNotThere:
+    @pytest.mark.parametrize("interlaced", [False, True])
+    @pytest.mark.parametrize(
+        ("colour", "depths"),
+        [(0, (1, 2, 4, 8, 16)), (2, (8, 16)), (3, (1, 2, 4, 8)), (4, (8, 16)), (6, (8, 16))],
+    )
+    def test_rows_are_counted(self, colour: int, depths: tuple[int, ...], interlaced: bool) -> None:
+        for depth in depths:
+            for size in ((1, 1), (3, 2), (13, 21)):
+                data = png(size, colour, depth, interlaced=interlaced)
+                assert check_whole(data) == pixels(data)
+                with pytest.raises(PictureError, match="fewer rows"):
+                    check_whole(with_rows(data, -1))
+
+    def test_a_checksum_is_checked(self) -> None:
+        at = PLAIN_PNG.index(b"IEND") - 5
+        with pytest.raises(PictureError, match="wrong checksum of IDAT"):
+            essential(PLAIN_PNG[:at] + bytes([PLAIN_PNG[at] ^ 1]) + PLAIN_PNG[at + 1 :])
+
+    @pytest.mark.parametrize("more", [b"", bytes(40_000)])
+    def test_a_file_that_is_cut(self, more: bytes) -> None:
+        with pytest.raises(PictureError):
+            essential(PLAIN_PNG[: PLAIN_PNG.index(b"IDAT") + 400] + more)
+
+    def test_a_file_that_begins_with_something_else(self) -> None:
+        palette = chunk(b"PLTE", bytes(3))
+        with pytest.raises(PictureError, match="begin"):
+            essential(PLAIN_PNG[:8] + palette + PLAIN_PNG[8:])
+
+    def test_compressed_data_that_is_none(self) -> None:
+        head = PLAIN_PNG[: PLAIN_PNG.index(b"IDAT") - 4]
+        with pytest.raises(PictureError, match="damaged"):
+            check_whole(head + chunk(b"IDAT", b"no zlib") + chunk(b"IEND", b""))
+
+    def test_what_is_tolerated(self) -> None:
+        """All rows are there, but more follow, or the end of the file is missing."""
+        more, no_end = with_rows(PLAIN_PNG, 1000), PLAIN_PNG[: PLAIN_PNG.index(b"IEND") - 4]
+        for data in (more, no_end, PLAIN_PNG[:-3], PLAIN_PNG + b"more"):
+            assert check_whole(data) == pixels(PLAIN_PNG)
+
+    def test_of_a_bomb_no_more_is_inflated_than_rows_need(self) -> None:
+        bomb = with_rows(PLAIN_PNG, 100 * MIB)
+        began = time.perf_counter()
+        check_rows(essential(bomb))
+        assert time.perf_counter() - began < 0.1  # all of it would take a second
+
+
+def with_rows(data: bytes, more: int) -> bytes:
+    """A PNG of one IDAT chunk with so many bytes of rows more; negative: fewer."""
+    at = data.index(b"IDAT")
+    size = int.from_bytes(data[at - 4 : at])
+    rows = zlib.decompress(data[at + 4 : at + 4 + size])
+    rows = rows + bytes(more) if more > 0 else rows[:more]
+    return data[: at - 4] + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
