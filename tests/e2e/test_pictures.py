@@ -37,6 +37,7 @@ COLOURS = {
     "RGBA": (6, (8, 16)),
 }
 UNCACHED = {"cache_bytes": "0"}  # else each picture would be decoded once
+REPLICAS = "torchlane_model_replicas"
 PREDICT = "/models/digits/predict"
 BATCH = "/models/digits/batch-predict"
 
@@ -125,6 +126,8 @@ def test_others_do_not_wait_for_the_worst_pictures(
     repository: Path, tmp_path: Path, seconds: int, workers: str
 ) -> None:
     with running(repository, tmp_path / "log", hang_s="2", workers=workers, **UNCACHED) as server:
+        models = len(list(repository.iterdir()))
+        server.wait_for_metric(REPLICAS, lambda n: n == models * int(workers))  # in every worker
         alone = latencies(server, 1)
         with attack(server.port) as statuses:
             beside = latencies(server, seconds)
