@@ -65,9 +65,9 @@ def test_production_has_keys_signatures_and_known_hosts() -> None:
     hosts = Hosts(settings["TORCHLANE_TRUSTED_HOSTS"].split(","))
     service = production.one("Service")["metadata"]["name"]
     for host in (f"{service}:8000", f"{service}.models.svc.cluster.local:8000", f"{POD_IP}:8000"):
-        hosts.check([(b"host", host.encode())])  # Prometheus asks by the address of the pod
+        hosts.check({b"host": host.encode()})  # Prometheus asks by the address of the pod
     with pytest.raises(UntrustedHost):
-        hosts.check([(b"host", b"attacker.example")])
+        hosts.check({b"host": b"attacker.example"})
 
 
 def adapter_rule() -> dict[str, Any]:
