@@ -176,7 +176,8 @@ def create_app(
     app = FastAPI(
         title="Torchlane",
         version=_version("torchlane"),
-        description="Predictions by exported PyTorch models.",
+        description="Predictions by exported PyTorch models. Bodies may have the Content-Encoding "
+        "gzip or deflate.",
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,

@@ -13,17 +13,17 @@ from urllib.parse import parse_qsl
 
 from app.access.entries import PREDICT
 from app.access.guard import Caller
-from app.api.codings import MAX_ON_LOOP_BYTES, Inflater, read_coding
+from app.api.codings import Inflater, read_coding
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import NOT_PARSED, Remembered
-from app.api.offload import Task
+from app.api.offload import Task, without_frames
 from app.api.payloads import JSON, check_length, read_items
 from app.api.replies import answer_media_type, binary_answer, check_answer, json_answer, shown
 from app.api.service import Service
 from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
-from app.errors import InvalidInput, ModelNotFound, NotAcceptable
+from app.errors import InvalidInput, ModelNotFound, NotAcceptable, TorchlaneError
 from app.registry.loaded_models import LoadedModel
 from app.types import Answer, CacheCounts, Item
 
@@ -98,7 +98,7 @@ class Call:
         self._digest: bytes | None = None
         self._remembered: Remembered | None = None
         self._submission: Submission | None = None
-        self._task: Task[list[Item] | bytes | None] | None = None
+        self._task: Task[list[Item] | bytes] | None = None
 
     def _resolve(self) -> LoadedModel:
         """The model that the path names, if the caller may call it."""
@@ -123,12 +123,10 @@ class Call:
             model.codec.check_top_k()
             self._check_json_answer()
         if self._coding is not None:
-            limit = service.limits.max_body_bytes
-            inflater = Inflater(self._coding, body, limit)
-            inflated = inflater.inflate(MAX_ON_LOOP_BYTES)
+            inflater = Inflater(self._coding, body, service.limits.max_body_bytes)
+            inflated = inflater.inflate_shortly()
             if inflated is None:
-                service.engine.foresee(model.id, self.deadline, self._lag_s)
-                return self._begin_off_loop(inflater.inflate, limit, request_id)
+                return self._begin_off_loop(inflater.inflate, inflater.limit, request_id)
             body = inflated
         content_type = self._content_type.decode("latin-1")
         memo = service.memo
@@ -173,39 +171,40 @@ class Call:
         )
 
     def _begin_off_loop(
-        self, work: Callable[[], list[Item] | bytes | None], size_bytes: int, request_id: bytes
+        self, work: Callable[[], list[Item] | bytes], size_bytes: int, request_id: bytes
     ) -> Submission:
         """Have the body inflated, or its items read, in a thread.
 
         Until then the engine knows that they come.
         """
-        self._service.offload.check_room(size_bytes)
-        submission = self._submission = self._service.engine.expect(
+        engine = self._service.engine
+        engine.foresee(self._model.id, self.deadline, self._lag_s)
+        # Before `expect`, since that accepts the request.
+        self._service.offload.check_room(size_bytes, self.deadline - engine.now())
+        submission = self._submission = engine.expect(
             self._model.id, self.deadline, self._drop_task, request_id
         )
         self._start(submission, work, size_bytes)
         return submission
 
     def _start(
-        self,
-        submission: Submission,
-        work: Callable[[], list[Item] | bytes | None],
-        size_bytes: int,
+        self, submission: Submission, work: Callable[[], list[Item] | bytes], size_bytes: int
     ) -> None:
-        def done(made: list[Item] | bytes | Exception | None) -> None:
+        def done(made: list[Item] | bytes | Exception) -> None:
+            if isinstance(made, Exception):
+                submission.fail(made)
+                return
             try:
                 self._supply(submission, made)
-            except Exception as error:
-                submission.fail(error)
+            except TorchlaneError as error:
+                submission.fail(without_frames(error))
+            except Exception as bug:
+                submission.fail(bug)
 
         self._task = self._service.offload.start(work, size_bytes, done)
 
-    def _supply(self, submission: Submission, made: list[Item] | bytes | Exception | None) -> None:
+    def _supply(self, submission: Submission, made: list[Item] | bytes) -> None:
         """Submit items that were made in a thread; read them first from an inflated body."""
-        if isinstance(made, Exception):
-            raise made
-        if made is None:
-            raise RuntimeError("bug: an inflated body has no end")
         if isinstance(made, bytes):
             try:
                 items = self._read(made, on_loop=True)
@@ -219,7 +218,7 @@ class Call:
         self._service.engine.supply(submission, items, self._lag_s)
 
     def _drop_task(self) -> None:
-        """Nobody waits for the work in the thread any more, or it is done."""
+        """Cancel the work in a thread; harmless when it is done."""
         if self._task is not None:
             self._task.cancel()
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import structlog
+
 from app.engine.execution.handover import tell
 from app.engine.execution.proving import lower_priority
-from app.errors import Overloaded
+from app.errors import Overloaded, TorchlaneError
 
 T = TypeVar("T")
-AGAIN_S = 1.0  # a guess: how long other callers' work takes is not known
+LOG = structlog.get_logger(__name__)
+
+AGAIN_S = 1.0  # a guess, before the first task has ended
+MEAN_WEIGHT = 0.2  # of the last task in the mean of their seconds
 MAX_TASKS = 32  # for each thread; the bytes are bounded too
 MAX_THREADS = 4
 
@@ -38,28 +44,47 @@ class Task(Generic[T]):
     def cancel(self) -> None:
         """Drop the work, or its result if a thread has begun it; harmless when it is done."""
         self._done = None
-        if self._work:
-            self._work.clear()
+        if self._taken() is not None:
             self._pool.leave(self._size_bytes)
 
     def run(self) -> None:
         """In the thread: do the work, unless it was cancelled."""
-        try:
-            work = self._work.pop()
-        except IndexError:
-            return
-        result: T | Exception
-        try:
-            result = work()
-        except Exception as error:  # handed to `done`
-            result = error
-        tell(self._loop, self._finish, result)
+        work = self._taken()
+        if work is not None:
+            began = time.perf_counter()
+            result = _result(work)
+            del work  # and what it holds
+            tell(self._loop, self._finish, (result, time.perf_counter() - began))
 
-    def _finish(self, result: T | Exception) -> None:
-        self._pool.leave(self._size_bytes)
+    def _taken(self) -> Callable[[], T] | None:
+        try:
+            return self._work.pop()
+        except IndexError:
+            return None
+
+    def _finish(self, ended: tuple[T | Exception, float]) -> None:
+        result, seconds = ended
+        self._pool.leave(self._size_bytes, seconds)
         done, self._done = self._done, None
         if done is not None:
             done(result)
+
+
+def _result(work: Callable[[], T]) -> T | Exception:
+    """What the work returns or raises."""
+    try:
+        return work()
+    except TorchlaneError as error:
+        return without_frames(error)
+    except BaseException as error:  # it must not end the thread
+        LOG.error("unhandled_error", exc_info=error)
+        return RuntimeError(f"bug: {type(error).__name__} in a thread; the log has it")
+
+
+def without_frames(error: TorchlaneError) -> TorchlaneError:
+    """The error without tracebacks: their frames keep whole bodies alive, in cycles."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 class OffloadPool:
@@ -85,23 +110,33 @@ class OffloadPool:
         self.max_bytes = max_bytes
         self.tasks = 0
         self.held = 0
+        self._mean_s = 0.0  # that a task takes
         self._queue: queue.SimpleQueue[Task[object] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"offload-{index}", daemon=True)
             for index in range(threads)
         ]
 
-    def check_room(self, size_bytes: int) -> None:
-        """Return if another task would fit.
+    def check_room(self, size_bytes: int, within_s: float = math.inf) -> None:
+        """Reject a task for which there is no room, or not in time.
+
+        Args:
+            size_bytes: of what it holds.
+            within_s: when it must have begun.
 
         Raises:
-            Overloaded: it would not.
+            Overloaded: there is none; a retry is told to wait until the queued tasks are done.
         """
-        if self.tasks >= self.max_tasks or (self.tasks and self.held + size_bytes > self.max_bytes):
+        waiting = max(0, self.tasks - len(self._threads) + 1)
+        wait_s = waiting * self._mean_s / len(self._threads)
+        is_full = self.tasks >= self.max_tasks
+        is_large = self.tasks > 0 and self.held + size_bytes > self.max_bytes
+        if is_full or is_large or wait_s > within_s:
             raise Overloaded(
                 f"{self.tasks} requests with {self.held} bytes are being decoded (limits "
-                f"{self.max_tasks} and {self.max_bytes}); try again later",
-                retry_after_s=AGAIN_S,
+                f"{self.max_tasks} and {self.max_bytes}), for about {wait_s:.1f} s; try again "
+                "later",
+                retry_after_s=wait_s or AGAIN_S,
             )
 
     def start(
@@ -127,13 +162,15 @@ class OffloadPool:
                 thread.start()
         return task
 
-    def leave(self, size_bytes: int) -> None:
-        """A task has ended, or was cancelled before it began."""
+    def leave(self, size_bytes: int, seconds: float | None = None) -> None:
+        """A task has ended after so many seconds; None: it was cancelled before it began."""
+        if seconds is not None:
+            self._mean_s += MEAN_WEIGHT * (seconds - self._mean_s)
         self.tasks -= 1
         self.held -= size_bytes
 
     async def close(self, patience_s: float) -> bool:
-        """End the threads after what they have begun; False if that takes longer than this."""
+        """End the threads after all that is queued; False if that takes longer than this."""
         deadline = time.monotonic() + patience_s
         for _ in self._threads:
             self._queue.put(None)

@@ -13,10 +13,13 @@ from app.errors import UntrustedHost
 
 Header = tuple[bytes, bytes]
 ANY = "*"
-AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\\s]+)(?::[0-9]{1,5})?")
+AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\\s]+)(?::[0-9]{0,5})?")
 # Headers of the answer, in addition to those that any script may read.
 EXPOSED = ("X-Request-Id", "X-Torchlane-Cache", "Server-Timing", "Retry-After")
-ALLOWED = ("Authorization", "X-API-Key", "X-Request-Id", "X-Torchlane-Timeout-Ms")  # of a request
+ALLOWED = (  # of a request
+    *("Authorization", "Content-Encoding", "X-API-Key", "X-Request-Id"),
+    "X-Torchlane-Timeout-Ms",
+)
 METHODS = ("GET", "POST")
 
 

@@ -39,9 +39,10 @@ class _Times(ctypes.Structure):
 class HangTimer:
     """Ends the process, with all stacks on stderr, if `rewind` is not called for too long.
 
-    On Linux it takes SIGUSR1 and SIGALRM, waits 10 s longer than the limit (the number of SIGUSR1),
-    and the exit code is 14 (that of SIGALRM). Elsewhere, and with glibc before 2.34, a timer of
-    faulthandler ends the process, with exit code 1, even after a pause.
+    On Linux it takes SIGUSR1 and SIGALRM, waits 10 s longer than the limit (`alarm`, the handler of
+    SIGUSR1, takes the signal's number for seconds), and the exit code is 14 (the number of
+    SIGALRM). Elsewhere, and with glibc before 2.34, a timer of faulthandler ends the process, with
+    exit code 1, even after a pause.
 
     Args:
         limit_s: how long the loop may stand still, in seconds.

@@ -135,7 +135,16 @@ RULES: dict[str, Rule] = {
     },
     **{
         f"Host {host.decode()!r}": Rule("9112-3.2", (_to(b"/health/live", b"Host: %s\r\n" % host),))
-        for host in (b"", b"a.b-c_d", b"1.2.3.4:80", b"[::1]:80", b"[::1]", b"A.B:0", b"xn--a")
+        for host in (
+            b"",
+            b"a.b-c_d",
+            b"1.2.3.4:80",
+            b"[::1]:80",
+            b"[::1]",
+            b"A.B:0",
+            b"xn--a",
+            b"a:",
+        )
     },
     "a whole URL": Rule(
         "9112-3.2.2", (ask_for(7).replace(b"/predict", b"http://loopback/predict"),)

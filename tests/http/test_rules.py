@@ -117,6 +117,24 @@ async def test_http_1_0_gets_no_interim_answer(server: Server) -> None:
         assert (await rest(wire)).startswith(b"HTTP/1.1 200 ")
 
 
+WRONG_AFTERWARDS = {
+    "chunk": b"x\r\n",
+    "trailer": b"0\r\nConnection: close\r\n\r\n",
+    "trailers": b"0\r\n" + b"a: b\r\n" * 20_000,
+}
+
+
+@pytest.mark.parametrize("path", ["/predict", "/predict?a=1", "/nope", "/health/live"])
+@pytest.mark.parametrize("wrong", WRONG_AFTERWARDS)
+async def test_one_request_has_one_answer(server: Server, path: str, wrong: str) -> None:
+    """A proxy would take a second one for that of its next request."""
+    async with connected(server) as wire:
+        wire.send(request(path, b"", chunk_bytes=1, content_encoding="br")[:-5])
+        assert (await wire.answer()).status in (404, 405, 415)
+        wire.send(WRONG_AFTERWARDS[wrong])
+        assert await rest(wire) == b""
+
+
 @pytest.mark.parametrize("path", ["/predict/", "/health/live/", "/models/", "//predict"])
 async def test_no_path_is_redirected(server: Server, path: str) -> None:
     """A location would be made of the caller's Host, before any check."""

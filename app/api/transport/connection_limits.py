@@ -103,7 +103,7 @@ class LimitedProtocol(UvicornConnection):
         if self.asks_for_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise NotImplementedInHttp("CONNECT is for proxies; this is none")
-            return  # the head comes again, without its Upgrade header
+            return  # the head will be parsed again without its Upgrade header
         if (
             self._bytes_without_body > MAX_HEAD_BYTES
             or len(self.headers) > MAX_HEADERS
@@ -126,6 +126,8 @@ class LimitedProtocol(UvicornConnection):
         if b"expect" in fields:  # HTTP/1.0 has no interim answers
             expected = fields[b"expect"].lower() == b"100-continue"
             self.expect_100_continue = expected and self.version == "1.1"
+        if not self.url.startswith(b"/") or b"#" in self.url:
+            self.url = path_of(self.url, host or b"")
         self._reads = BODY
         self._due = None
         self.choose_path()
@@ -133,7 +135,6 @@ class LimitedProtocol(UvicornConnection):
 
     def choose_path(self) -> None:
         """Have the request answered by uvicorn's path."""
-        self.url = path_of(self.url, self.fields.get(b"host", b""))
         self.answer_by_asgi()
 
     def on_body(self, body: bytes) -> None:
@@ -147,7 +148,7 @@ class LimitedProtocol(UvicornConnection):
         Raises:
             CallerError: to the parser, which stops there: the trailers are wrong.
         """
-        if self._reads in (HEAD, SLOW_HEAD):  # of a head that comes again
+        if self._reads in (HEAD, SLOW_HEAD):  # the head will be parsed again
             return
         if self.headers:
             check_trailers(self.headers)
@@ -243,7 +244,8 @@ class LimitedProtocol(UvicornConnection):
         self.service.metrics.connections_cut.labels(error.code).inc()
         self.stop_reading()
         if self.is_answered:
-            self._send_error(error)
+            if self._reads != BODY:  # of a request that has its answer
+                self._send_error(error)
             self.transport.close()
         elif self.reject_rest(error):
             pass

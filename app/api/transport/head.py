@@ -58,7 +58,7 @@ def check_head(
 
 
 def path_of(target: bytes, host: bytes) -> bytes:
-    """Path and query of a request target that may be a whole URL (RFC 9112, section 3.2).
+    """Path and query of a request target that is a whole URL (RFC 9112, section 3.2).
 
     A Host header that differs is rejected, not ignored: a proxy in front may have looked at either.
 
@@ -69,8 +69,6 @@ def path_of(target: bytes, host: bytes) -> bytes:
     Raises:
         MalformedRequest: another form, a fragment, or another host.
     """
-    if target.startswith(b"/") and b"#" not in target:
-        return target
     match = ABSOLUTE_FORM.fullmatch(target)
     if match is None:
         raise MalformedRequest("the request target must be a path, without a fragment")

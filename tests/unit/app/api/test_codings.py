@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 import zlib
 
 import pytest
 
-from app.api.codings import Inflater, read_coding
+from app.api.codings import (
+    FREE_BYTES,
+    MAX_CODED_ON_LOOP_BYTES,
+    MAX_MEMBERS,
+    MAX_ON_LOOP_BYTES,
+    Inflater,
+    read_coding,
+)
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedContentCoding
 
 BODY = bytes(range(256)) * 400
@@ -20,9 +28,11 @@ CODED = {
 LIMIT = len(BODY)
 
 
-def in_two_steps(inflater: Inflater, most: int | None) -> bytes | None:
-    first = inflater.inflate(most)
-    return inflater.inflate() if first is None else first
+def inflated(coding: bytes, body: bytes, limit: int = LIMIT) -> bytes:
+    """As the server does it."""
+    inflater = Inflater(coding, body, limit)
+    short = inflater.inflate_shortly()
+    return inflater.inflate() if short is None else short
 
 
 @pytest.mark.parametrize("header", [b"", b"identity", b" Identity "])
@@ -38,23 +48,42 @@ def test_other_codings_are_refused(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("coding", CODED)
-@pytest.mark.parametrize("most", [None, 1, 999, LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 2])
-def test_what_went_in_comes_out(coding: bytes, most: int | None) -> None:
-    """Whatever the first step may take, the second finishes."""
+@pytest.mark.parametrize(
+    "size", [0, 1, LIMIT, MAX_ON_LOOP_BYTES, MAX_ON_LOOP_BYTES + 1, FREE_BYTES]
+)
+def test_what_went_in_comes_out(coding: bytes, size: int) -> None:
     assert read_coding(coding.upper()) == coding
-    assert in_two_steps(Inflater(coding, CODED[coding], LIMIT), most) == BODY
-    first = Inflater(coding, CODED[coding], LIMIT).inflate(most)
-    assert first is None or most is None or most >= LIMIT
+    body = random.Random(size).randbytes(size // 2).ljust(size)
+    coded = zlib.compress(body) if coding == b"deflate" else gzip.compress(body)
+    assert inflated(coding, coded, size) == body
 
 
-def test_nothing() -> None:
-    assert Inflater(b"gzip", gzip.compress(b""), 10).inflate() == b""
+def test_only_short_work_is_done_at_once() -> None:
+    long_coded = gzip.compress(random.Random(1).randbytes(MAX_CODED_ON_LOOP_BYTES))
+    assert Inflater(b"gzip", long_coded, FREE_BYTES).inflate_shortly() is None
+    long_plain = gzip.compress(bytes(MAX_ON_LOOP_BYTES + 1))
+    assert Inflater(b"gzip", long_plain, FREE_BYTES).inflate_shortly() is None
+    empty_blocks = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * MAX_CODED_ON_LOOP_BYTES
+    assert Inflater(b"gzip", empty_blocks, FREE_BYTES).inflate_shortly() is None
+
+
+def test_a_gzip_file_may_have_several_members() -> None:
+    members = [gzip.compress(BODY[at : at + 999]) for at in range(0, LIMIT, 999)]
+    assert inflated(b"gzip", b"".join(members)) == BODY
+    with pytest.raises(InvalidInput, match="extra bytes"):
+        inflated(b"gzip", gzip.compress(b"") * (MAX_MEMBERS + 1))
 
 
 @pytest.mark.parametrize("coding", CODED)
 def test_one_byte_too_many(coding: bytes) -> None:
-    with pytest.raises(PayloadTooLarge):
-        Inflater(coding, CODED[coding], LIMIT - 1).inflate()
+    with pytest.raises(PayloadTooLarge, match="without Content-Encoding, or split it"):
+        inflated(coding, CODED[coding], LIMIT - 1)
+
+
+def test_a_few_bytes_become_no_large_body() -> None:
+    body = bytes(FREE_BYTES + 1)
+    with pytest.raises(PayloadTooLarge, match=f"more than {FREE_BYTES} bytes"):
+        inflated(b"gzip", gzip.compress(body), 16 * FREE_BYTES)
 
 
 def test_a_bomb_takes_no_more_memory_than_its_limit() -> None:
@@ -62,22 +91,22 @@ def test_a_bomb_takes_no_more_memory_than_its_limit() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(PayloadTooLarge):
-            Inflater(b"gzip", bomb, 1 << 20).inflate()
+            inflated(b"gzip", bomb, 1 << 20)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.parametrize("coding", CODED)
-@pytest.mark.parametrize("first", [None, 10, LIMIT])
-def test_damage(coding: bytes, first: int | None) -> None:
-    whole = CODED[coding]
+@pytest.mark.parametrize("plain", [BODY, bytes(300_000)], ids=["at once", "in two steps"])
+def test_damage(coding: bytes, plain: bytes) -> None:
+    whole = zlib.compress(plain) if coding == b"deflate" else gzip.compress(plain)
     damaged = {
         "cut off": (whole[:-1], whole[: len(whole) // 2], whole[:3], b""),
-        "goes on behind": (whole + b"a", whole + whole),
-        "not valid": (b"{}" + whole, whole[:-1] + bytes([whole[-1] ^ 1]), BODY),
+        "extra bytes|cut off|not valid": (whole + b"a",),  # in gzip another member may begin
+        "not valid": (whole[:-1] + bytes([whole[-1] ^ 1]), b"{}" + whole, plain),
     }
     for message, bodies in damaged.items():
         for body in bodies:
             with pytest.raises(InvalidInput, match=message):
-                in_two_steps(Inflater(coding, body, LIMIT), first)
+                inflated(coding, body, len(plain))
