@@ -150,6 +150,7 @@ def create_app(
     metrics.bodies_limit.set(bodies.limit)
     metrics.bodies_bytes.set_function(lambda: bodies.held)
     offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
+    metrics.offloaded.set_function(lambda: offload.tasks)
     service = Service(
         engine,
         lifecycle,

@@ -114,6 +114,9 @@ class Gauges:
         self.bodies_limit = gauge(
             "bodies_limit_bytes", "Bytes that arriving bodies may take; more are rejected."
         )
+        self.offloaded = gauge(
+            "offloaded_requests", "Requests that wait for decoding in a thread, or are decoded there."
+        )
         self.tasks = gauge("event_loop_tasks", "Unfinished asyncio tasks.")
         self.replica_ready = gauge(
             "replica_ready", "1 while the replica takes work, else 0.", REPLICA_LABELS, "livemax"

@@ -141,7 +141,7 @@ class SocketHandover(Source):
         self._channel = channel
         self._ordered = ordered
         self._on_lost = lost
-        self._losses = 0  # that no line has told of
+        self._losses = 0  # not logged yet
         self._next_line = 0.0
         self._loop.add_reader(channel, self._receive)
 
