@@ -25,7 +25,7 @@ from app.access.keyring import Keyring
 from app.api.bodies import BodyMemory
 from app.api.error_handlers import install_error_handlers
 from app.api.memo import AnswerMemo
-from app.api.offload import pool_of
+from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import ALLOWED, EXPOSED, METHODS, Hosts, Origins
 from app.api.routes import add_routes
@@ -147,10 +147,8 @@ def create_app(
         show_model_errors=settings.show_model_errors,
     )
     bodies = BodyMemory(settings.bodies_limit_bytes)
-    metrics.bodies_limit.set(bodies.limit)
-    metrics.bodies_bytes.set_function(lambda: bodies.held)
     offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
-    metrics.offloaded.set_function(lambda: offload.tasks)
+    _watch_bodies(metrics, bodies, offload)
     service = Service(
         engine,
         lifecycle,
@@ -255,6 +253,12 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.models_unready.set_function(lambda: len(lifecycle.problems()))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
+
+
+def _watch_bodies(metrics: Metrics, bodies: BodyMemory, offload: OffloadPool) -> None:
+    metrics.bodies_limit.set(bodies.limit)
+    metrics.bodies_bytes.set_function(lambda: bodies.held)
+    metrics.offloaded.set_function(lambda: offload.tasks)
 
 
 def is_compiled() -> bool:

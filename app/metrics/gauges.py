@@ -115,7 +115,7 @@ class Gauges:
             "bodies_limit_bytes", "Bytes that arriving bodies may take; more are rejected."
         )
         self.offloaded = gauge(
-            "offloaded_requests", "Requests that wait for decoding in a thread, or are decoded there."
+            "offloaded_requests", "Requests that wait for a thread to decode them, or are in one."
         )
         self.tasks = gauge("event_loop_tasks", "Unfinished asyncio tasks.")
         self.replica_ready = gauge(

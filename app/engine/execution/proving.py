@@ -89,8 +89,10 @@ class ProvingThread:
 def lower_priority() -> None:
     """Let serving go first, where no core is idle: lowers the priority of the calling thread."""
     if sys.platform == "linux":  # elsewhere it would be the priority of the whole process
+        thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            usual = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(19, usual + NICENESS))
 
 
 def call_in(thread: ReplicaThread, work: Callable[[], T]) -> asyncio.Future[T]:
