@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from typing import Literal, NamedTuple
 
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
@@ -15,6 +16,12 @@ JPEG = b"\xff\xd8\xff"
 PNG_CHUNKS = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))
 MAX_CHUNKS = 10_000  # encoders make one for each 8 KB or more
 MAX_EXIF_BYTES = 64 << 10  # the maximum in a JPEG file
+MAX_EXIF_ENTRIES = 200  # cameras write about 15, sorted by tag; few come before the orientation's
+EXIF_ENTRY = 12  # bytes: tag, type, count, value
+ORIENTATION = 0x0112  # a tag
+BYTE_ORDERS: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "big"}
+INTEGER_BYTES = {3: 2, 4: 4}  # of the types SHORT and LONG
+XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 CHUNK_FRAME = 12  # bytes of a chunk besides its data: length, kind, checksum
 # Of an interlaced PNG's seven pictures: the first column and row, and the steps to the next ones.
 INTERLACED = (
@@ -31,7 +38,7 @@ BASELINE, SEQUENTIAL, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # headers of frames in Huf
 # Eight bytes of ones, which begin no Huffman code, and no marker: libjpeg reads so far ahead.
 ONES = b"\xff\0" * 8
 WITHOUT_DATA = frozenset((0x01, *range(0xD0, 0xD9)))
-KEPT_ONCE = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0")  # both may contain the orientation
+EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"  # both may contain the orientation
 LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # applications' data, comments
 MAX_SEGMENTS = 2000
 MAX_TABLE_BYTES = 64 << 10  # of segments that are neither metadata nor pixels; they take about 1 KB
@@ -41,8 +48,20 @@ class PictureError(ValueError):
     """The bytes are not a readable picture; the message says why, and is fit for the sender."""
 
 
-def essential(data: bytes) -> bytes:
-    """The file without the parts that its pixels do not need; other files unchanged.
+class Essential(NamedTuple):
+    """What remains of a file.
+
+    Attributes:
+        data: the file without the parts that its pixels do not need.
+        orientation: how the camera was held, as EXIF numbers it; 1: upright.
+    """
+
+    data: bytes
+    orientation: int
+
+
+def essential(data: bytes) -> Essential:
+    """Take a file apart; one that is neither PNG nor JPEG stays as it is.
 
     libjpeg fills a scan that ends early with grey and only warns. Where a JPEG file has one scan,
     its end marker is taken away: then Pillow finds that the file is truncated.
@@ -52,11 +71,29 @@ def essential(data: bytes) -> bytes:
     """
     if data.startswith(PNG):
         return _essential_png(data)
-    return _essential_jpeg(data) if data.startswith(JPEG) else data
+    return _essential_jpeg(data) if data.startswith(JPEG) else Essential(data, 1)
 
 
-def _essential_png(data: bytes) -> bytes:
-    parts = [PNG]
+def _orientation(exif: bytes, xmp: bytes) -> int:
+    """The orientation that EXIF tells, or else XMP. Pillow would parse every entry, in Python."""
+    exif = exif.removeprefix(EXIF).removeprefix(EXIF)  # some programs write it twice
+    if exif:
+        order = BYTE_ORDERS.get(exif[:2])
+        if order is None or len(exif) < 8:
+            raise PictureError("the picture is damaged: its EXIF data has no valid header")
+        at = int.from_bytes(exif[4:8], order)
+        entries = min(int.from_bytes(exif[at : at + 2], order), MAX_EXIF_ENTRIES)
+        end = min(at + 2 + entries * EXIF_ENTRY, len(exif) - EXIF_ENTRY + 1)
+        for begin in range(at + 2, end, EXIF_ENTRY):
+            if int.from_bytes(exif[begin : begin + 2], order) == ORIENTATION:
+                size = INTEGER_BYTES.get(int.from_bytes(exif[begin + 2 : begin + 4], order), 0)
+                return int.from_bytes(exif[begin + 8 : begin + 8 + size], order)
+    found = XMP_ORIENTATION.search(xmp)
+    return int(found[1]) if found else 1
+
+
+def _essential_png(data: bytes) -> Essential:
+    parts, exif = [PNG], b""
     at, chunks = len(PNG), 0
     while at + CHUNK_FRAME <= len(data):
         kind = data[at + 4 : at + 8]
@@ -66,11 +103,14 @@ def _essential_png(data: bytes) -> bytes:
             raise PictureError(f"the PNG file has more than {MAX_CHUNKS} chunks; save it again")
         if kind in PNG_CHUNKS and (kind != b"eXIf" or end - at <= MAX_EXIF_BYTES):
             _check_chunk(kind, memoryview(data)[at:end], end - at, first=len(parts) == 1)
-            parts.append(data[at:end])
+            if kind == b"eXIf":
+                exif = data[at + 8 : end - 4]
+            else:
+                parts.append(data[at:end])
         if kind == b"IEND":
             break
         at = end
-    return b"".join(parts)
+    return Essential(b"".join(parts), _orientation(exif, b""))
 
 
 def _check_chunk(kind: bytes, chunk: memoryview, size: int, *, first: bool) -> None:
@@ -137,14 +177,15 @@ def _row_bytes(data: bytes) -> int:
     return total
 
 
-def _essential_jpeg(data: bytes) -> bytes:
-    parts = [data[:2]]
+def _essential_jpeg(data: bytes) -> Essential:
+    parts, exif, xmp = [data[:2]], b"", b""
     at, segments, table_bytes = 2, 0, 0
-    once, frame = list(KEPT_ONCE), b""
+    frame = b""
     while found := MARKER.match(data, at):
         at, marker = found.end(), found[1][0]
         if marker in (START_OF_SCAN, END_OF_IMAGE):  # from here on it is for the decoder
-            return b"".join((*parts, _scans(data, at, frame)))
+            left = b"".join((*parts, _scans(data, at, frame)))
+            return Essential(left, _orientation(exif, xmp))
         segments += 1
         if segments > MAX_SEGMENTS:
             raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")
@@ -156,13 +197,13 @@ def _essential_jpeg(data: bytes) -> bytes:
             break
         if BASELINE <= marker <= PROGRESSIVE:
             frame = bytes((marker,)) + segment
-        kind = next((each for each in once if segment.startswith(each, 2)), None)
-        if marker == APP1 and kind is not None:
-            once.remove(kind)
-        elif marker in LEFT_OUT:
+        if marker == APP1 and segment.startswith(EXIF, 2):
+            exif = exif or segment[2:]
+        elif marker == APP1 and segment.startswith(XMP, 2):
+            xmp = xmp or segment[2:]
+        if marker in LEFT_OUT:
             continue
-        else:
-            table_bytes += size
+        table_bytes += size
         if table_bytes > MAX_TABLE_BYTES:
             raise PictureError("the JPEG file has too many tables; save it again")
         parts.append(b"\xff%c%b" % (marker, segment))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.manifest import PicturePreprocess
-from models.pictures import PictureError, check_rows, essential
+from models.pictures import ORIENTATION, PictureError, check_rows, essential
 from models.quiet import ignore_warnings
 
 # Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
@@ -28,8 +28,17 @@ STRIP_PIXELS = 100_000  # laid on white at once: Pillow holds the GIL for it, ab
 MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
+TRANSPOSES = {  # what makes each orientation upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 PILLOW = r"PIL\."  # warns about large and damaged pictures: clients could fill the log
-# Raised by Pillow's parsers of headers, EXIF and pixels for invalid bytes.
+# Raised by Pillow's parsers of headers and pixels for invalid bytes.
 DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError),
     *(struct.error, Image.DecompressionBombError),
@@ -41,9 +50,9 @@ def preprocess(
 ) -> npt.NDArray[np.float32]:
     """Turn a picture into the array that a model takes.
 
-    Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`;
-    its polarity is settled, it is scaled (aspect kept, bilinear) and padded with its own border's
-    median, or cropped, and its values are normalised.
+    Orientation from EXIF or XMP is applied, transparency is laid on white, colours become
+    `how.channels`; its polarity is settled, it is scaled (aspect kept, bilinear) and padded with
+    its own border's median, or cropped, and its values are normalised.
 
     Args:
         picture: the bytes of a PNG or JPEG file, what `open_picture` made of them, or pixels.
@@ -58,9 +67,10 @@ def preprocess(
     if isinstance(picture, bytes):
         picture = open_picture(picture, how)
     if isinstance(picture, Opened):
-        check_rows(picture.data)
-        picture = picture.picture
-    picture = _flatten(_upright(picture), "L" if how.channels == 1 else "RGB")
+        upright = _upright(picture)
+    else:
+        upright = _turned(picture, picture.getexif().get(ORIENTATION, 1))
+    picture = _flatten(upright, "L" if how.channels == 1 else "RGB")
     border = _border(picture)
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
@@ -83,11 +93,13 @@ class Opened(NamedTuple):
         cost: of decoding and preprocessing it, as the bytes of its pixels in the file; 128 KiB take
             about a millisecond, or less.
         data: the file, see `models.pictures.essential`.
+        orientation: how the camera was held, as EXIF numbers it.
     """
 
     picture: Image.Image
     cost: int
     data: bytes
+    orientation: int
 
 
 def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
@@ -100,7 +112,7 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, or have too many pixels or parts.
     """
-    data = essential(data)
+    data, orientation = essential(data)
     try:
         ignore_warnings(module=PILLOW)
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -126,7 +138,7 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
             f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it "
             "down"
         )
-    return Opened(picture, cost, data)
+    return Opened(picture, cost, data, orientation)
 
 
 def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
@@ -146,13 +158,21 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
         picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
 
 
-def _upright(picture: Image.Image) -> Image.Image:
+def _upright(opened: Opened) -> Image.Image:
     ignore_warnings(module=PILLOW)
+    check_rows(opened.data)
     try:
-        picture.load()  # Pillow decodes lazily: here, not when opening
-        return ImageOps.exif_transpose(picture)
+        opened.picture.load()  # Pillow decodes lazily: here, not when opening
     except DAMAGE as error:
         raise PictureError(f"the picture is damaged: {error}") from error
+    if opened.picture.mode == "P" and opened.picture.palette is None:
+        raise PictureError("the picture is damaged: it has no palette")
+    return _turned(opened.picture, opened.orientation)
+
+
+def _turned(picture: Image.Image, orientation: int) -> Image.Image:
+    method = TRANSPOSES.get(orientation)
+    return picture if method is None else picture.transpose(method)
 
 
 def _flatten(picture: Image.Image, mode: str) -> Image.Image:
