@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -32,15 +33,18 @@ PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 INFLATED_AT_ONCE = 64 << 10  # bytes, compressed or not
 
 MARKER = re.compile(rb"[^\xff]*+\xff++([^\x00\xff])")  # with bytes before it
+MARKER_BEHIND_SCAN = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")  # restarts belong to the scan
 JFIF, APP1, ADOBE = 0xE0, 0xE1, 0xEE
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
-BASELINE, SEQUENTIAL, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # headers of frames in Huffman codes
+BASELINE, PROGRESSIVE = 0xC0, 0xC2  # headers of frames; between them: sequential
+OTHER_FRAMES = frozenset((0xC3, *range(0xC5, 0xCC), 0xCD, 0xCE, 0xCF))
 # Eight bytes of ones, which begin no Huffman code, and no marker: libjpeg reads so far ahead.
 ONES = b"\xff\0" * 8
 WITHOUT_DATA = frozenset((0x01, *range(0xD0, 0xD9)))
 EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"  # both may contain the orientation
 LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # applications' data, comments
 MAX_SEGMENTS = 2000
+FRAME_HEAD = 9  # bytes of a frame's marker, size and number of components, before these
 MAX_TABLE_BYTES = 64 << 10  # of segments that are neither metadata nor pixels; they take about 1 KB
 
 
@@ -183,7 +187,9 @@ def _essential_jpeg(data: bytes) -> Essential:
     frame = b""
     while found := MARKER.match(data, at):
         at, marker = found.end(), found[1][0]
-        if marker in (START_OF_SCAN, END_OF_IMAGE):  # from here on it is for the decoder
+        if marker == END_OF_IMAGE:
+            break
+        if marker == START_OF_SCAN:  # from here on it is for the decoder
             left = b"".join((*parts, _scans(data, at, frame)))
             return Essential(left, _orientation(exif, xmp))
         segments += 1
@@ -191,6 +197,11 @@ def _essential_jpeg(data: bytes) -> Essential:
             raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")
         if marker in WITHOUT_DATA:
             continue
+        if marker in OTHER_FRAMES:
+            raise PictureError(
+                "the JPEG file is arithmetic-coded, lossless or hierarchical; save it as baseline "
+                "or progressive"
+            )
         size = int.from_bytes(data[at : at + 2])
         segment, at = data[at : at + size], at + size
         if len(segment) < max(size, 2):
@@ -211,21 +222,51 @@ def _essential_jpeg(data: bytes) -> Essential:
 
 
 def _scans(data: bytes, at: int, frame: bytes) -> bytes:
-    """The rest of a JPEG file, from the marker before `at`: without its end if that is one scan.
+    """The scans of a JPEG file: without an end marker if there is one scan.
 
     Args:
         data: the file.
-        at: behind the marker.
-        frame: the last marker of a frame in Huffman codes and its segment; empty: there is none.
+        at: behind the marker of the first scan.
+        frame: the marker of the frame's header and its segment; empty: there is none.
+
+    Raises:
+        PictureError: if a scan is missing that the picture needs, or bytes are.
     """
-    rest = data[at - 2 :]
-    if len(frame) < 9 or data[at - 1] == END_OF_IMAGE:
-        return rest
+    if len(frame) <= FRAME_HEAD:
+        raise PictureError("the picture is damaged: it has no header before its pixels")
     height, width = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
-    if 8 * len(rest) < -(-width // 8) * -(-height // 8):  # one bit for each block, at least
+    is_progressive = frame[0] == PROGRESSIVE
+    missing = set(frame[FRAME_HEAD::3])  # components whose pixels no scan has begun
+    start, scans, begun, is_refined, is_single = at - 2, 0, 0, False, False
+    for marker, end, segment in _parts(data, start):
+        if not missing and not begun:
+            begun = end - start  # bytes of the scans that begin all components
+        is_single = scans == 1 and begun > 0 and not is_progressive
+        if is_single or marker == END_OF_IMAGE:
+            break
+        if marker == START_OF_SCAN:
+            is_refined = begun > 0
+            scans += 1
+            behind = 3 + 2 * int.from_bytes(segment[2:3])
+            first, step = segment[behind : behind + 1], segment[behind + 2 : behind + 3]
+            if not is_progressive or (first == b"\0" and step < b"\x10"):  # not a later step
+                missing.difference_update(segment[3:behind:2])
+    if not begun or (is_progressive and not is_refined):
+        raise PictureError("the picture is damaged: it ends before its pixels do")
+    if 8 * begun < -(-width // 8) * -(-height // 8):  # one bit for each block, at least
         raise PictureError("the picture is damaged: it has too few bytes for its size")
-    is_whole = frame[0] != PROGRESSIVE and rest[4:5] == frame[8:9]  # all components in one scan
-    if not is_whole:
-        return rest
-    end = rest.find(b"\xff\xd9")  # cannot occur in compressed data
-    return rest[: end if end >= 0 else len(rest)] + ONES
+    return data[start:end] + ONES if is_single else data[start : end + 2]
+
+
+def _parts(data: bytes, at: int) -> Iterator[tuple[int, int, bytes]]:
+    """Markers of a JPEG file behind its header, where they begin, and their segments."""
+    for _ in range(MAX_SEGMENTS):
+        found = MARKER_BEHIND_SCAN.search(data, at)
+        if found is None:
+            yield END_OF_IMAGE, len(data), b""
+            return
+        marker, at = found[1][0], found.end()
+        size = 0 if marker in WITHOUT_DATA else int.from_bytes(data[at : at + 2])
+        yield marker, found.start(), data[at : at + size]
+        at += size
+    raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")

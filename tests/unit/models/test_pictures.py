@@ -246,7 +246,7 @@ def scans_at(data: bytes) -> int:
     return data.index(b"\xff\xda") + 14
 
 
-EOI = b"\xff\xd9"
+EOI, START = b"\xff\xd9", b"\xff\xda"
 DAMAGE = (PictureError, OSError)  # Pillow raises OSError, for `preprocess` to translate
 SOFT = Image.fromarray(noise(9, 9)).resize((90, 70))
 FLAT = Image.new("RGB", (90, 70), (200, 100, 50))
@@ -302,11 +302,69 @@ class TestJpegPixelsThatAreNotThere:
         for data in (whole[:-2], whole + b"a film" + START, whole + whole):
             assert check_whole(data) == pixels(whole)
         progressive = jpeg(SOFT, progressive=True)
-        coarse = progressive[: progressive.rindex(START)] + EOI  # as sent over a slow line
-        assert len(check_whole(coarse)) == 3 * 90 * 70
+        for last in range(2, progressive.count(START) + 1):  # as sent over a slow line
+            coarse = START.join(progressive.split(START)[: last + 1])
+            assert len(check_whole(coarse + EOI)) == 3 * 90 * 70
+
+    @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+    @pytest.mark.parametrize("end", [b"", EOI, EOI + bytes(300), EOI + START + b"more"])
+    @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+    def test_a_progressive_file_cut_in_its_first_scan(
+        self, mode: str, end: bytes, share: float
+    ) -> None:
+        data = jpeg(SOFT.resize((300, 200)).convert(mode), progressive=True)
+        start = scans_at(data)
+        first = data[start : data.index(b"\xff\xc4", start)]
+        with pytest.raises(PictureError, match="before its pixels"):
+            check_whole(data[:start] + first[: int(len(first) * share)] + end)
+
+    def test_bytes_behind_the_end_are_no_pixels(self) -> None:
+        data = jpeg(SOFT, progressive=True).replace(b"\xff\xc2", b"\xff\xc0", 1)
+        more = at_size(data, 1900, 1900).replace(b"\xff\xc0", b"\xff\xc2", 1)
+        with pytest.raises(PictureError, match="too few bytes"):
+            check_whole(more + bytes(20_000))
+
+    def test_components_in_scans_of_their_own(self) -> None:
+        whole = separate(SOFT)
+        assert pixels(essential(whole).data) == pixels(whole)
+        scans = whole[:-2].split(START)
+        for left in (2, 3):
+            for end in (b"", EOI, EOI + START + scans[-1]):
+                with pytest.raises(PictureError, match="before its pixels"):
+                    check_whole(START.join(scans[:left]) + end)
+
+    @pytest.mark.parametrize("marker", [0xC3, 0xC5, 0xC9, 0xCA, 0xCF])
+    def test_other_codes_are_refused(self, marker: int) -> None:
+        data = jpeg(SOFT).replace(b"\xff\xc0", b"\xff%c" % marker, 1)
+        with pytest.raises(PictureError, match="arithmetic-coded"):
+            essential(data)
+
+    def test_pixels_without_a_header(self) -> None:
+        data = jpeg(SOFT)
+        at = data.index(b"\xff\xc0")
+        with pytest.raises(PictureError, match="no header"):
+            essential(data[:at] + data[at + 19 :])
+
+    def test_an_end_before_the_pixels(self) -> None:
+        with pytest.raises(PictureError, match="ends before"):
+            essential(within(jpeg(SOFT), EOI + b"\xff\xd8"))
+
+    def test_markers_without_end_are_refused(self) -> None:
+        data = jpeg(SOFT, progressive=True)[:-2]
+        with pytest.raises(PictureError, match=f"more than {MAX_SEGMENTS} parts"):
+            essential(data + b"\xff\xfe\0\2" * MIB)
 
 
-START = b"\xff\xda"
+def separate(picture: Image.Image) -> bytes:
+    """A baseline file in three scans, one for each component."""
+    bands = [jpeg(band) for band in picture.convert("YCbCr").split()]
+    frame, scan = (bands[0].index(mark) for mark in (b"\xff\xc0", START))
+    head = struct.pack(">BHHB", 8, picture.height, picture.width, 3)
+    components = b"".join(bytes((number, 0x11, 0)) for number in (1, 2, 3))
+    made = bands[0][:frame] + segment(0xC0, head + components) + bands[0][frame + 13 : scan]
+    for number, band in enumerate(bands, 1):
+        made += segment(0xDA, bytes((1, number, 0, 0, 63, 0))) + band[scan + 10 : -2]
+    return made + EOI
 
 
 class TestPngRowsThatAreNotThere:
