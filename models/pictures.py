@@ -121,12 +121,14 @@ def _check_chunk(kind: bytes, chunk: memoryview, size: int, *, first: bool) -> N
     """Check what Pillow leaves unchecked.
 
     Raises:
-        PictureError: if it is not complete or intact, or not the header where it comes first.
+        PictureError: if it is not complete or intact, or the header is not the first, or not alone.
     """
     if len(chunk) < size:
         raise PictureError("the picture is damaged: it ends before its pixels do")
-    if first and kind != b"IHDR":
-        raise PictureError("the picture is damaged: it does not begin with its header")
+    if first != (kind == b"IHDR"):
+        raise PictureError(
+            "the picture is damaged: it must begin with its header, and have only one"
+        )
     if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:]):
         raise PictureError(f"the picture is damaged: wrong checksum of {kind.decode()}")
 

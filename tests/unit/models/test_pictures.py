@@ -403,6 +403,12 @@ class TestPngRowsThatAreNotThere:
         with pytest.raises(PictureError, match="begin"):
             essential(PLAIN_PNG[:8] + palette + PLAIN_PNG[8:])
 
+    @pytest.mark.parametrize("at", [8, 33, PLAIN_PNG.index(b"IEND") - 4])
+    def test_a_second_header(self, at: int) -> None:
+        header = chunk(b"IHDR", struct.pack(">IIBBBBB", 20, 21, 8, 2, 0, 0, 0))
+        with pytest.raises(PictureError, match="only one"):
+            essential(PLAIN_PNG[:at] + header + PLAIN_PNG[at:])
+
     def test_compressed_data_that_is_none(self) -> None:
         head = PLAIN_PNG[: PLAIN_PNG.index(b"IDAT") - 4]
         with pytest.raises(PictureError, match="damaged"):
