@@ -22,6 +22,7 @@ MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixel
 MAX_SIDE = 20_000  # each row costs time of its own: 20 ns to decode, and more at the border
 ROW_BYTES = 16  # what a row costs, as bytes of pixels
 FILE_COST = 24 << 10  # what any picture costs, however small, as bytes of pixels
+VALUE_COST = 2  # what a value of the array costs to scale and normalise, as bytes of pixels
 STRIP_PIXELS = 100_000  # laid on white at once: Pillow holds the GIL for it, about half a ms
 # Of longer pictures only the part that a crop keeps is scaled: all of a picture of one pixel by
 # MAX_SIDE would fill the memory. Its values may then be off by one level of 256.
@@ -129,7 +130,8 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     scans = data.count(START_OF_SCAN) if picture.format == "JPEG" else 1
     if scans > MAX_JPEG_SCANS:
         raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it again")
-    cost = scans * (whole * _pixel_bytes(picture) + picture.height * ROW_BYTES) + FILE_COST
+    cost = scans * (whole * _pixel_bytes(picture) + picture.height * ROW_BYTES)
+    cost += FILE_COST + _scaling_cost(picture.size, how)
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
         _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
@@ -146,6 +148,16 @@ def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
     is_deep = any("16" in str(tile.args) for tile in picture.tile)  # Pillow's mode may be 8 bits
     bands = 4 if "transparency" in picture.info else len(picture.getbands())
     return bands * (2 if is_deep else 1)
+
+
+def _scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
+    """What it costs to scale a picture for the model, as bytes of pixels."""
+    cost = VALUE_COST * how.width * how.height * how.channels
+    if how.resize_shorter is not None:
+        longer = how.resize_shorter * max(size) // max(1, min(size))
+        if longer <= MAX_ASPECT * how.resize_shorter:  # see `_crop`
+            cost += how.resize_shorter * longer
+    return cost
 
 
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
