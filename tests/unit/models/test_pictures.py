@@ -14,7 +14,7 @@ from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 from models.manifest import PicturePreprocess
 from models.pictures import MAX_CHUNKS, MAX_SEGMENTS, PictureError, check_rows, essential
 from models.preprocess import TRANSPOSES, preprocess
-from tests.unit.models.pictures import encoded, jpeg, noise, png
+from tests.unit.models.pictures import encoded, exif_data, jpeg, noise, png
 
 MIB = 1 << 20
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -100,18 +100,6 @@ def test_other_types_are_left_to_the_codec(data: bytes) -> None:
     assert essential(data) == (data, 1)
 
 
-def tiff(order: str, *entries: tuple[int, int, int]) -> bytes:
-    """EXIF data of (tag, type, value); types: 3 is SHORT, 4 is LONG, others have the value 0."""
-    head = b"II*\0" if order == "<" else b"MM\0*"
-    made = head + struct.pack(order + "IH", 8, len(entries))
-    for tag, kind, value in entries:
-        padded = struct.pack(
-            order + {3: "Hxx", 4: "I"}.get(kind, "4x"), *[value] * (kind in (3, 4))
-        )
-        made += struct.pack(order + "HHI", tag, kind, 1) + padded
-    return b"Exif\0\0" + made + bytes(4)
-
-
 MAKER, MODEL = (0x010F, 2, 0), (0x0110, 2, 0)
 
 
@@ -125,7 +113,7 @@ class TestOrientation:
     def test_is_applied_as_pillow_does(
         self, form: str, kind: int, order: str, orientation: int
     ) -> None:
-        exif = tiff(order, MAKER, MODEL, (0x0112, kind, orientation), (0x0131, 2, 0))
+        exif = exif_data(order, MAKER, MODEL, (0x0112, kind, orientation), (0x0131, 2, 0))
         data = encoded(PICTURE, form, exif)
         how = PicturePreprocess(width=30, height=30, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)
         with Image.open(io.BytesIO(data)) as picture:
@@ -136,11 +124,11 @@ class TestOrientation:
     @pytest.mark.parametrize(
         "exif",
         [
-            tiff("<", MAKER),
-            tiff("<", (0x0112, 3, 6))[:-5],
-            tiff("<", (0x0112, 2, 6)),
-            tiff(">", MAKER, (0x0112, 3, 8))[:-16],
-            b"Exif\0\0" + tiff(">", (0x0112, 3, 8)),
+            exif_data("<", MAKER),
+            exif_data("<", (0x0112, 3, 6))[:-5],
+            exif_data("<", (0x0112, 2, 6)),
+            exif_data(">", MAKER, (0x0112, 3, 8))[:-16],
+            b"Exif\0\0" + exif_data(">", (0x0112, 3, 8)),
             b"Exif\0\0",
             b"Exif\0\0II*\0" + bytes(4),
             b"Exif\0\0MM\0*\xff\xff\xff\xff",
@@ -157,7 +145,7 @@ class TestOrientation:
     @pytest.mark.parametrize("text", [b'<x tiff:Orientation="6"/>', b"<tiff:Orientation>6</"])
     def test_xmp_tells_it_where_exif_does_not(self, text: bytes) -> None:
         xmp = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + text)
-        for exif, wanted in ((tiff("<", MAKER), 6), (tiff("<", (0x0112, 3, 3)), 3)):
+        for exif, wanted in ((exif_data("<", MAKER), 6), (exif_data("<", (0x0112, 3, 3)), 3)):
             data = within(PLAIN_JPEG, xmp, segment(0xE1, exif))
             assert essential(data).orientation == wanted
             with Image.open(io.BytesIO(data)) as picture:
@@ -165,11 +153,9 @@ class TestOrientation:
 
     @pytest.mark.parametrize("form", ["JPEG", "PNG"])
     def test_of_a_full_directory_costs_next_to_nothing(self, form: str) -> None:
-        full = tiff("<", *((0x8000 + tag, 3, 1) for tag in range(5000)))
-        data, how = (
-            encoded(PICTURE, form, full),
-            PicturePreprocess(width=8, height=8, channels=1, mean=(0.0,), std=(1.0,)),
-        )
+        full = exif_data("<", *((0x8000 + tag, 3, 1) for tag in range(5000)))
+        data = encoded(PICTURE, form, full)
+        how = PicturePreprocess(width=8, height=8, channels=1, mean=(0.0,), std=(1.0,))
         took = []
         for _ in range(5):
             began = time.perf_counter()
