@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
@@ -15,6 +17,12 @@ JPEG = b"\xff\xd8\xff"
 PNG_CHUNKS = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))
 MAX_CHUNKS = 10_000  # encoders make one for each 8 KB or more
 MAX_EXIF_BYTES = 64 << 10  # the maximum in a JPEG file
+MAX_EXIF_ENTRIES = 200  # cameras write about 15, sorted by tag; few come before the orientation's
+EXIF_ENTRY = 12  # bytes: tag, type, count, value
+ORIENTATION = 0x0112  # a tag
+BYTE_ORDERS: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "big"}
+INTEGER_BYTES = {3: 2, 4: 4}  # of the types SHORT and LONG
+XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 CHUNK_FRAME = 12  # bytes of a chunk besides its data: length, kind, checksum
 # Of an interlaced PNG's seven pictures: the first column and row, and the steps to the next ones.
 INTERLACED = (
@@ -25,15 +33,18 @@ PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 INFLATED_AT_ONCE = 64 << 10  # bytes, compressed or not
 
 MARKER = re.compile(rb"[^\xff]*+\xff++([^\x00\xff])")  # with bytes before it
+MARKER_BEHIND_SCAN = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")  # restarts belong to the scan
 JFIF, APP1, ADOBE = 0xE0, 0xE1, 0xEE
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
-BASELINE, SEQUENTIAL, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # headers of frames in Huffman codes
+BASELINE, PROGRESSIVE = 0xC0, 0xC2  # headers of frames; between them: sequential
+OTHER_FRAMES = frozenset((0xC3, *range(0xC5, 0xCC), 0xCD, 0xCE, 0xCF))
 # Eight bytes of ones, which begin no Huffman code, and no marker: libjpeg reads so far ahead.
 ONES = b"\xff\0" * 8
 WITHOUT_DATA = frozenset((0x01, *range(0xD0, 0xD9)))
-KEPT_ONCE = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0")  # both may contain the orientation
+EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"  # both may contain the orientation
 LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # applications' data, comments
 MAX_SEGMENTS = 2000
+FRAME_HEAD = 9  # bytes of a frame's marker, size and number of components, before these
 MAX_TABLE_BYTES = 64 << 10  # of segments that are neither metadata nor pixels; they take about 1 KB
 
 
@@ -41,8 +52,20 @@ class PictureError(ValueError):
     """The bytes are not a readable picture; the message says why, and is fit for the sender."""
 
 
-def essential(data: bytes) -> bytes:
-    """The file without the parts that its pixels do not need; other files unchanged.
+class Essential(NamedTuple):
+    """What remains of a file.
+
+    Attributes:
+        data: the file without the parts that its pixels do not need.
+        orientation: how the camera was held, as EXIF numbers it; 1: upright.
+    """
+
+    data: bytes
+    orientation: int
+
+
+def essential(data: bytes) -> Essential:
+    """Take a file apart; one that is neither PNG nor JPEG stays as it is.
 
     libjpeg fills a scan that ends early with grey and only warns. Where a JPEG file has one scan,
     its end marker is taken away: then Pillow finds that the file is truncated.
@@ -52,11 +75,29 @@ def essential(data: bytes) -> bytes:
     """
     if data.startswith(PNG):
         return _essential_png(data)
-    return _essential_jpeg(data) if data.startswith(JPEG) else data
+    return _essential_jpeg(data) if data.startswith(JPEG) else Essential(data, 1)
 
 
-def _essential_png(data: bytes) -> bytes:
-    parts = [PNG]
+def _orientation(exif: bytes, xmp: bytes) -> int:
+    """The orientation that EXIF tells, or else XMP. Pillow would parse every entry, in Python."""
+    exif = exif.removeprefix(EXIF).removeprefix(EXIF)  # some programs write it twice
+    if exif:
+        order = BYTE_ORDERS.get(exif[:2])
+        if order is None or len(exif) < 8:
+            raise PictureError("the picture is damaged: its EXIF data has no valid header")
+        at = int.from_bytes(exif[4:8], order)
+        entries = min(int.from_bytes(exif[at : at + 2], order), MAX_EXIF_ENTRIES)
+        end = min(at + 2 + entries * EXIF_ENTRY, len(exif) - EXIF_ENTRY + 1)
+        for begin in range(at + 2, end, EXIF_ENTRY):
+            if int.from_bytes(exif[begin : begin + 2], order) == ORIENTATION:
+                size = INTEGER_BYTES.get(int.from_bytes(exif[begin + 2 : begin + 4], order), 0)
+                return int.from_bytes(exif[begin + 8 : begin + 8 + size], order)
+    found = XMP_ORIENTATION.search(xmp)
+    return int(found[1]) if found else 1
+
+
+def _essential_png(data: bytes) -> Essential:
+    parts, exif = [PNG], b""
     at, chunks = len(PNG), 0
     while at + CHUNK_FRAME <= len(data):
         kind = data[at + 4 : at + 8]
@@ -66,23 +107,28 @@ def _essential_png(data: bytes) -> bytes:
             raise PictureError(f"the PNG file has more than {MAX_CHUNKS} chunks; save it again")
         if kind in PNG_CHUNKS and (kind != b"eXIf" or end - at <= MAX_EXIF_BYTES):
             _check_chunk(kind, memoryview(data)[at:end], end - at, first=len(parts) == 1)
-            parts.append(data[at:end])
+            if kind == b"eXIf":
+                exif = data[at + 8 : end - 4]
+            else:
+                parts.append(data[at:end])
         if kind == b"IEND":
             break
         at = end
-    return b"".join(parts)
+    return Essential(b"".join(parts), _orientation(exif, b""))
 
 
 def _check_chunk(kind: bytes, chunk: memoryview, size: int, *, first: bool) -> None:
     """Check what Pillow leaves unchecked.
 
     Raises:
-        PictureError: if it is not complete or intact, or not the header where it comes first.
+        PictureError: if it is not complete or intact, or the header is not the first, or not alone.
     """
     if len(chunk) < size:
         raise PictureError("the picture is damaged: it ends before its pixels do")
-    if first and kind != b"IHDR":
-        raise PictureError("the picture is damaged: it does not begin with its header")
+    if first != (kind == b"IHDR"):
+        raise PictureError(
+            "the picture is damaged: it must begin with its header, and have only one"
+        )
     if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:]):
         raise PictureError(f"the picture is damaged: wrong checksum of {kind.decode()}")
 
@@ -137,32 +183,40 @@ def _row_bytes(data: bytes) -> int:
     return total
 
 
-def _essential_jpeg(data: bytes) -> bytes:
-    parts = [data[:2]]
+def _essential_jpeg(data: bytes) -> Essential:
+    parts, exif, xmp = [data[:2]], b"", b""
     at, segments, table_bytes = 2, 0, 0
-    once, frame = list(KEPT_ONCE), b""
+    frame = b""
     while found := MARKER.match(data, at):
         at, marker = found.end(), found[1][0]
-        if marker in (START_OF_SCAN, END_OF_IMAGE):  # from here on it is for the decoder
-            return b"".join((*parts, _scans(data, at, frame)))
+        if marker == END_OF_IMAGE:
+            break
+        if marker == START_OF_SCAN:  # from here on it is for the decoder
+            left = b"".join((*parts, _scans(data, at, frame)))
+            return Essential(left, _orientation(exif, xmp))
         segments += 1
         if segments > MAX_SEGMENTS:
             raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")
         if marker in WITHOUT_DATA:
             continue
+        if marker in OTHER_FRAMES:
+            raise PictureError(
+                "the JPEG file is arithmetic-coded, lossless or hierarchical; save it as baseline "
+                "or progressive"
+            )
         size = int.from_bytes(data[at : at + 2])
         segment, at = data[at : at + size], at + size
         if len(segment) < max(size, 2):
             break
         if BASELINE <= marker <= PROGRESSIVE:
             frame = bytes((marker,)) + segment
-        kind = next((each for each in once if segment.startswith(each, 2)), None)
-        if marker == APP1 and kind is not None:
-            once.remove(kind)
-        elif marker in LEFT_OUT:
+        if marker == APP1 and segment.startswith(EXIF, 2):
+            exif = exif or segment[2:]
+        elif marker == APP1 and segment.startswith(XMP, 2):
+            xmp = xmp or segment[2:]
+        if marker in LEFT_OUT:
             continue
-        else:
-            table_bytes += size
+        table_bytes += size
         if table_bytes > MAX_TABLE_BYTES:
             raise PictureError("the JPEG file has too many tables; save it again")
         parts.append(b"\xff%c%b" % (marker, segment))
@@ -170,21 +224,51 @@ def _essential_jpeg(data: bytes) -> bytes:
 
 
 def _scans(data: bytes, at: int, frame: bytes) -> bytes:
-    """The rest of a JPEG file, from the marker before `at`: without its end if that is one scan.
+    """The scans of a JPEG file: without an end marker if there is one scan.
 
     Args:
         data: the file.
-        at: behind the marker.
-        frame: the last marker of a frame in Huffman codes and its segment; empty: there is none.
+        at: behind the marker of the first scan.
+        frame: the marker of the frame's header and its segment; empty: there is none.
+
+    Raises:
+        PictureError: if a scan is missing that the picture needs, or bytes are.
     """
-    rest = data[at - 2 :]
-    if len(frame) < 9 or data[at - 1] == END_OF_IMAGE:
-        return rest
+    if len(frame) <= FRAME_HEAD:
+        raise PictureError("the picture is damaged: it has no header before its pixels")
     height, width = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
-    if 8 * len(rest) < -(-width // 8) * -(-height // 8):  # one bit for each block, at least
+    is_progressive = frame[0] == PROGRESSIVE
+    missing = set(frame[FRAME_HEAD::3])  # components whose pixels no scan has begun
+    start, scans, begun, is_refined, is_single = at - 2, 0, 0, False, False
+    for marker, end, segment in _parts(data, start):
+        if not missing and not begun:
+            begun = end - start  # bytes of the scans that begin all components
+        is_single = scans == 1 and begun > 0 and not is_progressive
+        if is_single or marker == END_OF_IMAGE:
+            break
+        if marker == START_OF_SCAN:
+            is_refined = begun > 0
+            scans += 1
+            behind = 3 + 2 * int.from_bytes(segment[2:3])
+            first, step = segment[behind : behind + 1], segment[behind + 2 : behind + 3]
+            if not is_progressive or (first == b"\0" and step < b"\x10"):  # not a later step
+                missing.difference_update(segment[3:behind:2])
+    if not begun or (is_progressive and not is_refined):
+        raise PictureError("the picture is damaged: it ends before its pixels do")
+    if 8 * begun < -(-width // 8) * -(-height // 8):  # one bit for each block, at least
         raise PictureError("the picture is damaged: it has too few bytes for its size")
-    is_whole = frame[0] != PROGRESSIVE and rest[4:5] == frame[8:9]  # all components in one scan
-    if not is_whole:
-        return rest
-    end = rest.find(b"\xff\xd9")  # cannot occur in compressed data
-    return rest[: end if end >= 0 else len(rest)] + ONES
+    return data[start:end] + ONES if is_single else data[start : end + 2]
+
+
+def _parts(data: bytes, at: int) -> Iterator[tuple[int, int, bytes]]:
+    """Markers of a JPEG file behind its header, where they begin, and their segments."""
+    for _ in range(MAX_SEGMENTS):
+        found = MARKER_BEHIND_SCAN.search(data, at)
+        if found is None:
+            yield END_OF_IMAGE, len(data), b""
+            return
+        marker, at = found[1][0], found.end()
+        size = 0 if marker in WITHOUT_DATA else int.from_bytes(data[at : at + 2])
+        yield marker, found.start(), data[at : at + size]
+        at += size
+    raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.manifest import PicturePreprocess
-from models.pictures import PictureError, check_rows, essential
+from models.pictures import ORIENTATION, PictureError, check_rows, essential
 from models.quiet import ignore_warnings
 
 # Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
@@ -22,14 +22,24 @@ MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixel
 MAX_SIDE = 20_000  # each row costs time of its own: 20 ns to decode, and more at the border
 ROW_BYTES = 16  # what a row costs, as bytes of pixels
 FILE_COST = 24 << 10  # what any picture costs, however small, as bytes of pixels
+VALUE_COST = 2  # what a value of the array costs to scale and normalise, as bytes of pixels
 STRIP_PIXELS = 100_000  # laid on white at once: Pillow holds the GIL for it, about half a ms
 # Of longer pictures only the part that a crop keeps is scaled: all of a picture of one pixel by
 # MAX_SIDE would fill the memory. Its values may then be off by one level of 256.
 MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
+TRANSPOSES = {  # what makes each orientation upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 PILLOW = r"PIL\."  # warns about large and damaged pictures: clients could fill the log
-# Raised by Pillow's parsers of headers, EXIF and pixels for invalid bytes.
+# Raised by Pillow's parsers of headers and pixels for invalid bytes.
 DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError),
     *(struct.error, Image.DecompressionBombError),
@@ -41,9 +51,9 @@ def preprocess(
 ) -> npt.NDArray[np.float32]:
     """Turn a picture into the array that a model takes.
 
-    Orientation from EXIF is applied, transparency is laid on white, colours become `how.channels`;
-    its polarity is settled, it is scaled (aspect kept, bilinear) and padded with its own border's
-    median, or cropped, and its values are normalised.
+    Orientation from EXIF or XMP is applied, transparency is laid on white, colours become
+    `how.channels`; its polarity is settled, it is scaled (aspect kept, bilinear) and padded with
+    its own border's median, or cropped, and its values are normalised.
 
     Args:
         picture: the bytes of a PNG or JPEG file, what `open_picture` made of them, or pixels.
@@ -58,9 +68,10 @@ def preprocess(
     if isinstance(picture, bytes):
         picture = open_picture(picture, how)
     if isinstance(picture, Opened):
-        check_rows(picture.data)
-        picture = picture.picture
-    picture = _flatten(_upright(picture), "L" if how.channels == 1 else "RGB")
+        upright = _upright(picture)
+    else:
+        upright = _turned(picture, picture.getexif().get(ORIENTATION, 1))
+    picture = _flatten(upright, "L" if how.channels == 1 else "RGB")
     border = _border(picture)
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
@@ -83,11 +94,13 @@ class Opened(NamedTuple):
         cost: of decoding and preprocessing it, as the bytes of its pixels in the file; 128 KiB take
             about a millisecond, or less.
         data: the file, see `models.pictures.essential`.
+        orientation: how the camera was held, as EXIF numbers it.
     """
 
     picture: Image.Image
     cost: int
     data: bytes
+    orientation: int
 
 
 def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
@@ -100,7 +113,7 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, or have too many pixels or parts.
     """
-    data = essential(data)
+    data, orientation = essential(data)
     try:
         ignore_warnings(module=PILLOW)
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -117,7 +130,8 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     scans = data.count(START_OF_SCAN) if picture.format == "JPEG" else 1
     if scans > MAX_JPEG_SCANS:
         raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it again")
-    cost = scans * (whole * _pixel_bytes(picture) + picture.height * ROW_BYTES) + FILE_COST
+    cost = scans * (whole * _pixel_bytes(picture) + picture.height * ROW_BYTES)
+    cost += FILE_COST + _scaling_cost(picture.size, how)
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
         _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
@@ -126,7 +140,7 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
             f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it "
             "down"
         )
-    return Opened(picture, cost, data)
+    return Opened(picture, cost, data, orientation)
 
 
 def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
@@ -134,6 +148,16 @@ def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
     is_deep = any("16" in str(tile.args) for tile in picture.tile)  # Pillow's mode may be 8 bits
     bands = 4 if "transparency" in picture.info else len(picture.getbands())
     return bands * (2 if is_deep else 1)
+
+
+def _scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
+    """What it costs to scale a picture for the model, as bytes of pixels."""
+    cost = VALUE_COST * how.width * how.height * how.channels
+    if how.resize_shorter is not None:
+        longer = how.resize_shorter * max(size) // max(1, min(size))
+        if longer <= MAX_ASPECT * how.resize_shorter:  # see `_crop`
+            cost += how.resize_shorter * longer
+    return cost
 
 
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
@@ -146,13 +170,21 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
         picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
 
 
-def _upright(picture: Image.Image) -> Image.Image:
+def _upright(opened: Opened) -> Image.Image:
     ignore_warnings(module=PILLOW)
+    check_rows(opened.data)
     try:
-        picture.load()  # Pillow decodes lazily: here, not when opening
-        return ImageOps.exif_transpose(picture)
+        opened.picture.load()  # Pillow decodes lazily: here, not when opening
     except DAMAGE as error:
         raise PictureError(f"the picture is damaged: {error}") from error
+    if opened.picture.mode == "P" and opened.picture.palette is None:
+        raise PictureError("the picture is damaged: it has no palette")
+    return _turned(opened.picture, opened.orientation)
+
+
+def _turned(picture: Image.Image, orientation: int) -> Image.Image:
+    method = TRANSPOSES.get(orientation)
+    return picture if method is None else picture.transpose(method)
 
 
 def _flatten(picture: Image.Image, mode: str) -> Image.Image:

@@ -79,6 +79,9 @@ def _files() -> Iterator[bytes]:
         exif[0x0112] = turned
         yield encoded(colours, "JPEG", exif.tobytes())
         yield encoded(colours, "PNG", exif.tobytes())
+    for tag in range(0x9000, 0x9100):
+        exif[tag] = 1
+    yield encoded(colours, "JPEG", exif.tobytes())
 
 
 WORDS = (

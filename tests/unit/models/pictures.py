@@ -66,6 +66,18 @@ def png(size: tuple[int, int], colour: int, depth: int, *, interlaced: bool = Fa
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + palette + pixels
 
 
+def exif_data(order: str, *entries: tuple[int, int, int]) -> bytes:
+    """EXIF data of (tag, type, value); types: 3 is SHORT, 4 is LONG, others have the value 0."""
+    head = b"II*\0" if order == "<" else b"MM\0*"
+    made = head + struct.pack(order + "IH", 8, len(entries))
+    for tag, kind, value in entries:
+        padded = struct.pack(
+            order + {3: "Hxx", 4: "I"}.get(kind, "4x"), *[value] * (kind in (3, 4))
+        )
+        made += struct.pack(order + "HHI", tag, kind, 1) + padded
+    return b"Exif\0\0" + made + bytes(4)
+
+
 def jpeg(picture: Image.Image, **options: Any) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", **options)

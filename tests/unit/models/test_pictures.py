@@ -9,10 +9,12 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms, PngImagePlugin
+from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 
+from models.manifest import PicturePreprocess
 from models.pictures import MAX_CHUNKS, MAX_SEGMENTS, PictureError, check_rows, essential
-from tests.unit.models.pictures import encoded, jpeg, noise, png
+from models.preprocess import TRANSPOSES, preprocess
+from tests.unit.models.pictures import encoded, exif_data, jpeg, noise, png
 
 MIB = 1 << 20
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -53,7 +55,7 @@ class TestSamePixels:
         if mode == "I;16":
             picture = Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30) * 100)
         data = encoded(picture)
-        assert pixels(essential(data)) == pixels(data)
+        assert pixels(essential(data).data) == pixels(data)
 
     @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
     @pytest.mark.parametrize("progressive", [False, True])
@@ -62,18 +64,19 @@ class TestSamePixels:
         PICTURE.convert(mode).save(
             buffer, "JPEG", progressive=progressive, icc_profile=PROFILE, exif=ROTATED, comment=b"a"
         )
-        left = essential(buffer.getvalue())
+        left, orientation = essential(buffer.getvalue())
         assert pixels(left) == pixels(buffer.getvalue())
         assert PROFILE not in left
+        assert orientation == 6
         with Image.open(io.BytesIO(left)) as picture:
             assert picture.mode == mode
-            assert picture.getexif()[0x0112] == 6
+            assert "exif" not in picture.info
             assert ("progressive" in picture.info) is progressive
 
     def test_a_transparent_colour_stays(self) -> None:
         buffer = io.BytesIO()
         PICTURE.save(buffer, "PNG", transparency=(1, 2, 3))
-        with Image.open(io.BytesIO(essential(buffer.getvalue()))) as picture:
+        with Image.open(io.BytesIO(essential(buffer.getvalue()).data)) as picture:
             assert picture.info["transparency"] == (1, 2, 3)
 
     def test_a_png_keeps_its_orientation_and_loses_texts(self) -> None:
@@ -81,15 +84,12 @@ class TestSamePixels:
         texts.add_text("title", "a title", zip=True)
         buffer = io.BytesIO()
         PICTURE.save(buffer, "PNG", pnginfo=texts, exif=ROTATED, icc_profile=PROFILE)
-        with Image.open(io.BytesIO(essential(buffer.getvalue()))) as picture:
-            assert picture.getexif()[0x0112] == 6
+        left, orientation = essential(buffer.getvalue())
+        assert orientation == 6
+        with Image.open(io.BytesIO(left)) as picture:
+            assert "exif" not in picture.info
             assert "title" not in picture.info
             assert "icc_profile" not in picture.info
-
-    def test_an_orientation_that_only_xmp_tells_stays(self) -> None:
-        xmp = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
-        with Image.open(io.BytesIO(essential(within(PLAIN_JPEG, segment(0xE1, xmp))))) as picture:
-            assert picture.getexif()[0x0112] == 6
 
     def test_rubbish_before_a_segment_is_left_out(self) -> None:
         assert essential(within(PLAIN_JPEG, NOTE, b"rubbish", b"\xff" * 9)) == essential(PLAIN_JPEG)
@@ -97,7 +97,71 @@ class TestSamePixels:
 
 @pytest.mark.parametrize("data", [b"", b"GIF89a", b"\x89PNG", b"\xff\xd8", b"<svg/>"])
 def test_other_types_are_left_to_the_codec(data: bytes) -> None:
-    assert essential(data) == data
+    assert essential(data) == (data, 1)
+
+
+MAKER, MODEL = (0x010F, 2, 0), (0x0110, 2, 0)
+
+
+class TestOrientation:
+    """As Pillow finds it, without the work of parsing everything else."""
+
+    @pytest.mark.parametrize("orientation", range(10))
+    @pytest.mark.parametrize("order", ["<", ">"])
+    @pytest.mark.parametrize("kind", [3, 4])
+    @pytest.mark.parametrize("form", ["JPEG", "PNG"])
+    def test_is_applied_as_pillow_does(
+        self, form: str, kind: int, order: str, orientation: int
+    ) -> None:
+        exif = exif_data(order, MAKER, MODEL, (0x0112, kind, orientation), (0x0131, 2, 0))
+        data = encoded(PICTURE, form, exif)
+        how = PicturePreprocess(width=30, height=30, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)
+        with Image.open(io.BytesIO(data)) as picture:
+            wanted = preprocess(ImageOps.exif_transpose(picture), how)
+            np.testing.assert_array_equal(preprocess(picture, how), wanted)
+        np.testing.assert_array_equal(preprocess(data, how), wanted)
+
+    @pytest.mark.parametrize(
+        "exif",
+        [
+            exif_data("<", MAKER),
+            exif_data("<", (0x0112, 3, 6))[:-5],
+            exif_data("<", (0x0112, 2, 6)),
+            exif_data(">", MAKER, (0x0112, 3, 8))[:-16],
+            b"Exif\0\0" + exif_data(">", (0x0112, 3, 8)),
+            b"Exif\0\0",
+            b"Exif\0\0II*\0" + bytes(4),
+            b"Exif\0\0MM\0*\xff\xff\xff\xff",
+        ],
+        ids=["none", "end", "text", "cut", "twice", "empty", "own header", "far"],
+    )
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    def test_of_odd_data_is_what_pillow_makes_of_it(self, exif: bytes) -> None:
+        data = within(PLAIN_JPEG, segment(0xE1, exif))
+        with Image.open(io.BytesIO(data)) as picture:
+            wanted = picture.getexif().get(0x0112, 1)
+        assert TRANSPOSES.get(essential(data).orientation) == TRANSPOSES.get(wanted)
+
+    @pytest.mark.parametrize("text", [b'<x tiff:Orientation="6"/>', b"<tiff:Orientation>6</"])
+    def test_xmp_tells_it_where_exif_does_not(self, text: bytes) -> None:
+        xmp = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + text)
+        for exif, wanted in ((exif_data("<", MAKER), 6), (exif_data("<", (0x0112, 3, 3)), 3)):
+            data = within(PLAIN_JPEG, xmp, segment(0xE1, exif))
+            assert essential(data).orientation == wanted
+            with Image.open(io.BytesIO(data)) as picture:
+                assert picture.getexif()[0x0112] == wanted
+
+    @pytest.mark.parametrize("form", ["JPEG", "PNG"])
+    def test_of_a_full_directory_costs_next_to_nothing(self, form: str) -> None:
+        full = exif_data("<", *((0x8000 + tag, 3, 1) for tag in range(5000)))
+        data = encoded(PICTURE, form, full)
+        how = PicturePreprocess(width=8, height=8, channels=1, mean=(0.0,), std=(1.0,))
+        took = []
+        for _ in range(5):
+            began = time.perf_counter()
+            preprocess(data, how)
+            took.append(time.perf_counter() - began)
+        assert min(took) < 0.005  # Pillow takes ten times that
 
 
 class TestBombs:
@@ -138,7 +202,7 @@ class TestBombs:
         ids=["fill", "rubbish", "resources", "previews", "profile", "text", "exif"],
     )
     def test_what_makes_no_pixels_is_left_out(self, data: bytes) -> None:
-        left = essential(data)
+        left = essential(data).data
         assert len(left) < 10_000
         with Image.open(io.BytesIO(left)) as picture:
             assert picture.tobytes() in (pixels(PLAIN_JPEG), pixels(PLAIN_PNG))
@@ -153,7 +217,7 @@ class TestBombs:
 
 def check_whole(data: bytes) -> bytes:
     """The pixels of a file, or why they are not all there."""
-    left = essential(data)
+    left = essential(data).data
     check_rows(left)
     return pixels(left)
 
@@ -168,7 +232,7 @@ def scans_at(data: bytes) -> int:
     return data.index(b"\xff\xda") + 14
 
 
-EOI = b"\xff\xd9"
+EOI, START = b"\xff\xd9", b"\xff\xda"
 DAMAGE = (PictureError, OSError)  # Pillow raises OSError, for `preprocess` to translate
 SOFT = Image.fromarray(noise(9, 9)).resize((90, 70))
 FLAT = Image.new("RGB", (90, 70), (200, 100, 50))
@@ -224,11 +288,69 @@ class TestJpegPixelsThatAreNotThere:
         for data in (whole[:-2], whole + b"a film" + START, whole + whole):
             assert check_whole(data) == pixels(whole)
         progressive = jpeg(SOFT, progressive=True)
-        coarse = progressive[: progressive.rindex(START)] + EOI  # as sent over a slow line
-        assert len(check_whole(coarse)) == 3 * 90 * 70
+        for last in range(2, progressive.count(START) + 1):  # as sent over a slow line
+            coarse = START.join(progressive.split(START)[: last + 1])
+            assert len(check_whole(coarse + EOI)) == 3 * 90 * 70
+
+    @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+    @pytest.mark.parametrize("end", [b"", EOI, EOI + bytes(300), EOI + START + b"more"])
+    @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+    def test_a_progressive_file_cut_in_its_first_scan(
+        self, mode: str, end: bytes, share: float
+    ) -> None:
+        data = jpeg(SOFT.resize((300, 200)).convert(mode), progressive=True)
+        start = scans_at(data)
+        first = data[start : data.index(b"\xff\xc4", start)]
+        with pytest.raises(PictureError, match="before its pixels"):
+            check_whole(data[:start] + first[: int(len(first) * share)] + end)
+
+    def test_bytes_behind_the_end_are_no_pixels(self) -> None:
+        data = jpeg(SOFT, progressive=True).replace(b"\xff\xc2", b"\xff\xc0", 1)
+        more = at_size(data, 1900, 1900).replace(b"\xff\xc0", b"\xff\xc2", 1)
+        with pytest.raises(PictureError, match="too few bytes"):
+            check_whole(more + bytes(20_000))
+
+    def test_components_in_scans_of_their_own(self) -> None:
+        whole = separate(SOFT)
+        assert pixels(essential(whole).data) == pixels(whole)
+        scans = whole[:-2].split(START)
+        for left in (2, 3):
+            for end in (b"", EOI, EOI + START + scans[-1]):
+                with pytest.raises(PictureError, match="before its pixels"):
+                    check_whole(START.join(scans[:left]) + end)
+
+    @pytest.mark.parametrize("marker", [0xC3, 0xC5, 0xC9, 0xCA, 0xCF])
+    def test_other_codes_are_refused(self, marker: int) -> None:
+        data = jpeg(SOFT).replace(b"\xff\xc0", b"\xff%c" % marker, 1)
+        with pytest.raises(PictureError, match="arithmetic-coded"):
+            essential(data)
+
+    def test_pixels_without_a_header(self) -> None:
+        data = jpeg(SOFT)
+        at = data.index(b"\xff\xc0")
+        with pytest.raises(PictureError, match="no header"):
+            essential(data[:at] + data[at + 19 :])
+
+    def test_an_end_before_the_pixels(self) -> None:
+        with pytest.raises(PictureError, match="ends before"):
+            essential(within(jpeg(SOFT), EOI + b"\xff\xd8"))
+
+    def test_markers_without_end_are_refused(self) -> None:
+        data = jpeg(SOFT, progressive=True)[:-2]
+        with pytest.raises(PictureError, match=f"more than {MAX_SEGMENTS} parts"):
+            essential(data + b"\xff\xfe\0\2" * MIB)
 
 
-START = b"\xff\xda"
+def separate(picture: Image.Image) -> bytes:
+    """A baseline file in three scans, one for each component."""
+    bands = [jpeg(band) for band in picture.convert("YCbCr").split()]
+    frame, scan = (bands[0].index(mark) for mark in (b"\xff\xc0", START))
+    head = struct.pack(">BHHB", 8, picture.height, picture.width, 3)
+    components = b"".join(bytes((number, 0x11, 0)) for number in (1, 2, 3))
+    made = bands[0][:frame] + segment(0xC0, head + components) + bands[0][frame + 13 : scan]
+    for number, band in enumerate(bands, 1):
+        made += segment(0xDA, bytes((1, number, 0, 0, 63, 0))) + band[scan + 10 : -2]
+    return made + EOI
 
 
 class TestPngRowsThatAreNotThere:
@@ -255,10 +377,23 @@ class TestPngRowsThatAreNotThere:
         with pytest.raises(PictureError):
             essential(PLAIN_PNG[: PLAIN_PNG.index(b"IDAT") + 400] + more)
 
+    def test_a_palette_that_is_not_there(self) -> None:
+        data = png((3, 3), colour=3, depth=8)
+        at = data.index(b"PLTE") - 4
+        how = PicturePreprocess(width=8, height=8, channels=1, mean=(0.0,), std=(1.0,))
+        with pytest.raises(PictureError, match="no palette"):
+            preprocess(data[:at] + data[at + 15 :], how)
+
     def test_a_file_that_begins_with_something_else(self) -> None:
         palette = chunk(b"PLTE", bytes(3))
         with pytest.raises(PictureError, match="begin"):
             essential(PLAIN_PNG[:8] + palette + PLAIN_PNG[8:])
+
+    @pytest.mark.parametrize("at", [8, 33, PLAIN_PNG.index(b"IEND") - 4])
+    def test_a_second_header(self, at: int) -> None:
+        header = chunk(b"IHDR", struct.pack(">IIBBBBB", 20, 21, 8, 2, 0, 0, 0))
+        with pytest.raises(PictureError, match="only one"):
+            essential(PLAIN_PNG[:at] + header + PLAIN_PNG[at:])
 
     def test_compressed_data_that_is_none(self) -> None:
         head = PLAIN_PNG[: PLAIN_PNG.index(b"IDAT") - 4]
@@ -274,7 +409,7 @@ class TestPngRowsThatAreNotThere:
     def test_of_a_bomb_no_more_is_inflated_than_rows_need(self) -> None:
         bomb = with_rows(PLAIN_PNG, 100 * MIB)
         began = time.perf_counter()
-        check_rows(essential(bomb))
+        check_rows(essential(bomb).data)
         assert time.perf_counter() - began < 0.1  # all of it would take a second
 
 

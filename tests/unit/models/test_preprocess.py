@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
+import time
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from models.preprocess import (
     ROW_BYTES,
     START_OF_SCAN,
     STRIP_PIXELS,
+    VALUE_COST,
     open_picture,
     preprocess,
 )
@@ -279,20 +281,46 @@ class TestRejections:
         assert rejected > 0
 
 
+LEAST = FILE_COST + VALUE_COST * 12 * 12  # of any picture for `how()`
+
+
 @pytest.mark.parametrize(("mode", "pixel_bytes"), [("L", 1), ("P", 1), ("LA", 2), ("RGBA", 4)])
 def test_what_decoding_costs_is_known_from_the_header(mode: str, pixel_bytes: int) -> None:
     data = encoded(Image.new(mode, (300, 200)))
-    assert open_picture(data, how()).cost == FILE_COST + 200 * (300 * pixel_bytes + ROW_BYTES)
+    assert open_picture(data, how()).cost == LEAST + 200 * (300 * pixel_bytes + ROW_BYTES)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", [224, 1024])
+def test_what_the_model_makes_of_a_picture_costs_no_longer_than_counted(
+    side: int, channels: int
+) -> None:
+    data, large = grey(plus()), how(side, side, channels)
+    cropped = large.model_copy(update={"fit": "crop", "resize_shorter": 2 * side})
+    for each in (large, cropped):
+        taken = []
+        for _ in range(3):
+            began = time.perf_counter()
+            preprocess(data, each)
+            taken.append(time.perf_counter() - began)
+        assert min(taken) < 2 * open_picture(data, each).cost / (128 << 20)  # a millisecond each
+
+
+def test_of_a_crop_all_of_the_scaled_picture_counts() -> None:
+    crop = how().model_copy(update={"fit": "crop", "resize_shorter": 100})
+    for size, scaled in (((20, 20), 100), ((10, 40), 400), ((40, 20), 200), ((100, 1), 0)):
+        data = encoded(Image.new("L", size))
+        assert open_picture(data, crop).cost - open_picture(data, how()).cost == 100 * scaled
 
 
 def test_deep_and_progressive_pictures_cost_more() -> None:
     wide = encoded(Image.fromarray(np.zeros((200, 300), np.uint16)))
-    assert open_picture(wide, how()).cost == FILE_COST + 200 * (300 * 2 + ROW_BYTES)
+    assert open_picture(wide, how()).cost == LEAST + 200 * (300 * 2 + ROW_BYTES)
     colours = Image.fromarray(noise(200, 300))
     buffer = io.BytesIO()
     colours.save(buffer, "JPEG", progressive=True)
-    progressive = open_picture(buffer.getvalue(), how()).cost - FILE_COST
-    baseline = open_picture(encoded(colours, "JPEG"), how()).cost - FILE_COST
+    progressive = open_picture(buffer.getvalue(), how()).cost - LEAST
+    baseline = open_picture(encoded(colours, "JPEG"), how()).cost - LEAST
     assert progressive >= 6 * baseline  # a pass over all pixels for each scan
 
 

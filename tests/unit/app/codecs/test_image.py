@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.codecs.base import NPY, OCTET_STREAM, PixelBudget
+from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, TooLongForLoop
 from app.codecs.image import ImageCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Array
@@ -98,3 +98,18 @@ def test_the_pictures_of_one_request_share_a_budget() -> None:
         CODEC.decode(base64.b64encode(picture).decode(), budget)
     with pytest.raises(PayloadTooLarge, match="16000000 pixels together"):
         CODEC.decode(base64.b64encode(picture).decode(), budget)
+
+
+@pytest.mark.parametrize(("side", "channels"), [(8, 1), (28, 1), (224, 3)])
+def test_what_a_model_makes_of_a_small_picture_counts_on_the_loop(side: int, channels: int) -> None:
+    how = PicturePreprocess(
+        width=side, height=side, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels
+    )
+    picture = spec("picture", shape=(-1, channels, side, side))
+    codec = ImageCodec(make_manifest([picture], codec=ImageCodecSpec(preprocess=how)))
+    budget = PixelBudget(on_loop=True)
+    if side == 224:
+        with pytest.raises(TooLongForLoop):
+            codec.decode_raw("image/png", PNG, max_items=None, budget=budget)
+    else:
+        codec.decode_raw("image/png", PNG, max_items=None, budget=budget)
