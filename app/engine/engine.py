@@ -159,10 +159,11 @@ class Engine:
     def expect(
         self, model: ModelId, deadline: float, ended: Callable[[], None], label: bytes = b""
     ) -> Submission:
-        """Accept a request whose items are still being decoded; `supply` or `fail` comes next.
+        """Accept a request whose items are still being decoded.
 
-        It expires at its deadline, a drain waits for it, and the model stays until then. `ended` is
-        called if its wait ends before the items come.
+        It waits for a placeholder, `UNKNOWN`, until `supply` puts the items in its place or `fail`
+        of the submission ends it. Until then it expires at its deadline, a drain waits for it, and
+        the model stays. `ended` is called if its wait ends before the items come.
         """
         served = self._served(model)
 
