@@ -60,9 +60,13 @@ def test_ctrl_c_ends_the_load_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = Address("127.0.0.1", silent.getsockname()[1])
         with ManyProcesses(2, Maker(address)) as gun:
-            timer = threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT))
+
+            def interrupt() -> None:
+                silent.accept()[0].close()  # the load has begun
+                signal.pthread_kill(main, signal.SIGINT)
+
             began = time.perf_counter()
-            timer.start()
+            threading.Thread(target=interrupt).start()
             with pytest.raises(KeyboardInterrupt):
                 gun.shoot(Shot(10, 1, 60, seed=1))
     assert time.perf_counter() - began < 20
