@@ -120,7 +120,7 @@ def create_app(
     def loading_ended() -> None:
         _calm_gc()
         if worker:
-            worker.tell(READY if lifecycle.readiness().ready else NOT_READY)
+            worker.tell(READY if lifecycle.own_readiness().ready else NOT_READY)
 
     pool = ReplicaPool(replicas, engine.wake, metrics, settings.hang_s)
     make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)
@@ -130,6 +130,7 @@ def create_app(
         overrides=Overrides(worker.folder / "overrides.json" if worker else None),
         models=models,
         required=required,
+        among_others=worker is not None,
         reload_s=settings.reload_s,
         on_loaded=loading_ended,
         on_retired=_give_memory_back,

@@ -64,7 +64,6 @@ class Acceptor:
         self._held: socket.socket | None = None  # accepted, but no worker could take it
         self._accepting = False
         self._closed = False
-        self.all_loaded_once = False
         bound.setblocking(False)
 
     def close(self) -> None:
@@ -142,22 +141,16 @@ class Acceptor:
         self.resume()
 
     def _choose(self) -> tuple[int, Recipient] | None:
-        """The worker with the fewest open connections among those that should get one.
-
-        Workers with loaded models are preferred, if there are any. At the first start it is the
-        other way round, and connections wait until every living worker listens: the server must
-        not be reported ready before all of it is.
-        """
-        if not self.all_loaded_once and not all(e.listens for e in self._recipients.values()):
-            return None
+        """The worker with the fewest open connections, of those with loaded models if there are."""
         able = {i: each for i, each in self._recipients.items() if each.listens and not each.full}
-        for wanted in (self.all_loaded_once, not self.all_loaded_once):
-            found = [i for i, each in able.items() if each.loaded is wanted]
-            if found:
-                turn = self._workers
-                index = min(
-                    found,
-                    key=lambda i: (able[i].passed - self._gone[i], (i - self._next) % turn),
-                )
-                return index, able[index]
-        return None
+        if not able:
+            return None
+        index = min(
+            able,
+            key=lambda i: (
+                not able[i].loaded,
+                able[i].passed - self._gone[i],
+                (i - self._next) % self._workers,
+            ),
+        )
+        return index, able[index]

@@ -21,7 +21,7 @@ import uvicorn
 
 from app.processes.hang_timer import HangTimer
 from app.processes.listener import Listener, SocketHandover
-from app.processes.worker import DRAIN, LISTENS, OpenConnections, Worker
+from app.processes.worker import ALL_LOADED, DRAIN, LISTENS, OpenConnections, Worker
 
 if TYPE_CHECKING:
     from app.serving.lifecycle import Lifecycle
@@ -82,7 +82,9 @@ class Server(uvicorn.Server):
     def _ordered(self, order: bytes) -> None:
         if not order:
             os._exit(1)  # the parent is gone: nothing else would end this process
-        if order == DRAIN:
+        if order == ALL_LOADED:
+            self._lifecycle.others_loaded()
+        elif order == DRAIN:
             self._stop("parent")
 
     def _stop(self, ordered_by: str) -> None:

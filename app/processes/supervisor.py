@@ -19,7 +19,15 @@ import structlog
 
 from app.processes.acceptor import Acceptor, Recipient
 from app.processes.shared_metrics import SupervisorMetrics, forget_gauges
-from app.processes.worker import DRAIN, LISTENS, NOT_READY, READY, ClosedConnections, Place
+from app.processes.worker import (
+    ALL_LOADED,
+    DRAIN,
+    LISTENS,
+    NOT_READY,
+    READY,
+    ClosedConnections,
+    Place,
+)
 
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -27,6 +35,7 @@ USAGE_EXIT_CODE = 2  # from a worker whose settings do not fit this machine
 RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
 STEADY_S = 60.0  # a worker that lived this long starts again at the first delay
 CLOSE_S = 10.0  # after the budget of a drain, until the rest is killed
+RETRY_S = 0.02  # of an order for which a worker's channel had no room
 REAP_S = 5.0  # from the end of a worker's channel to the end of its process
 
 
@@ -74,6 +83,7 @@ class Supervisor:
         self._closed = ClosedConnections(plan.folder, plan.workers)
         self._lives: dict[int, _Life] = {}
         self._deaths = [0] * plan.workers  # in a row
+        self._all_loaded = False  # once, at the start
         self._stopping = False
         self._exit_code = 0
 
@@ -131,20 +141,26 @@ class Supervisor:
             if news == LISTENS[0]:
                 life.listens = True
                 self._acceptor.resume()
+                if self._all_loaded:
+                    self._order(life, ALL_LOADED)
             elif news in (READY[0], NOT_READY[0]):
                 life.loaded, life.ready = True, news == READY[0]
-                self._loaded(index)
+                if self._all_loaded:
+                    LOG.info("worker_loaded", worker=index, ready=life.ready)
+                self._see_whether_all_loaded()
 
-    def _loaded(self, index: int) -> None:
-        lives = self._lives.values()
-        if self._acceptor.all_loaded_once:
-            LOG.info("worker_loaded", worker=index, ready=self._lives[index].ready)
-        elif len(lives) == self._plan.workers and all(life.loaded for life in lives):
-            self._acceptor.all_loaded_once = True
-            if all(life.ready for life in lives):
-                LOG.info("ready", workers=len(lives))
-            else:
-                LOG.error("not_ready", workers=[i for i, w in self._lives.items() if not w.ready])
+    def _see_whether_all_loaded(self) -> None:
+        """Tell the workers once all living ones have loaded: none is ready before, on its own."""
+        lives = self._lives
+        if self._all_loaded or not lives or not all(life.loaded for life in lives.values()):
+            return
+        self._all_loaded = True
+        for life in lives.values():
+            self._order(life, ALL_LOADED)
+        if unready := [index for index, life in lives.items() if not life.ready]:
+            LOG.error("not_ready", workers=unready)
+        else:
+            LOG.info("ready", workers=len(lives))
 
     def _died(self, index: int, life: _Life) -> None:
         """Clean up after a worker: its channel closes only when its process ends."""
@@ -157,7 +173,7 @@ class Supervisor:
         forget_gauges(index)
         if not self._stopping:
             self._replace(index, life, code)
-            self._acceptor.resume()  # all living workers may listen now
+            self._see_whether_all_loaded()
         elif not life.ended_by_us:
             self._exit_code = self._exit_code or code
         if self._stopping and not self._lives:
@@ -194,19 +210,18 @@ class Supervisor:
         self._stopping = True
         self._kill([life for life in self._lives.values() if not life.listens])
         for life in self._lives.values():
-            self._order_drain(life)
+            self._order(life, DRAIN)
         self._loop.call_later(self._plan.drain_s + CLOSE_S, self._overdue)
         if not self._lives:
             self._end(self._exit_code)
 
-    def _order_drain(self, life: _Life) -> None:
+    def _order(self, life: _Life, order: bytes) -> None:
         try:
-            self._loop.remove_writer(life.channel)
-            life.channel.send(DRAIN)
-        except BlockingIOError:
-            self._loop.add_writer(life.channel, self._order_drain, life)
-        except ConnectionError:
-            pass  # it has died, which `_heard` will notice
+            life.channel.send(order)
+        except BlockingIOError:  # full of connections
+            self._loop.call_later(RETRY_S, self._order, life, order)
+        except OSError:
+            pass  # it has died, which `_heard` notices
 
     def _overdue(self) -> None:
         LOG.error("workers_stuck", workers=list(self._lives))

@@ -48,6 +48,7 @@ class LifecycleConfig:
         overrides: requests of an administrator, in addition to the policy.
         models: settings of single models.
         required: models without which the process is not ready; None: as `models` says.
+        among_others: whether other workers load their models too at the server's start.
         reload_s: seconds between two checks of the repository; 0: only on request.
         on_loaded: called when the initial models have been loaded, successfully or not.
         on_retired: called in a thread when versions were retired: their memory can be freed.
@@ -59,6 +60,7 @@ class LifecycleConfig:
     overrides: Overrides
     models: ModelsFile
     required: Sequence[str] | None
+    among_others: bool
     reload_s: float
     on_loaded: Callable[[], None]
     on_retired: Callable[[], None]
@@ -99,6 +101,7 @@ class Lifecycle:
         self._stop_by: float | None = None  # moment of time.monotonic
         self._reconciling = asyncio.Lock()  # one change at a time
         self._reading = asyncio.Lock()  # of the models file
+        self._others_load = config.among_others
         self._settled = False  # whether everything present at the start was tried
         self._handled = 0  # number of requests when the last reconciliation began
         self._rollout = Rollout(
@@ -162,7 +165,16 @@ class Lifecycle:
         tasks = (*self._applying, self._running, self._following)
         return [task for task in tasks if task is not None]
 
+    def others_loaded(self) -> None:
+        """The other workers have tried to load their models too."""
+        self._others_load = False
+
     def readiness(self) -> Readiness:
+        """Ready: this process is, and no other loads the models of the server's start."""
+        readiness = self.own_readiness()
+        return readiness.but("another worker loads its models") if self._others_load else readiness
+
+    def own_readiness(self) -> Readiness:
         """Ready: not draining, and required models answer; if none is required, all were tried."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
@@ -242,7 +254,7 @@ class Lifecycle:
         await self._reconcile(overrides.now())
         self._settled = True
         self._config.on_loaded()
-        readiness = self.readiness()
+        readiness = self.own_readiness()
         if readiness.ready:
             loaded = [str(model.id) for model in self.loaded.models()]
             LOG.info("ready", models=loaded, unready=list(self.problems()))

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.artifacts import write_artifact
-from tests.e2e.server import PLAIN, Server, post_on_the_wire, running, start_process
+from tests.e2e.server import PLAIN, Server, free_port, post_on_the_wire, running, start_process
 
 SLOW = "tests.e2e.slow_app"
 REQUESTS = "torchlane_requests_total"
@@ -46,8 +46,6 @@ def two_workers(models: Path, log: Path, module: str = "app", **settings: str) -
         environment.setenv("TMPDIR", folder)  # a parent that is killed leaves something there
         try:
             with running(models, log, module, workers="2", log_format="json", **settings) as server:
-                # One that is ready before the other listens says so for both.
-                until(lambda: any(e["event"] == "ready" for e in events(log)), "one does not load")
                 yield server
         finally:
             until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
@@ -136,6 +134,34 @@ def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Pa
         server.signal(signal.SIGINT)
         assert server.exit_code() == 0
         assert not list(Path(os.environ["TMPDIR"]).iterdir())
+
+
+def test_no_worker_is_ready_while_another_loads(models: Path, log: Path) -> None:
+    def answers(client: httpx.Client) -> bool:
+        with contextlib.suppress(httpx.ConnectError):
+            return client.post("/predict", json={"input": [1, 2]}).status_code == 200
+        return False
+
+    port = free_port()
+    process = start_process(
+        log, model_dir=str(models), port=str(port), workers="2", log_format="json"
+    )
+    try:
+        until(lambda: len(started(log)) == 2, "the workers do not start")
+        late = started(log)[1]
+        os.kill(late, signal.SIGSTOP)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", verify=PLAIN) as client:
+            until(lambda: answers(client), "the first worker does not load")
+            early = client.get("/health/ready")
+            os.kill(late, signal.SIGCONT)
+            assert early.status_code == 503
+            assert early.json()["reasons"] == ["another worker loads its models"]
+            until(lambda: client.get("/health/ready").is_success, "it does not become ready")
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def resident_bytes(pid: int) -> int:

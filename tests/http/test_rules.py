@@ -15,7 +15,7 @@ import pytest
 
 from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
-from tests.http.rules import BODY, HOST, JSON, LENGTH, RULES, START
+from tests.http.rules import BODY, HOST, JSON, LENGTH, OF_CHUNKS, RULES, SMUGGLED, START
 from tests.integration.wire import Wire, WireAnswer, ask_for, request
 
 PATHS = {"fast": b" /predict ", "asgi": b" /predict?a=1 "}
@@ -42,14 +42,6 @@ async def connected(server: Server) -> AsyncIterator[Wire]:
         await wire.close()
 
 
-async def rest(wire: Wire) -> bytes:
-    """What comes until the server closes the connection, be it with a reset for what was unread."""
-    try:
-        return await wire.rest()
-    except ConnectionError:
-        return b""
-
-
 def id_of(answer: WireAnswer) -> str:
     return answer["x-request-id"]
 
@@ -74,7 +66,7 @@ async def test_rule(server: Server, name: str, path: str) -> None:
             assert (honest.status, id_of(honest)) == (200, "honest")
             assert honest.json()["prediction"] == {"outputs": {"y": [6, 4]}}
         else:
-            assert await rest(wire) == b""
+            assert await wire.rest() == b""
             assert answers[-1]["connection"] == "close"
 
 
@@ -114,7 +106,7 @@ async def test_http_1_0_gets_no_interim_answer(server: Server) -> None:
         wire.send(START.replace(b"1.1", b"1.0") + LENGTH + b"Expect: 100-continue\r\n\r\n")
         await asyncio.sleep(5 * PAUSE_S)
         wire.send(BODY)
-        assert (await rest(wire)).startswith(b"HTTP/1.1 200 ")
+        assert (await wire.rest()).startswith(b"HTTP/1.1 200 ")
 
 
 WRONG_AFTERWARDS = {
@@ -132,7 +124,31 @@ async def test_one_request_has_one_answer(server: Server, path: str, wrong: str)
         wire.send(request(path, b"", chunk_bytes=1, content_encoding="br")[:-5])
         assert (await wire.answer()).status in (404, 405, 415)
         wire.send(WRONG_AFTERWARDS[wrong])
-        assert await rest(wire) == b""
+        assert await wire.rest() == b""
+
+
+LAST = {
+    "wrong chunk": OF_CHUNKS + b"x\r\n",
+    "wrong version": ask_for(7, version="1.2"),
+    "head too large": START + b"A: %s\r\n" % (b"a" * 100_000),
+    "asked to close": ask_for(7, connection="close"),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("last", LAST)
+async def test_the_last_answer_reaches_a_client_that_goes_on_sending(
+    server: Server, path: str, last: str
+) -> None:
+    """RFC 9112, section 9.6: a reset would overtake it."""
+    async with connected(server) as wire:
+        wire.send(LAST[last].replace(b" /predict ", PATHS[path]))
+        for _ in range(5):
+            await asyncio.sleep(PAUSE_S)
+            wire.send(SMUGGLED)
+        answer = await wire.answer()
+        assert answer.status in (200, 400, 431, 505)
+        assert (answer["connection"], await wire.rest()) == ("close", b"")
 
 
 @pytest.mark.parametrize("path", ["/predict/", "/health/live/", "/models/", "//predict"])

@@ -101,6 +101,19 @@ class TestSlow:
             assert await wire.rest() == b""
             await check_well(server)
 
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_the_last_answer_can_stay_unread_for_a_while_only(
+        self, models: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection_limits, "LAST_READ_S", SHORTLY_S)
+        async with listening(models) as server:
+            wire = await server.connect()
+            wire.send(request(body=b"", chunk_bytes=1, **WAYS[way])[:-5] + b"x\r\n")
+            dripping = asyncio.create_task(drip(wire, b"x" * 10_000))
+            await until(wire.writer.is_closing)
+            dripping.cancel()
+            await check_well(server)
+
     async def test_blank_lines_buy_no_time_between_requests(self, models: Path) -> None:
         async with listening(models, keep_alive_s=SHORTLY_S) as server:
             wire = await server.connect()

@@ -25,6 +25,9 @@ MAX_HEADERS = 128
 MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, some 2 KB each
 # What is being read of a request; the next one may arrive before its answer was written.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
+# The client has this long to read the last answer (RFC 9112, section 9.6). To close while it sends
+# would reset the connection, and many clients drop what they have not read by then.
+LAST_READ_S = 2.0
 UNREAD = "answer_unread"
 UNREAD_S = 10.0  # between two checks of an unread answer
 UNREAD_BYTES_PER_S = 1024  # a slower client counts as not reading
@@ -46,7 +49,8 @@ class LimitedProtocol(UvicornConnection):
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
         self._valid_host: bytes | None = None  # the last one that was checked
-        self._is_cut = False
+        self._is_cut = False  # what comes is not read any more
+        self._is_ended = False  # the last answer was written
         # A timer for each request would cost 2 us. One timer keeps running and checks whether the
         # client is overdue; None: the server is at work.
         self._due: float | None = None
@@ -198,6 +202,17 @@ class LimitedProtocol(UvicornConnection):
         rejection = error.__context__
         self._cut(rejection if isinstance(rejection, CallerError) else unreadable(str(error)))
 
+    def close_behind_answer(self) -> None:
+        """Close as soon as the client does, or after LAST_READ_S."""
+        if self._is_ended or self.transport.is_closing():
+            return
+        self._is_cut = self._is_ended = True
+        self.end_writing()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(LAST_READ_S, self.transport.close)
+        self._timer_at = -math.inf  # no other takes its place
+
     def _wait(self, most_s: float) -> None:
         """Give the client this much time from now on."""
         due = self._due = self.loop.time() + most_s
@@ -240,19 +255,21 @@ class LimitedProtocol(UvicornConnection):
 
     def _cut(self, error: CallerError) -> None:
         """Stop reading: the start of the next request is unknown from here on."""
+        if self._is_ended:
+            return
         self._is_cut = True
         self.service.metrics.connections_cut.labels(error.code).inc()
         self.stop_reading()
         if self.is_answered:
             if self._reads != BODY:  # of a request that has its answer
                 self._send_error(error)
-            self.transport.close()
+            self.close_behind_answer()
         elif self.reject_rest(error):
             pass
         elif self.reads_body:
             if self.end_application():
                 self._send_error(error)
-            self.transport.close()
+            self.close_behind_answer()
         else:
             self.close_after_answers()
 

@@ -52,6 +52,9 @@ class ExchangeConnection(Protocol):
     ) -> None:
         """Write a whole answer, with the default headers."""
 
+    def close_behind_answer(self) -> None:
+        """Close after the last answer, which was written."""
+
     def exchanged(self) -> None:
         """Called when the answer has been written."""
 
@@ -222,7 +225,7 @@ class Exchange:
             headers += self._for_browsers
             connection.write_answer(status, headers, content)
             if not self.keep_alive:
-                transport.close()
+                connection.close_behind_answer()
         try:
             self._count(status)
         except Exception:  # the client has its answer, and the connection goes on

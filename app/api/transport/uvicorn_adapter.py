@@ -5,6 +5,8 @@ No other file of `api` imports uvicorn: changes for another release of it belong
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
@@ -27,6 +29,25 @@ class Occupant(Protocol):
 
     response_complete: bool
     keep_alive: bool
+
+
+class CycleTransport:
+    """What uvicorn's cycle uses of its transport; it closes without cutting off the answer.
+
+    Args:
+        connection: the cycle's.
+    """
+
+    __slots__ = ("_close", "is_closing", "write")
+
+    def __init__(self, connection: UvicornConnection) -> None:
+        self._close = connection.close_behind_answer
+        self.is_closing = connection.transport.is_closing
+        self.write = connection.transport.write
+
+    def close(self) -> None:
+        """The last answer has been written."""
+        self._close()
 
 
 class UvicornConnection(HttpToolsProtocol):
@@ -151,6 +172,12 @@ class UvicornConnection(HttpToolsProtocol):
         """Take no more bytes from the client."""
         self.flow.pause_reading()
 
+    def end_writing(self) -> None:
+        """Send what was written, then the end of the stream; read on."""
+        with contextlib.suppress(OSError):  # the client has gone, which reading tells
+            self.transport.write_eof()
+        self.flow.resume_reading()
+
     def end_application(self) -> bool:
         """Tell the application that the client has gone, so that an answer can be written for it.
 
@@ -196,7 +223,12 @@ class UvicornConnection(HttpToolsProtocol):
         """
         raise NotImplementedError
 
+    def close_behind_answer(self) -> None:
+        """Close after the last answer, which was written."""
+        raise NotImplementedError
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Remember the request: each one on uvicorn's path begins here; see uvicorn's class."""
         self._running = cycle
+        cycle.transport = cast(asyncio.Transport, CycleTransport(self))
         super()._start_asgi_task(cycle, app)

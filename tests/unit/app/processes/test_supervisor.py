@@ -29,14 +29,13 @@ if behaviour.startswith("exit"):
     sys.exit(int(behaviour[4:]))
 if (place.folder / f"broken_{place.index}").exists():
     sys.exit(3)
-if behaviour == "late":
-    time.sleep(1)
 worker = Worker(place)
 worker.channel.setblocking(True)
 worker.tell(LISTENS)
-if behaviour not in ("loads", "late"):
-    worker.tell(READY)
-    (place.folder / f"ready_{place.index}").touch()
+while behaviour == "loads" and not (place.folder / "loaded").exists():
+    time.sleep(0.01)
+worker.tell(READY)
+(place.folder / f"ready_{place.index}").touch()
 while True:
     data, descriptors, _, _ = socket.recv_fds(worker.channel, 1, 8)
     for each in descriptors:
@@ -47,6 +46,8 @@ while True:
             worker.connection_closed()
         else:
             connection.detach()
+    if data == ALL_LOADED:
+        (place.folder / f"told_{place.index}").touch()
     if data in (b"", DRAIN):
         if behaviour == "stays":
             time.sleep(30)
@@ -141,33 +142,29 @@ async def test_the_worker_with_fewest_connections_gets_the_next(folder: Path) ->
         assert await running.stop() == 0
 
 
-async def test_it_is_not_ready_while_a_worker_loads_first(
+async def test_workers_are_told_when_all_have_loaded(folder: Path) -> None:
+    async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
+        await eventually((folder / "ready_0").exists)
+        for _ in range(3):
+            assert await running.connect() == "0"  # the other one has nothing to answer with
+        assert not (folder / "told_0").exists()
+        (folder / "loaded").touch()
+        await eventually(lambda: (folder / "told_0").exists() and (folder / "told_1").exists())
+        assert await running.stop() == 0
+
+
+async def test_a_worker_that_dies_while_it_loads_keeps_no_other_from_being_ready(
     folder: Path,
 ) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
-        while await running.connect() != "1":  # the other may have been first
-            pass
-        for _ in range(3):
-            assert await running.connect() == "1"
-        assert await running.stop() == 0
-
-
-async def test_at_first_start_connections_wait_until_every_worker_listens(folder: Path) -> None:
-    async with supervising(folder, 2, behaviour={"WORKER_0": "late"}) as running:
-        for _ in range(3):
-            assert await running.connect() == "0"  # the other one is ready, and would say so
-        assert await running.stop() == 0
-
-
-async def test_a_worker_dying_before_it_listens_delays_no_client(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (30.0,))
-    async with supervising(folder, 2, behaviour={"WORKER_0": "late"}) as running:
-        await eventually((folder / "ready_1").exists)
+        await eventually((folder / "ready_0").exists)
         await asyncio.sleep(0.1)  # the parent has heard it by now
-        os.kill(running.children()[0], signal.SIGKILL)
-        assert await running.connect() == "1"
+        assert not (folder / "told_0").exists()
+        os.kill(running.children()[1], signal.SIGKILL)
+        await eventually((folder / "told_0").exists)
+        assert not (folder / "told_1").exists()
+        (folder / "loaded").touch()
+        await eventually((folder / "told_1").exists)  # its replacement
         assert await running.stop() == 0
 
 
