@@ -286,7 +286,8 @@ class Lifecycle:
             again: try again what could not be loaded.
         """
         changes = Changes()
-        await self._take_settings()  # settings that take no load must not wait for one
+        if again:  # else `_follow_settings` does it; settings that take no load wait for none
+            await self._take_settings()
         async with self._reconciling:
             self._handled = max(self._handled, override.asked)
             try:
