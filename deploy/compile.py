@@ -34,6 +34,7 @@ COMPILED = (
     "app/api/payloads.py",
     "app/api/replies.py",
     "app/api/request_ids.py",
+    "app/api/transport/closing.py",
     "app/api/transport/connection_limits.py",
     "app/api/transport/exchange.py",
     "app/api/transport/protocol.py",

@@ -141,7 +141,7 @@ class Acceptor:
         self.resume()
 
     def _choose(self) -> tuple[int, Recipient] | None:
-        """The worker with the fewest open connections, of those with loaded models if there are."""
+        """The least connected worker among those with loaded models, if there are any."""
         able = {i: each for i, each in self._recipients.items() if each.listens and not each.full}
         if not able:
             return None

@@ -165,6 +165,8 @@ class Server(uvicorn.Server):
         for connection in list(connections):
             if isinstance(connection, Protocol):  # the fast path has no task to cancel
                 connection.give_up()
+        linger_s = min(LINGER_S, self._lifecycle.stop_left_s())  # for these answers to be read
+        await _until_empty(connections, time.monotonic() + linger_s)
         self.config.timeout_graceful_shutdown = 0 if connections else 1
         await super().shutdown(sockets)
         LOG.info("stopped")

@@ -150,9 +150,11 @@ class Supervisor:
                 self._see_whether_all_loaded()
 
     def _see_whether_all_loaded(self) -> None:
-        """Tell the workers once all living ones have loaded: none is ready before, on its own."""
+        """Tell the workers once all living ones have loaded; none reports ready before that."""
         lives = self._lives
-        if self._all_loaded or not lives or not all(life.loaded for life in lives.values()):
+        if self._all_loaded or self._stopping or not lives:
+            return
+        if not all(life.loaded for life in lives.values()):
             return
         self._all_loaded = True
         for life in lives.values():

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONNECTION = b"c"  # to a worker: carries the descriptor of an accepted connection
-ALL_LOADED = b"a"  # to a worker: each of them has tried to load its models
+ALL_LOADED = b"a"  # to a worker: every living worker has tried to load its models
 DRAIN = b"d"  # to a worker: no connection follows this
 LISTENS = b"u"  # to the parent: it answers, though its models may still be loading
 READY = b"l"  # to the parent: every model is loaded

@@ -172,7 +172,11 @@ class Lifecycle:
     def readiness(self) -> Readiness:
         """Ready: this process is, and no other loads the models of the server's start."""
         readiness = self.own_readiness()
-        return readiness.but("another worker loads its models") if self._others_load else readiness
+        return (
+            readiness.but("another worker is still loading its models")
+            if self._others_load
+            else readiness
+        )
 
     def own_readiness(self) -> Readiness:
         """Ready: not draining, and required models answer; if none is required, all were tried."""
@@ -286,8 +290,7 @@ class Lifecycle:
             again: try again what could not be loaded.
         """
         changes = Changes()
-        if again:  # else `_follow_settings` does it; settings that take no load wait for none
-            await self._take_settings()
+        await self._take_settings()  # settings that take no load must not wait for one
         async with self._reconciling:
             self._handled = max(self._handled, override.asked)
             try:
@@ -311,7 +314,8 @@ class Lifecycle:
         while self._config.reload_s > 0 and not self.stopping:
             await asyncio.sleep(self._config.reload_s)
             try:
-                await self._take_settings()
+                if self._reconciling.locked():  # otherwise `_run` reads it
+                    await self._take_settings()
             except Exception:  # as in `_run`
                 LOG.exception("look_failed")
 

@@ -155,7 +155,7 @@ def test_no_worker_is_ready_while_another_loads(models: Path, log: Path) -> None
             early = client.get("/health/ready")
             os.kill(late, signal.SIGCONT)
             assert early.status_code == 503
-            assert early.json()["reasons"] == ["another worker loads its models"]
+            assert early.json()["reasons"] == ["another worker is still loading its models"]
             until(lambda: client.get("/health/ready").is_success, "it does not become ready")
         process.terminate()
         assert process.wait(20) == 0

@@ -58,6 +58,13 @@ class Ear(asyncio.Transport):
         """See `asyncio.Transport`."""
         self._closing = True
 
+    def write_eof(self) -> None:
+        """See `asyncio.Transport`; the client leaves by itself."""
+
+    def get_write_buffer_size(self) -> int:
+        """See `asyncio.Transport`; what is written has been read."""
+        return 0
+
     def pause_reading(self) -> None:
         """See `asyncio.Transport`; what is fed has been read."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import socket
 import struct
 import tracemalloc
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from structlog.testing import capture_logs
 
 from app.api.bodies import FREE_BYTES
-from app.api.transport import connection_limits
+from app.api.transport import closing, connection_limits
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
@@ -53,6 +56,11 @@ async def drip(wire: Wire, data: bytes, pause_s: float = 0.01) -> None:
             await asyncio.sleep(pause_s)
     except ConnectionError:
         pass
+
+
+def broken(**headers: str) -> bytes:
+    """A request whose body breaks the rules of HTTP."""
+    return request(body=b"", chunk_bytes=1, **headers)[:-5] + b"x\r\n"
 
 
 async def closed(wire: Wire) -> bool:
@@ -102,13 +110,13 @@ class TestSlow:
             await check_well(server)
 
     @pytest.mark.parametrize("way", WAYS)
-    async def test_the_last_answer_can_stay_unread_for_a_while_only(
+    async def test_reading_behind_the_last_answer_ends(
         self, models: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connection_limits, "LAST_READ_S", SHORTLY_S)
+        monkeypatch.setattr(closing, "LAST_READ_S", SHORTLY_S)
         async with listening(models) as server:
             wire = await server.connect()
-            wire.send(request(body=b"", chunk_bytes=1, **WAYS[way])[:-5] + b"x\r\n")
+            wire.send(broken(**WAYS[way]))
             dripping = asyncio.create_task(drip(wire, b"x" * 10_000))
             await until(wire.writer.is_closing)
             dripping.cancel()
@@ -209,40 +217,43 @@ class TestSlow:
             assert (await wire.answer()).status == 200
             assert await wire.rest() == b""
 
-    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("headers", [*WAYS.values(), {"connection": "close"}])
     async def test_an_answer_that_nobody_reads_is_dropped(
-        self, models: Path, way: str, monkeypatch: pytest.MonkeyPatch
+        self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def large(inputs: Arrays) -> Arrays | None:
             if inputs["x"][0, 0] != 5:
                 return None
             return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
 
-        monkeypatch.setattr(connection_limits, "UNREAD_S", SHORTLY_S)
+        monkeypatch.setattr(closing, "UNREAD_S", SHORTLY_S)
+        monkeypatch.setattr(closing, "LAST_READ_S", 0.05)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
                 deaf.setblocking(False)
-                await loop.sock_sendall(deaf, ask_for(5, **WAYS[way]))
+                await loop.sock_sendall(deaf, ask_for(5, **headers))
                 await until(lambda: bool(server.connections))
                 await until(lambda: not server.connections)
             assert await server.metric(CUT, code="answer_unread") == 1
             await check_well(server)
 
+    @pytest.mark.parametrize("headers", [{}, {"connection": "close"}])
     async def test_a_slow_reader_gets_the_whole_answer(
-        self, models: Path, monkeypatch: pytest.MonkeyPatch
+        self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def large(inputs: Arrays) -> Arrays | None:
             if inputs["x"][0, 0] != 5:
                 return None
             return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
 
-        monkeypatch.setattr(connection_limits, "UNREAD_S", 0.05)
+        monkeypatch.setattr(closing, "UNREAD_S", 0.05)
+        monkeypatch.setattr(closing, "LAST_READ_S", 0.02)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
                 slow.setblocking(False)
-                await loop.sock_sendall(slow, ask_for(5))
+                await loop.sock_sendall(slow, ask_for(5, **headers))
                 got = b""
                 while not got.endswith(b"]}}}"):
                     got += await loop.sock_recv(slow, 1 << 20)
@@ -358,6 +369,55 @@ class TestHeads:
             await answered(wire, 4)
             assert await wire.rest() == b""
             assert await server.metric(CUT, code="bad_request") == 1
+
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_a_broken_body_behind_a_request_costs_it_nothing(
+        self, models: Path, way: str
+    ) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(4, **WAYS[way]) + broken())
+            await until(lambda: doubles.one.batches == [[4]])
+            doubles.go_on()
+            await answered(wire, 4)
+            answer = await wire.answer()
+            assert (answer.status, answer.code, answer["connection"]) == (
+                400, "bad_request", "close",
+            )  # fmt: skip
+            assert await wire.rest() == b""
+            assert await server.metric(OPEN) == 0
+
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_a_broken_body_is_no_line_in_the_log(
+        self, models: Path, way: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with listening(models) as server:
+            caplog.clear()
+            with capture_logs() as logs:
+                wire = await server.connect()
+                wire.send(broken(**WAYS[way]))
+                assert (await wire.answer()).status == 400
+                assert await wire.rest() == b""
+                await check_well(server)
+            assert (logs, caplog.records) == ([], [])
+
+
+@pytest.mark.parametrize("sent", [ask_for(3), ask_for(3, **WAYS["asgi"]), READY, broken()])
+async def test_a_closed_connection_is_freed_at_once(models: Path, sent: bytes) -> None:
+    """Else connections would wait for the garbage collector, which runs seldom under load."""
+    async with listening(models) as server:
+        gc.disable()
+        try:
+            wire = await server.connect()
+            await wire.ask(sent)
+            freed = [weakref.ref(each) for each in server.connections]
+            assert freed
+            await wire.close()
+            await until(lambda: freed[0]() is None)
+        finally:
+            gc.enable()
 
 
 def filled(unit: bytes, head: bytes = b'{"input": [', tail: bytes = b"0]}") -> bytes:

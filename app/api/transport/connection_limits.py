@@ -1,7 +1,6 @@
 """Time and memory limits of a connection, where uvicorn has none; and the rules of `head.py`.
 
-They cover the time and size of a head, the bytes around a body, the rest of a rejected body, and an
-answer that the client does not read.
+They cover the time and size of a head, the bytes around a body, and the rest of a rejected body.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from httptools import HttpParserError
 from app.api.errors import REQUEST_ID, error_answer
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
+from app.api.transport.closing import ClosingConnection
 from app.api.transport.head import check_head, check_trailers, path_of, unreadable
-from app.api.transport.uvicorn_adapter import UvicornConnection
 from app.errors import CallerError, HeadLate, HeadTooLarge, NotImplementedInHttp
 
 # Of a head, and of anything that comes without a byte of body: chunk extensions, trailers.
@@ -25,15 +24,9 @@ MAX_HEADERS = 128
 MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, some 2 KB each
 # What is being read of a request; the next one may arrive before its answer was written.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
-# The client has this long to read the last answer (RFC 9112, section 9.6). To close while it sends
-# would reset the connection, and many clients drop what they have not read by then.
-LAST_READ_S = 2.0
-UNREAD = "answer_unread"
-UNREAD_S = 10.0  # between two checks of an unread answer
-UNREAD_BYTES_PER_S = 1024  # a slower client counts as not reading
 
 
-class LimitedProtocol(UvicornConnection):
+class LimitedProtocol(ClosingConnection):
     """A connection with time and memory limits; see uvicorn's class, and `asyncio.Protocol`.
 
     Args:
@@ -43,20 +36,18 @@ class LimitedProtocol(UvicornConnection):
     """
 
     def __init__(self, service: Service, ids: RequestIds, **uvicorn: Any) -> None:
-        super().__init__(**uvicorn)
-        self.service = service
+        super().__init__(service, **uvicorn)
         self.ids = ids
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
         self._valid_host: bytes | None = None  # the last one that was checked
         self._is_cut = False  # what comes is not read any more
-        self._is_ended = False  # the last answer was written
+        self._rejection: CallerError | None = None  # of a request that waits for earlier ones
         # A timer for each request would cost 2 us. One timer keeps running and checks whether the
         # client is overdue; None: the server is at work.
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
@@ -65,14 +56,13 @@ class LimitedProtocol(UvicornConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        for timer in (self._timer, self._unread_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        if self._is_cut:
+        if self._is_cut or self._is_ended:
             return
         self._bytes_without_body += len(data)
         super().data_received(data)
@@ -185,33 +175,18 @@ class LimitedProtocol(UvicornConnection):
         """
         return False
 
-    def pause_writing(self) -> None:
-        """The client reads more slowly than the server writes."""
-        super().pause_writing()
-        self._look_at_unread(self.transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        """The client has read nearly everything."""
-        super().resume_writing()
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
-            self._unread_timer = None
-
     def unreadable(self, error: HttpParserError) -> None:
         """Cut the connection: what came is not HTTP, or was rejected."""
         rejection = error.__context__
         self._cut(rejection if isinstance(rejection, CallerError) else unreadable(str(error)))
 
-    def close_behind_answer(self) -> None:
-        """Close as soon as the client does, or after LAST_READ_S."""
-        if self._is_ended or self.transport.is_closing():
-            return
-        self._is_cut = self._is_ended = True
-        self.end_writing()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_later(LAST_READ_S, self.transport.close)
-        self._timer_at = -math.inf  # no other takes its place
+    def begin_queued(self) -> bool:
+        """Answer a request that was rejected while it waited; returns whether to begin it."""
+        if self._rejection is None or not self.reads_body:
+            return True
+        self._send_error(self._rejection)
+        self.close_behind_answer()
+        return False
 
     def _wait(self, most_s: float) -> None:
         """Give the client this much time from now on."""
@@ -238,7 +213,7 @@ class LimitedProtocol(UvicornConnection):
             limit_s = self.service.limits.head_timeout_s
             self._cut(HeadLate(f"the head of a request must arrive within {limit_s:g} s"))
         else:
-            self.transport.close()
+            self.close_behind_answer()
 
     def _check_size(self) -> None:
         """Reject a head that is too large, or one pipelined request too many.
@@ -255,7 +230,7 @@ class LimitedProtocol(UvicornConnection):
 
     def _cut(self, error: CallerError) -> None:
         """Stop reading: the start of the next request is unknown from here on."""
-        if self._is_ended:
+        if not self.can_answer:
             return
         self._is_cut = True
         self.service.metrics.connections_cut.labels(error.code).inc()
@@ -266,12 +241,15 @@ class LimitedProtocol(UvicornConnection):
             self.close_behind_answer()
         elif self.reject_rest(error):
             pass
-        elif self.reads_body:
-            if self.end_application():
-                self._send_error(error)
-            self.close_behind_answer()
-        else:
+        elif not self.reads_body:
             self.close_after_answers()
+        elif self.pipelined:
+            self._rejection = error
+        elif self.end_application():
+            self._send_error(error)
+            self.close_behind_answer()
+        else:  # half an answer is out
+            self.transport.close()
 
     def _send_error(self, error: CallerError) -> None:
         """Answer bytes that never became a request."""
@@ -279,23 +257,6 @@ class LimitedProtocol(UvicornConnection):
         status, headers, content = error_answer(scope, error)
         headers.append((HEADER, scope[REQUEST_ID].encode()))
         self.write_answer(status, headers, content)
-
-    def _look_at_unread(self, before: int) -> None:
-        """Close the connection if its answer stays unread: it would occupy memory without end.
-
-        Args:
-            before: bytes unread at the last check.
-        """
-
-        def look() -> None:
-            left = self.transport.get_write_buffer_size()
-            if left > before - UNREAD_S * UNREAD_BYTES_PER_S:
-                self.service.metrics.connections_cut.labels(UNREAD).inc()
-                self.transport.abort()
-            else:
-                self._look_at_unread(left)
-
-        self._unread_timer = self.loop.call_later(UNREAD_S, look)
 
 
 def _too_large() -> HeadTooLarge:

@@ -45,7 +45,11 @@ class ExchangeConnection(Protocol):
     ids: RequestIds
     fields: dict[bytes, bytes]
     loop: asyncio.AbstractEventLoop
-    transport: asyncio.Transport
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether anything more can be written."""
+        raise NotImplementedError
 
     def write_answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes
@@ -53,7 +57,7 @@ class ExchangeConnection(Protocol):
         """Write a whole answer, with the default headers."""
 
     def close_behind_answer(self) -> None:
-        """Close after the last answer, which was written."""
+        """Close, but let the client read what was written."""
 
     def exchanged(self) -> None:
         """Called when the answer has been written."""
@@ -215,8 +219,7 @@ class Exchange:
         self._release_body()
         if self._timer is not None:
             self._timer.cancel()
-        transport = connection.transport
-        if not transport.is_closing():
+        if connection.can_answer:
             if not self.keep_alive or (b"connection", b"close") in headers:
                 self.keep_alive = False
                 headers = [each for each in headers if each[0] != b"connection"]

@@ -43,7 +43,7 @@ class Protocol(LimitedProtocol):
 
     def choose_path(self) -> None:
         """Choose the fast path or uvicorn's, once the head is complete."""
-        if self._is_ended or self.transport.is_closing():  # nothing more can be sent
+        if not self.can_answer:
             return
         on_fast_path = self.is_plain and self.is_common_post()
         endpoint = self._endpoints.at(self.url) if on_fast_path else None
@@ -71,12 +71,12 @@ class Protocol(LimitedProtocol):
 
     def on_response_complete(self) -> None:
         """An answer has been written."""
-        if not self.pipelined:
-            self.answered()
         if self._is_ended:
             self.occupant_ended()
-        else:
-            super().on_response_complete()
+            return
+        if not self.pipelined:
+            self.answered()
+        super().on_response_complete()
 
     def exchanged(self) -> None:
         """An answer has been written on the fast path."""

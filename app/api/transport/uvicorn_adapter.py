@@ -38,16 +38,21 @@ class CycleTransport:
         connection: the cycle's.
     """
 
-    __slots__ = ("_close", "is_closing", "write")
-
     def __init__(self, connection: UvicornConnection) -> None:
-        self._close = connection.close_behind_answer
-        self.is_closing = connection.transport.is_closing
-        self.write = connection.transport.write
+        self._connection = connection
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return not self._connection.can_answer
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer, while that is possible."""
+        if self._connection.can_answer:
+            self._connection.transport.write(data)
 
     def close(self) -> None:
-        """The last answer has been written."""
-        self._close()
+        """End the connection behind the last answer."""
+        self._connection.close_behind_answer()
 
 
 class UvicornConnection(HttpToolsProtocol):
@@ -174,7 +179,7 @@ class UvicornConnection(HttpToolsProtocol):
 
     def end_writing(self) -> None:
         """Send what was written, then the end of the stream; read on."""
-        with contextlib.suppress(OSError):  # the client has gone, which reading tells
+        with contextlib.suppress(OSError):  # the client has gone; the next read reports it
             self.transport.write_eof()
         self.flow.resume_reading()
 
@@ -214,6 +219,8 @@ class UvicornConnection(HttpToolsProtocol):
         if not isinstance(current, RequestResponseCycle):  # uvicorn would treat it as an ASGI cycle
             self.cycle = None  # type: ignore[assignment]  # as before the first request
         super().connection_lost(exc)
+        # Else the connection and its cycle would wait for the garbage collector.
+        self.cycle = self._running = None  # type: ignore[assignment]
 
     def unreadable(self, error: httptools.HttpParserError) -> None:
         """Handle data that is not HTTP, or an error that a parser callback raised.
@@ -223,12 +230,24 @@ class UvicornConnection(HttpToolsProtocol):
         """
         raise NotImplementedError
 
+    @property
+    def can_answer(self) -> bool:
+        """Whether anything more can be written."""
+        raise NotImplementedError
+
     def close_behind_answer(self) -> None:
-        """Close after the last answer, which was written."""
+        """Close, but let the client read what was written."""
+        raise NotImplementedError
+
+    def begin_queued(self) -> bool:
+        """Called before a request is begun; returns whether to begin it."""
         raise NotImplementedError
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Remember the request: each one on uvicorn's path begins here; see uvicorn's class."""
         self._running = cycle
         cycle.transport = cast(asyncio.Transport, CycleTransport(self))
-        super()._start_asgi_task(cycle, app)
+        if self.begin_queued():
+            super()._start_asgi_task(cycle, app)
+        else:
+            cycle.response_complete = True

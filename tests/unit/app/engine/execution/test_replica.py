@@ -361,11 +361,17 @@ class TestGivingUpAThread:
 
 async def test_lost_thread_keeps_no_pending_install() -> None:
     """A backend may have threads and a device's memory; its last reference ends them."""
-    replica, gate = Replica("r", Device("cpu")), threading.Event()
+    replica, gate, began = Replica("r", Device("cpu")), threading.Event(), threading.Event()
+
+    def hang(_: object) -> bool:
+        began.set()
+        return gate.wait(30)
+
     replica.open()
     await replica.install(MODEL, FakeBackend)
     done: list[object] = []
-    replica.start(MODEL, lambda _: gate.wait(30), done.append, lambda error: error)
+    replica.start(MODEL, hang, done.append, lambda error: error)
+    await until(began.is_set)
     loaded: list[weakref.ref[FakeBackend]] = []
 
     def load() -> FakeBackend:

@@ -1,0 +1,98 @@
+"""How a connection ends: its last answer is read before it closes, and no answer stays unread.
+
+Closing while the client still sends resets the connection, and many clients then discard an answer
+that they have not read. So the server ends only its own direction at first, and goes on reading
+(RFC 9112, section 9.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from app.api.service import Service
+from app.api.transport.uvicorn_adapter import UvicornConnection
+
+LAST_READ_S = 2.0  # for the client to read the last answer and close
+UNREAD = "answer_unread"
+UNREAD_S = 10.0  # between two checks of an unread answer
+UNREAD_BYTES_PER_S = 1024  # a slower client counts as not reading
+
+
+class ClosingConnection(UvicornConnection):
+    """A connection that closes behind its last answer; see uvicorn's class, and `asyncio.Protocol`.
+
+    Args:
+        service: has the counter of cut connections.
+        uvicorn: arguments of uvicorn's own protocol.
+    """
+
+    def __init__(self, service: Service, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self.service = service
+        self._is_ended = False  # the last answer was written
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether anything more can be written."""
+        return not (self._is_ended or self.transport.is_closing())
+
+    def close_behind_answer(self) -> None:
+        """End the own direction; close as soon as the client does, or after LAST_READ_S."""
+        if self.can_answer:
+            self._is_ended = True
+            self.end_writing()
+            self._wait_for_the_end()
+
+    def shutdown(self) -> None:
+        """Close if nothing is left to be answered or read; the server stops."""
+        if not self._is_ended:
+            super().shutdown()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than the server writes."""
+        super().pause_writing()
+        self._watch_unread()
+
+    def resume_writing(self) -> None:
+        """The client has read nearly everything."""
+        super().resume_writing()
+        if self._unread_timer is not None and not self._is_ended:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        for timer in (self._end_timer, self._unread_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def _wait_for_the_end(self) -> None:
+        def end() -> None:
+            if self.transport.get_write_buffer_size():  # not even sent
+                self._watch_unread()
+                self._wait_for_the_end()
+            else:
+                self.transport.close()
+
+        self._end_timer = self.loop.call_later(LAST_READ_S, end)
+
+    def _watch_unread(self) -> None:
+        """Close the connection if its answer stays unread: it would occupy memory without end."""
+        if self._unread_timer is not None:
+            return
+        before = self.transport.get_write_buffer_size()
+
+        def look() -> None:
+            self._unread_timer = None
+            left = self.transport.get_write_buffer_size()
+            if left > max(0.0, before - UNREAD_S * UNREAD_BYTES_PER_S):
+                self.service.metrics.connections_cut.labels(UNREAD).inc()
+                self.transport.abort()
+            elif left:
+                self._watch_unread()
+
+        self._unread_timer = self.loop.call_later(UNREAD_S, look)
