@@ -167,6 +167,8 @@ async def engine(replicas: int) -> None:
         await asyncio.sleep(0.2)  # what waited in the pause is done
         before, began = served.done, time.perf_counter()
         await asyncio.sleep(float(line))
+        while served.done == before:  # a busy machine
+            await asyncio.sleep(0.01)
         rate = (served.done - before) / (time.perf_counter() - began)
         sys.stdout.write(f"{rate}\n")
         sys.stdout.flush()
