@@ -1,4 +1,4 @@
-"""The smaller instruments run as a user would run them, only shorter."""
+"""`make bench-loading` as a user would run it, only shorter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests import layouts, loading
+from loadtests import loading
 
 
 def test_loading_beside_a_server_is_measured(
@@ -20,13 +20,3 @@ def test_loading_beside_a_server_is_measured(
     told = capsys.readouterr()
     assert "ready in " in told.out, told.err
     assert "; 0 requests failed" in told.out
-
-
-def test_settings_of_replicas_are_compared(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(layouts, "settings", lambda cores: [layouts.Setting(1, 1)])
-    short = ["--rounds", "1", "--seconds", "1", "--item-ms", "1"]
-    assert layouts.main([*short, "--artifacts", str(repository)]) == 0
-    told = capsys.readouterr().out
-    assert told.count("auto over the best by hand (1 x 1):") == 2
