@@ -2,7 +2,6 @@
 
 find-capacity  the highest rate whose 99th percentile stays within an SLO
 run            one constant rate, with gates for CI
-compare        two results, before and after
 overload       what servers of its own do with 0.7 to 4 times what they hold
 """
 
@@ -15,7 +14,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from loadtests import comparison
 from loadtests.capacity import commands, options
 from loadtests.capacity.overload import overload
 from loadtests.openloop.address import AddressError, Unreachable
@@ -34,7 +32,6 @@ EXPECTED = (
     WorkloadError,
     Unreachable,
     TrialTooLarge,
-    comparison.ComparisonError,
 )
 
 
@@ -48,8 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = shlex.join(["python", "-m", "loadtests", *arguments])
     acts = {"find-capacity": commands.find_capacity, "run": commands.run, "overload": overload}
     try:
-        if given.command == "compare":
-            return comparison.compare(given, console)
         return acts[given.command](given, console, command)
     except EXPECTED as error:
         sys.stderr.write(f"loadtests: {error}\n")
@@ -73,7 +68,6 @@ def parser() -> argparse.ArgumentParser:
     single = below.add_parser("run", help="one constant rate, open loop")
     options.add_common(single, "reports/run")
     options.add_run(single)
-    comparison.add_arguments(below.add_parser("compare", help="two results, before and after"))
     options.add_overload(below.add_parser("overload", help="goodput under overload"))
     return top
 

@@ -29,12 +29,6 @@ def share(text: str) -> float:
     return _checked(text, lambda value: 0 <= value <= 1, "from 0 to 1")
 
 
-def tolerance(text: str) -> float:
-    """A share from 0 on, written as `10%` or `0.1`."""
-    percent = 100 if text.endswith("%") else 1
-    return _checked(text.removesuffix("%"), lambda value: value >= 0, "a share") / percent
-
-
 def _checked(text: str, good: Callable[[float], bool], wanted: str) -> float:
     try:
         value = float(text)

@@ -137,7 +137,7 @@ def progress(trial: Trial, gates: Gates) -> str:
 
 
 def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
-    """Everything, for machines; `loadtests compare` reads it."""
+    """Everything, for machines."""
     trial = found.at_capacity(gates)
     return {
         "kind": "capacity",
@@ -156,7 +156,7 @@ def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
 
 
 def run_json(trial: Trial, gates: Gates, conditions: Json) -> Json:
-    """One trial at a fixed rate, for machines; `loadtests compare` reads it."""
+    """One trial at a fixed rate, for machines."""
     return {
         "kind": "run",
         "conditions": conditions,

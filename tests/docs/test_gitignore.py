@@ -16,7 +16,6 @@ MADE = re.compile(
     r"|--(?:key|labels|plot|html|csv|out|extra-files) ([\w.-][\w./-]*)"
     r"|_(?:KEYS_FILE|PASSWORD_FILE|MODELS_FILE)=(?:\./)?([\w./-]+)"
     r"|\bcp [\w-]+:\S+ ([\w.-]+)"
-    r"|\bcompare (\w+/[\w.]+)"
     r'|\.save\("(.+?)"\)'
     r"|^# (make_\w+\.py)$",
     re.MULTILINE,
