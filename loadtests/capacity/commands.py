@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import logging
 import resource
 import sys
@@ -16,10 +15,9 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from loadtests.capacity import report
-from loadtests.capacity.finding import Found, Gun, find, measuring
+from loadtests.capacity.finding import Found, find, measuring
 from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.options import LOWEST_RATE_PER_S, OptionsError
-from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.openloop.address import Address, address_of, reach
 from loadtests.openloop.arrivals import ArrivalKind
@@ -38,12 +36,12 @@ OTHER_FILES = 64  # open beside the connections: libraries, event loop, output
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent and how; enough for another process to make the same.
+    """What is sent and how.
 
     Attributes:
         address: of the server; looked up once, by `reached`.
         model: None: the server's default one.
-        seed: of the inputs; each process adds its number.
+        seed: of the inputs.
     """
 
     url: str
@@ -69,7 +67,7 @@ class Load:
                     f"--timeout-s {given.timeout_s:g} has to be longer than "
                     f"--{option.replace('_', '-')} {allowed_ms:g}"
                 )
-        limits = Limits(-(-given.connections // given.processes), given.timeout_s)
+        limits = Limits(given.connections, given.timeout_s)
         _check_files(limits.connections)
         return cls(
             given.url.rstrip("/"),
@@ -90,12 +88,12 @@ class Load:
         return dataclasses.replace(self, address=reach(self.address))
 
 
-def shooter_of(load: Load, number: int) -> Shooter:
-    """The shooter of one process; learns from the server what it takes."""
+def shooter_of(load: Load) -> Shooter:
+    """Learn from the server what it takes, and make a shooter for it."""
     target = learn(load.url, load.model)
-    with _log_told() if number == 0 else contextlib.nullcontext():  # all would say the same
+    with _log_told():
         anchors = ask(target)
-    stream = workload(load.workload, target, load.seed + number, anchors)
+    stream = workload(load.workload, target, load.seed, anchors)
     calls = JudgedCalls(load.address, stream)
     return Shooter(load.address, calls, load.arrivals, load.limits)
 
@@ -114,16 +112,15 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
     console.print(f"{found_here['machine']}, {found_here['date']}: {command}", markup=False)
     for each in warnings(found_here["load_average"], usable_cores()):
         console.print(each)
-    with _gun(load, given.processes) as gun:
-        measure = measuring(gun, lengths.settle_s, gates.slo_ms, load.seed)
-        found = find(
-            search,
-            measure,
-            gates,
-            given.budget_s,
-            time.monotonic,
-            lambda trial: console.print(report.progress(trial, gates)),
-        )
+    measure = measuring(shooter_of(load).shoot, lengths.settle_s, gates.slo_ms, load.seed)
+    found = find(
+        search,
+        measure,
+        gates,
+        given.budget_s,
+        time.monotonic,
+        lambda trial: console.print(report.progress(trial, gates)),
+    )
     console.print(report.table_of(found.trials, gates))
     console.print(report.headline(found, gates), style="bold", markup=False)
     for note in report.notes(found, gates):
@@ -140,9 +137,8 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
     load = Load.of(given).reached()
     found_here = _conditions(given, load, gates, command, ("rate", "seconds", "settle_s"))
     check_writable(given.out)
-    with _gun(load, given.processes) as gun:
-        measure = measuring(gun, given.settle_s, gates.slo_ms, load.seed)
-        trial = measure(Step("run", given.rate, given.seconds))
+    measure = measuring(shooter_of(load).shoot, given.settle_s, gates.slo_ms, load.seed)
+    trial = measure(Step("run", given.rate, given.seconds))
     console.print(report.table_of([trial], gates))
     for reason, count in trial.failures.items():
         console.print(f"{count} failed: {reason}", markup=False)
@@ -196,7 +192,7 @@ def _conditions(
     given: argparse.Namespace, load: Load, gates: Gates, command: str, own: tuple[str, ...]
 ) -> Json:
     target = learn(load.url, load.model)
-    names = (*own, "timeout_s", "connections", "processes", "seed")
+    names = (*own, "timeout_s", "connections", "seed")
     return {
         **conditions(command),
         "url": target.url,
@@ -217,7 +213,7 @@ def _check_files(connections: int) -> None:
     needed = connections + OTHER_FILES
     if allowed != resource.RLIM_INFINITY and allowed < needed:
         raise OptionsError(
-            f"{connections} connections of a process need {needed} open files, and {allowed} are "
+            f"{connections} connections need {needed} open files, and {allowed} are "
             f"allowed; raise it (ulimit -n {needed}), or lower --connections"
         )
 
@@ -234,12 +230,3 @@ def _log_told() -> Iterator[None]:
     finally:
         log.setLevel(level)
         log.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def _gun(load: Load, processes: int) -> Iterator[Gun]:
-    if processes == 1:
-        yield shooter_of(load, 0)
-        return
-    with ManyProcesses(processes, functools.partial(shooter_of, load)) as gun:
-        yield gun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from loadtests.capacity.search import Answer, Search, Step
 from loadtests.openloop.address import Unreachable
@@ -14,6 +14,7 @@ from loadtests.openloop.trial import Gates, Trial, summarize
 
 NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
 End = Literal["found", "wrong answers", "interrupted", "unreachable", "too large"]
+Shoot = Callable[[Shot], tuple[Outcomes, Cost]]
 Measure = Callable[[Step], Trial]
 
 
@@ -46,14 +47,7 @@ class Found:
         return min(reversed(passed), key=lambda trial: abs(trial.rate_per_s - capacity))
 
 
-class Gun(Protocol):
-    """What fires a trial: one shooter, or several processes of them."""
-
-    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        """Fire one trial of the whole rate."""
-
-
-def measuring(gun: Gun, settle_s: float, slo_ms: float, seed: int) -> Measure:
+def measuring(shoot: Shoot, settle_s: float, slo_ms: float, seed: int) -> Measure:
     """Make trials of steps; each one draws other arrivals."""
     made = 0
 
@@ -61,7 +55,7 @@ def measuring(gun: Gun, settle_s: float, slo_ms: float, seed: int) -> Measure:
         nonlocal made
         made += 1
         shot = Shot(step.rate_per_s, settle_s, step.seconds, seed * 100_003 + made)
-        outcomes, cost = gun.shoot(shot)
+        outcomes, cost = shoot(shot)
         measured_s = (settle_s, step.seconds)
         return summarize(step.kind, step.rate_per_s, measured_s, slo_ms, outcomes, cost)
 

@@ -38,12 +38,6 @@ def add_common(parser: argparse.ArgumentParser, out: str) -> None:
         "--connections", type=at_least_one, default=512, help="the most at once (default: 512)"
     )
     parser.add_argument(
-        "--processes",
-        type=at_least_one,
-        default=1,
-        help="generator processes that share the rate (default: 1)",
-    )
-    parser.add_argument(
         "--seed",
         type=from_zero,
         default=int.from_bytes(os.urandom(4)),

@@ -191,7 +191,7 @@ class _Measuring:
         return self.fleet.awake(self.spec)
 
     def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        """See `loadtests.capacity.finding.Gun`; every trial has inputs that nobody has seen."""
+        """Fire one trial; every trial has inputs that nobody has seen."""
         manifest, dialect = manifest_of(self.case.folder), DIALECTS[self.server]
         requests = JudgedBodies(
             bodies_of(self.case.workload, manifest, dialect, next(self._seeds)),
@@ -221,7 +221,7 @@ class _Measuring:
         capacity_per_s, trials = self._capacity()
         if self.server == MOSEC:
             self.start_anew(self._bounded(capacity_per_s))
-        measure = measuring(self, LEAD_S, self.options.deadline_ms, next(self._seeds) + 1000)
+        measure = measuring(self.shoot, LEAD_S, self.options.deadline_ms, next(self._seeds) + 1000)
         loads, stalled = [], share_stalled(self.cores, STALL_S)
         for times in sorted(self.options.loads):
             rate_per_s = times * capacity_per_s
@@ -256,7 +256,7 @@ class _Measuring:
         lengths = Lengths.within(budget_s)
         gates = Gates(options.deadline_ms, 1 - HELD, in_time=HELD)
         search = Search(lengths, START_PER_S, LOWEST_RATE_PER_S, HIGHEST_PER_S)
-        measure = measuring(self, lengths.settle_s, gates.slo_ms, next(self._seeds))
+        measure = measuring(self.shoot, lengths.settle_s, gates.slo_ms, next(self._seeds))
         found = find(search, measure, gates, budget_s, time.monotonic, lambda _: None)
         if found.end == "interrupted":
             raise KeyboardInterrupt

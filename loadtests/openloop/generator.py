@@ -90,7 +90,7 @@ async def fire(
         due_s: ascending arrival times, seconds from the start, shape (n,).
         requests: n whole HTTP/1.1 requests.
         limits: of connections and patience.
-        start_s: on `time.perf_counter`, which the processes of a machine share; None: now.
+        start_s: when the schedule starts, on `time.perf_counter`; None: now.
 
     Raises:
         Unreachable: if no connection at all could be opened.
@@ -238,7 +238,7 @@ class _Volley:
             self.finished.set_exception(
                 TrialTooLarge(
                     f"the answers of a trial need more than {MAX_ANSWER_BYTES >> 20} MiB; lower "
-                    "--max-rate (or --rate, --seconds), or share the rate with --processes"
+                    "--max-rate (or --rate, --seconds)"
                 )
             )
         self._ended()

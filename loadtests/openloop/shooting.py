@@ -48,7 +48,7 @@ class Requests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """What one process sends in one trial.
+    """What is sent in one trial.
 
     Attributes:
         rate_per_s: mean rate of the arrivals.
@@ -89,7 +89,7 @@ class Cost:
     """What the generator needed.
 
     Attributes:
-        cpu: share of one core; of the busiest process where there are several.
+        cpu: share of one core.
         connections: opened.
         starved: requests that found the pool of connections used up.
         unopened: measured requests that failed because it could open no connection for them.
@@ -148,17 +148,14 @@ class Shooter:
         self.prepare(shot)
         return self.fire()
 
-    def fire(self, start_s: float | None = None) -> tuple[Outcomes, Cost]:
+    def fire(self) -> tuple[Outcomes, Cost]:
         """Send what was prepared, and judge the answers.
-
-        Args:
-            start_s: when, on `time.perf_counter`; None: now.
 
         Raises:
             Unreachable: if nobody answers.
             TrialTooLarge: if the answers are more than memory should hold.
         """
-        fired = uvloop.run(fire(self._address, self._due_s, self._requests, self._limits, start_s))
+        fired = uvloop.run(fire(self._address, self._due_s, self._requests, self._limits))
         cost = Cost(
             cpu=fired.cpu_s / fired.span_s if fired.span_s > 0 else 0.0,
             connections=fired.connections,
@@ -190,34 +187,8 @@ class Shooter:
         if size_bytes > MAX_REQUEST_BYTES:
             raise TrialTooLarge(
                 f"the requests of a trial need more than {MAX_REQUEST_BYTES >> 20} MiB; lower "
-                "--max-rate (or --rate, --seconds), or share the rate with --processes"
+                "--max-rate (or --rate, --seconds)"
             )
-
-
-def merged(parts: Sequence[tuple[Outcomes, Cost]]) -> tuple[Outcomes, Cost]:
-    """What several processes sent at the same time, as if one had sent it."""
-    each = [outcomes for outcomes, _ in parts]
-    costs = [cost for _, cost in parts]
-    order = np.argsort(np.concatenate([part.due_s for part in each]), kind="stable")
-
-    def joined(name: str) -> Array:
-        whole: Array = np.concatenate([getattr(part, name) for part in each])[order]
-        return whole
-
-    reasons = [reason for part in each for reason in part.reason]
-    return Outcomes(
-        due_s=joined("due_s"),
-        done_s=joined("done_s"),
-        lag_s=joined("lag_s"),
-        kind=joined("kind"),
-        told_ms=joined("told_ms"),
-        reason=[reasons[at] for at in order],
-    ), Cost(
-        cpu=max(cost.cpu for cost in costs),
-        connections=sum(cost.connections for cost in costs),
-        starved=sum(cost.starved for cost in costs),
-        unopened=sum(cost.unopened for cost in costs),
-    )
 
 
 def _kind(status: int, said: dict[str, object]) -> Kind:

@@ -162,8 +162,8 @@ class Trial:
             )
         if self.cost.cpu > BUSY_CPU:
             found.append(
-                f"the generator used {self.cost.cpu:.0%} of its core; share the rate between "
-                "more of them with --processes"
+                f"the generator used {self.cost.cpu:.0%} of its core; lower the rate, or give it "
+                "a core of its own or a faster machine"
             )
         if self.cost.unopened:
             found.append(

@@ -23,7 +23,7 @@ from tests.unit.loadtests.openloop.trials import outcomes, summary, trial
 def test_the_defaults_of_a_search() -> None:
     given = parser().parse_args(["find-capacity"])
     assert (given.slo_ms, given.fail_ratio, given.budget_s) == (50, 0.001, 120)
-    assert (given.workload, given.arrivals, given.processes) == ("unique", "poisson", 1)
+    assert (given.workload, given.arrivals) == ("unique", "poisson")
     assert str(given.out) == "reports/capacity"
     assert given.min_capacity is None
 
@@ -35,7 +35,7 @@ def test_the_defaults_of_a_search() -> None:
         ["find-capacity", "--slo-ms", "nan"],
         ["find-capacity", "--fail-ratio", "1.5"],
         ["find-capacity", "--budget-s", "soon"],
-        ["find-capacity", "--processes", "1.5"],
+        ["find-capacity", "--connections", "1.5"],
         ["find-capacity", "--arrivals", "closed"],
         ["run"],
         ["run", "--rate", "-3"],
@@ -49,11 +49,6 @@ def test_wrong_options_are_refused(wrong: list[str], capsys: pytest.CaptureFixtu
         main(wrong)
     assert ended.value.code == 2
     assert "error: " in capsys.readouterr().err
-
-
-def test_processes_share_the_connections() -> None:
-    given = parser().parse_args(["run", "--rate", "5", "--processes", "3", "--connections", "100"])
-    assert Load.of(given).limits.connections == 34
 
 
 def test_a_timeout_within_the_slo_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +78,7 @@ def test_more_connections_than_open_files_are_refused(capsys: pytest.CaptureFixt
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     said = capsys.readouterr().err
-    assert "512 connections of a process need 576 open files, and 500 are allowed" in said
+    assert "512 connections need 576 open files, and 500 are allowed" in said
     assert "ulimit -n 576" in said
 
 

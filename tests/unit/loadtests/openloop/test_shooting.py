@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.capacity.finding import Gun, measuring
+from loadtests.capacity.finding import Shoot, measuring
 from loadtests.capacity.judged import JudgedCalls
-from loadtests.capacity.processes import ManyProcesses
 from loadtests.capacity.search import Step
 from loadtests.openloop import shooting
 from loadtests.openloop.address import Address, address_of
 from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
-from loadtests.openloop.shooting import Cost, Kind, Outcomes, Shooter, Shot, merged
+from loadtests.openloop.shooting import Cost, Kind, Outcomes, Shooter, Shot
 from loadtests.traffic.calls import Call
-from tests.unit.loadtests.openloop.trials import outcomes
 
 LIMITS = Limits(16, 2.0)
 
@@ -177,8 +175,8 @@ async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
 
 def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
     numbers = Numbers()
-    gun = Recording(shooter(server.url, numbers, arrivals="poisson"))
-    measure = measuring(gun, settle_s=0.1, slo_ms=1000, seed=1)
+    gun = Recording(shooter(server.url, numbers, arrivals="poisson").shoot)
+    measure = measuring(gun.shoot, settle_s=0.1, slo_ms=1000, seed=1)
     first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
     gaps = [np.diff(made.due_s)[:10].tolist() for made in gun.made]
     assert len(gaps[0]) == len(gaps[1]) == 10
@@ -188,45 +186,13 @@ def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) ->
 
 
 class Recording:
-    """Keeps what another gun has made."""
+    """Keeps the outcomes of all trials."""
 
-    def __init__(self, gun: Gun) -> None:
-        self._gun = gun
+    def __init__(self, shoot: Shoot) -> None:
+        self._shoot = shoot
         self.made: list[Outcomes] = []
 
     def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        outcomes, cost = self._gun.shoot(shot)
+        outcomes, cost = self._shoot(shot)
         self.made.append(outcomes)
         return outcomes, cost
-
-
-def test_several_processes_share_the_rate(server: EchoServer) -> None:
-    with ManyProcesses(2, _Maker(server.url)) as gun:
-        made, cost = gun.shoot(Shot(100, 0.2, 0.5, seed=1))
-    assert len(server.heads) == 70
-    assert len(made.due_s) == 70
-    assert (np.diff(made.due_s) >= 0).all()
-    assert not made.kind.any()
-    assert cost.connections >= 2
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """What another process makes its shooter with."""
-
-    url: str
-
-    def __call__(self, number: int) -> Shooter:
-        return shooter(self.url, Numbers(1000 * number))
-
-
-def test_parts_are_merged_in_the_order_of_arrival() -> None:
-    slow = outcomes([0.1, 0.2], {1: (Kind.REFUSED, "503")}, told_ms={1: 7})
-    quick = outcomes([0.01, 0.02, 0.03, 0.04], {3: (Kind.WRONG, "other")})
-    made, cost = merged([(slow, Cost(0.2, 3, 1, unopened=2)), (quick, Cost(0.5, 4, 0))])
-    assert made.due_s.tolist() == [0, 0, 0.25, 0.5, 0.5, 0.75]
-    assert (made.done_s - made.due_s).tolist() == pytest.approx([0.1, 0.01, 0.02, 0.2, 0.03, 0.04])
-    assert list(made.reason) == ["", "", "", "503", "", "other"]
-    assert made.kind.tolist() == [0, 0, 0, Kind.REFUSED, 0, Kind.WRONG]
-    assert made.told_ms[3] == 7
-    assert cost == Cost(0.5, 7, 1, unopened=2)
