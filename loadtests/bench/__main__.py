@@ -64,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "left_out": session.left_out,
             "retried": session.retried,
             "incomplete": reason,
-            "shared_environment": dict(asked.shared_environment),
         }
         write(asked.out, "bench", made, console)
     if reason is not None:

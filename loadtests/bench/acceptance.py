@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.bench.references import title_of
-from loadtests.bench.results import Results, ratios, values
-from loadtests.bench.stalls import doubt_of
-from loadtests.bench.workloads import BARE, LIMIT, LITSERVE, MOSEC, OURS, PLAIN
+from loadtests.bench.results import Results, ratios
+from loadtests.bench.workloads import BARE, LIMIT, LITSERVE, MOSEC, PLAIN
 from loadtests.reports import Judged, Verdict
 
 LEAST_ROUNDS = 3
-HALF_LOAD = "open-loop at 0.5"
 # Triton's response cache answered 8,000/s on a machine whose bare answer was 32,000/s.
 TRITON_CACHE_OF_BARE = 8.0 / 32.0
 
@@ -48,10 +46,9 @@ class Demand:
         return value <= wanted if self.lower else value >= wanted
 
 
-TRITON, P50, TAIL, FORWARD = (
+TRITON, P50, FORWARD = (
     "over Triton's cache (bare / 4)",
     "p50 over plain FastAPI",
-    "p99 over p50 at half load",
     "over reading and forward alone",
 )
 DEMANDS = (
@@ -69,7 +66,6 @@ DEMANDS = (
     Demand("zipf", BARE, 0.5, 0.7),
     Demand("zipf", BARE, 2.0, what=TRITON),
     Demand("one-connection", PLAIN, 0.7, 0.5, what=P50, lower=True),
-    Demand("one-connection", OURS, 3.0, what=TAIL, lower=True),
     Demand("image-binary", MOSEC, 2.0, group="copies"),
     Demand("image-binary", LIMIT, 0.7, what=FORWARD, group="copies"),
 )
@@ -92,7 +88,7 @@ def _judged(demand: Demand, results: Results, *, pinned: bool) -> Judged:
     median = statistics.median(figures) if figures else None
     doubt, verdict = "", "not measured"
     if median is not None:
-        doubt = _doubt(demand, results, figures, pinned=pinned)
+        doubt = _doubt(figures, pinned=pinned)
         verdict = "not judged" if doubt else _verdict(demand, median)
     sign = "<=" if demand.lower else ">="
     return Judged(
@@ -112,15 +108,11 @@ def _verdict(demand: Demand, median: float) -> Verdict:
     return "met" if demand.reached(median, demand.least) else "missed"
 
 
-def _doubt(demand: Demand, results: Results, figures: Sequence[float], *, pinned: bool) -> str:
+def _doubt(figures: Sequence[float], *, pinned: bool) -> str:
     """Why the numbers prove nothing; empty if they do."""
     if len(figures) < LEAST_ROUNDS:
         return f"{len(figures)} of {LEAST_ROUNDS} rounds"
-    if not pinned:
-        return "cores not pinned"
-    if demand.what == TAIL and statistics.median(figures) > demand.least:
-        return doubt_of(statistics.median(values(results[HALF_LOAD], OURS, "stalled")))
-    return ""
+    return "" if pinned else "cores not pinned"
 
 
 def _figures(demand: Demand, results: Results) -> list[float]:
@@ -131,10 +123,6 @@ def _figures(demand: Demand, results: Results) -> list[float]:
         return [ratio / TRITON_CACHE_OF_BARE for ratio in speed]
     if demand.what == P50:
         return ratios(rounds, demand.other, "p50_ms")
-    if demand.what == TAIL:
-        half = results.get(HALF_LOAD, [])
-        pairs = zip(values(half, OURS, "p99_ms"), values(half, OURS, "p50_ms"), strict=True)
-        return [p99 / p50 for p99, p50 in pairs]
     if demand.what == FORWARD:
         # A server that only reads bodies, as the bare answer does, and runs forwards would take as
         # long as both together. Where one was left out on the way no round has both.

@@ -17,22 +17,18 @@ from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
 from loadtests.bench.dialects import DIALECTS
 from loadtests.bench.references import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
-from loadtests.bench.stalls import share_stalled
 from loadtests.bench.workloads import OUR_OWN, Workload
 from loadtests.bench.wrk import LoadPlan, Run
 from loadtests.openloop.address import Unreachable
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Limits, TrialTooLarge
-from loadtests.openloop.shooting import Cost, Outcomes, Shooter
-from loadtests.openloop.trial import summarize
+from loadtests.openloop.shooting import Shooter
 from models.manifest import Manifest
 from models.tensors import Array
 
 WARM_UP_S = 1
-LEAD_S = 0.5  # of an open loop: connections are made meanwhile, and no latency counts
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
-MAX_OPEN_BYTES = 256 * 1024 * 1024  # of the requests of an open loop: they are made beforehand
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +38,6 @@ class Measured:
     Attributes:
         cpu_us: of all its processes, user and system, per request.
         checked: answers under load that were compared with known ones.
-        lag_p99_ms: of the open loop's own generator; 0 in closed ones.
-        stalled: before and after an open loop, the share of time in which the server's core,
-            without a load but beside a busy one, did not run what wanted it; 0 for closed ones.
     """
 
     requests_per_s: float
@@ -52,8 +45,6 @@ class Measured:
     p99_ms: float
     cpu_us: float
     checked: int
-    lag_p99_ms: float = 0.0
-    stalled: float = 0.0
 
     @property
     def busy(self) -> float:
@@ -84,7 +75,7 @@ class Bench:
     right: Right
     seconds: int
 
-    def closed(self, subject: Subject) -> Measured:
+    def measured(self, subject: Subject) -> Measured:
         """Load by a closed loop: each connection sends its next request when it has its answer.
 
         Raises:
@@ -120,38 +111,6 @@ class Bench:
             cpu_us = tally.end(run.answered, run.sent, len(due_s))
         return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, BEFORE + len(due_s))
 
-    def open(self, subject: Subject, rate_per_s: float) -> Measured:
-        """Load by an open loop: requests go out when they are due, Poisson arrivals.
-
-        Latency counts from the moment at which a request was due.
-
-        Raises:
-            CheckError, ServerError: if a number would not mean what it says.
-        """
-        bodies = self._bodies(subject)
-        room_s = MAX_OPEN_BYTES / (rate_per_s * bodies.request_bytes) - LEAD_S
-        seconds = max(LEAD_S, min(float(self.seconds), room_s))
-        due_s = schedule("poisson", rate_per_s, LEAD_S + seconds, subject.seed)
-        stalled = share_stalled(self.serving.cores)
-        spec = spec_of(subject.contestant, subject.workload, self.serving)
-        with self.fleet.awake(spec) as server, pinned(self.serving.cores.generator):
-            known = itertools.count(bodies.known_from)
-            self._check(server, subject, bodies, known, np.zeros(BEFORE))
-            tally = _Tally.begin(server, subject, self.manifest.model)
-            outcomes, cost = self._check(server, subject, bodies, itertools.count(), due_s)
-            cpu_us = tally.end(len(due_s), len(due_s), 0)
-        stalled = (stalled + share_stalled(self.serving.cores)) / 2
-        trial = summarize("load", rate_per_s, (LEAD_S, seconds), PATIENCE_S * 1000, outcomes, cost)
-        return Measured(
-            requests_per_s=trial.offered_per_s,
-            p50_ms=trial.p50_ms,
-            p99_ms=trial.p99_ms,
-            cpu_us=cpu_us,
-            checked=len(due_s),
-            lag_p99_ms=trial.lag_p99_ms,
-            stalled=stalled,
-        )
-
     def _bodies(self, subject: Subject) -> Bodies:
         dialect = DIALECTS[subject.contestant.server]
         return bodies_of(subject.workload, self.manifest, dialect, subject.seed)
@@ -163,7 +122,7 @@ class Bench:
         bodies: Bodies,
         numbers: Iterator[int],
         due_s: Array,
-    ) -> tuple[Outcomes, Cost]:
+    ) -> None:
         """Send requests when they are due, and compare the answers.
 
         Raises:
@@ -174,7 +133,7 @@ class Bench:
         shooter = Shooter(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
         try:
             shooter.prepare_at(due_s)
-            outcomes, cost = shooter.fire()
+            outcomes, _ = shooter.fire()
         except (Unreachable, TrialTooLarge) as error:
             raise CheckError(f"{server.name} could not be asked: {error}") from error
         reason = next(filter(None, outcomes.reason), None)
@@ -183,7 +142,6 @@ class Bench:
                 f"{server.name} did not answer a good request rightly: {reason}; its log ends "
                 f"with:\n{server.log_tail()}"
             )
-        return outcomes, cost
 
 
 def _check_run(server: Server, run: Run, plan: LoadPlan) -> None:

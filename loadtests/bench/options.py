@@ -11,7 +11,6 @@ from loadtests.arguments import at_least_one
 from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT
 from loadtests.bench.workloads import NAMES, OURS, QUICK, QUICK_SERVERS, SERVERS
 
-SHARED_ENVIRONMENT = ("TORCHLANE_WORKERS=2",)
 SETUP = "setup"
 HELP = """Requests per second and latency of Torchlane beside other servers on the same work.
 
@@ -25,7 +24,6 @@ class Options:
     Attributes:
         seconds: measured, of each run.
         servers: that stand beside ours.
-        shared_environment: settings of our server where it shares all cores with the load.
         package: the folder from which ours runs; None: the checkout, which is not compiled.
     """
 
@@ -35,7 +33,6 @@ class Options:
     seconds: int
     artifacts: Path
     out: Path
-    shared_environment: tuple[tuple[str, str], ...]
     package: Path | None
 
 
@@ -66,7 +63,6 @@ def parse(arguments: Sequence[str]) -> Options | Setup:
         seconds=given.seconds or (2 if quick else 4),
         artifacts=given.artifacts,
         out=given.out,
-        shared_environment=tuple(_pair(each) for each in given.shared_environment),
         package=None if given.pure else COMPILED,
     )
 
@@ -89,13 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
     parser.add_argument("--out", type=Path, default=Path("reports"), help="of bench.json and .html")
-    parser.add_argument(
-        "--shared-environment",
-        nargs="*",
-        default=SHARED_ENVIRONMENT,
-        metavar="NAME=VALUE",
-        help="ours where server and load share all cores (default: %(default)s)",
-    )
     return parser
 
 
@@ -112,8 +101,3 @@ def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         return found
 
     return names
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value

@@ -65,13 +65,11 @@ class Serving:
 
     Attributes:
         folder: the artifact of one version.
-        shared_environment: ours where server and load share all cores, as NAME=VALUE.
         package: the folder from which ours runs; None: the checkout.
     """
 
     folder: Path
     cores: Cores
-    shared_environment: tuple[tuple[str, str], ...] = ()
     package: Path | None = None
 
 
@@ -113,7 +111,9 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     server = contestant.server
     if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
-        environment = _own(serving) + (serving.shared_environment if workload.shared else ())
+        environment = _own(serving)
+        if workload.shared:
+            environment += (("TORCHLANE_WORKERS", str(SHARED_WORKERS)),)
         cache = CACHE_BYTES if server == CACHED or workload.repeated else "0"
         environment += (("TORCHLANE_CACHE_BYTES", cache),)
     else:

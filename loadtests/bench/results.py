@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from loadtests.bench.measuring import Measured
 from loadtests.bench.workloads import OURS
 
-Figure = Literal["requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy", "lag_p99_ms", "stalled"]
+Figure = Literal["requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy"]
 BETWEEN = 3  # others that are measured between two runs of our server
 
 

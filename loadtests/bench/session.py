@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,11 +21,10 @@ from loadtests.bench.references import (
     spec_of,
     title_of,
 )
-from loadtests.bench.results import Entry, Round, interleaved, values
+from loadtests.bench.results import Entry, Round, interleaved
 from loadtests.bench.servers import Cores, Fleet, ServerError, ServerSpec
 from loadtests.bench.workloads import (
     LIMIT,
-    OPEN_LOOP,
     OUR_OWN,
     OURS,
     ModelName,
@@ -44,7 +42,7 @@ class Session:
     """Measures what the options ask for.
 
     Attributes:
-        results: by workload; open loops under `open-loop at SHARE`.
+        results: by workload.
         left_out: why a server was not measured, by workload and server.
         retried: what failed of others and was measured again, and why.
     """
@@ -65,26 +63,19 @@ class Session:
             BodiesError, CheckError, LoadError, ModelError, ServerError: if a number would not mean
                 what it says.
         """
-        wanted = chosen(self.options.workloads)
         models: list[ModelName] = ["digits", "mean"]
         for model in models:
-            of_model = [workload for workload in wanted if workload.model == model]
-            open_loop = model == "digits" and OPEN_LOOP.name in self.options.workloads
-            if not of_model and not open_loop:
+            of_model = [each for each in chosen(self.options.workloads) if each.model == model]
+            if not of_model:
                 continue
             with self._bench(model) as bench:
-                after = [OPEN_LOOP.closed] if open_loop else []
                 for at, workload in enumerate(of_model):
-                    self._workload(bench, workload, [*of_model[at + 1 :], *after])
-                if open_loop:
-                    self._open_loop(bench)
+                    self._workload(bench, workload, of_model[at + 1 :])
 
     @contextlib.contextmanager
     def _bench(self, model: ModelName) -> Iterator[Bench]:
         folder = self.digits if model == "digits" else mean_artifact()
-        serving = Serving(
-            folder.absolute(), self.cores, self.options.shared_environment, self.options.package
-        )
+        serving = Serving(folder.absolute(), self.cores, self.options.package)
         with Fleet() as fleet, answers_of(folder) as right:
             yield Bench(fleet, serving, manifest_of(folder), right, self.options.seconds)
 
@@ -106,7 +97,7 @@ class Session:
                     entries.append(Entry(LIMIT, self._limit(bench, workload)))
                 elif key not in gone:
                     contestant = others.get(key, Contestant(OURS))
-                    measured = self._closed(bench, workload, contestant)
+                    measured = self._run(bench, workload, contestant)
                     entries += [Entry(key, measured)] if measured is not None else []
             rounds.append(entries)
             self.results[workload.name] = rounds  # also if the next one is not finished
@@ -137,56 +128,15 @@ class Session:
         who = [Contestant(OURS), *beside]
         return {each.key: spec_of(each, workload, bench.serving) for each in who}
 
-    def _open_loop(self, bench: Bench) -> None:
-        """At shares of what each server reached in the closed loop, of its own figure."""
-        closed = OPEN_LOOP.closed
-        beside, _ = contestants(closed, self.options.servers)
-        who = [Contestant(OURS), *(each for each in beside if each.server in OPEN_LOOP.beside)]
-        self._start(bench, closed, [])
-        gone = self.left_out.setdefault(OPEN_LOOP.name, {}) | self.left_out.get(closed.name, {})
-        who = [each for each in who if each.key not in gone]
-        for number in range(self.options.rounds):
-            for contestant in who:
-                if contestant.key in self.left_out[OPEN_LOOP.name]:
-                    continue
-                try:
-                    self._at_shares(bench, contestant, number)
-                except (CheckError, LoadError, ServerError) as error:
-                    self._leave_out(OPEN_LOOP.name, contestant.key, error)
+    def _run(self, bench: Bench, workload: Workload, contestant: Contestant) -> Measured | None:
+        """Measure one server; None: it is left out.
 
-    def _at_shares(self, bench: Bench, contestant: Contestant, number: int) -> None:
-        """One round of one server's open loops."""
-        whole = self._closed_figure(bench, contestant)
-        if whole is None:
-            return
-        for share in OPEN_LOOP.shares:
-            subject = Subject(contestant, OPEN_LOOP.closed, next(self._seeds))
-            measured = bench.open(subject, share * whole)
-            rounds = self.results.setdefault(f"{OPEN_LOOP.name} at {share:g}", [])
-            if len(rounds) <= number:
-                rounds.append([])
-            rounds[number] = [*rounds[number], Entry(contestant.key, measured)]
-            told = _told_open(contestant.key, share * whole, measured)
-            self.say(f"{OPEN_LOOP.name}, round {number + 1}, {told}")
-
-    def _closed_figure(self, bench: Bench, contestant: Contestant) -> float | None:
-        """The median of the closed loop; measured now where that was not asked for."""
-        measured = values(
-            self.results.get(OPEN_LOOP.closed.name, []), contestant.key, "requests_per_s"
-        )
-        if measured:
-            return statistics.median(measured)
-        found = self._closed(bench, OPEN_LOOP.closed, contestant)
-        return found.requests_per_s if found is not None else None
-
-    def _closed(self, bench: Bench, workload: Workload, contestant: Contestant) -> Measured | None:
-        """Measure; a reference that fails is started anew and gets one more chance, and it is said.
-
-        Ours gets none: what it does under load is what this is about. None: it is left out.
+        A reference that fails is started anew and gets one more chance, and the report says so.
+        Ours gets none: what it does under load is what this is about.
         """
         subject = Subject(contestant, workload, next(self._seeds))
         try:
-            return bench.closed(subject)
+            return bench.measured(subject)
         except (CheckError, LoadError, ServerError) as error:
             if contestant.server in OUR_OWN:
                 raise
@@ -197,7 +147,7 @@ class Session:
         try:
             bench.fleet.stop(spec)
             bench.fleet.start(spec)
-            return bench.closed(replace(subject, seed=next(self._seeds)))
+            return bench.measured(replace(subject, seed=next(self._seeds)))
         except (CheckError, LoadError, ServerError) as error:
             self._leave_out(workload.name, contestant.key, error)
         return None
@@ -212,10 +162,3 @@ class Session:
 
 def _told(entries: Sequence[Entry]) -> str:
     return ", ".join(f"{entry.key} {entry.measured.requests_per_s:,.0f}" for entry in entries)
-
-
-def _told_open(key: str, rate_per_s: float, measured: Measured) -> str:
-    return (
-        f"{title_of(key)} at {rate_per_s:,.0f}/s: p50 {measured.p50_ms:.2f} ms, p99 "
-        f"{measured.p99_ms:.2f} ms (the generator's own lag: p99 {measured.lag_p99_ms:.2f} ms)"
-    )

@@ -52,22 +52,6 @@ class Workload:
     limit: LimitKind | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLoop:
-    """Requests at fixed rates, whatever becomes of them: shares of what the closed loop reached.
-
-    Attributes:
-        closed: the workload whose requests are sent, and whose figure is the whole.
-        shares: of that figure.
-    """
-
-    name: str
-    title: str
-    closed: Workload
-    shares: tuple[float, ...]
-    beside: tuple[str, ...]
-
-
 JSON_32 = Workload("json-32", "single JSON, 32 connections", "json", 32, SERVERS)
 WORKLOADS: tuple[Workload, ...] = (
     JSON_32,
@@ -128,14 +112,11 @@ WORKLOADS: tuple[Workload, ...] = (
         limit="image",
     ),
 )
-OPEN_LOOP = OpenLoop(
-    "open-loop", "open loop, single JSON", JSON_32, shares=(0.5, 0.8), beside=(MOSEC, PLAIN)
-)
-NAMES = (*(workload.name for workload in WORKLOADS), OPEN_LOOP.name)
+NAMES = tuple(workload.name for workload in WORKLOADS)
 QUICK = ("json-32", "json-128", "binary-32", "batch-json", "zipf")
 QUICK_SERVERS = (MOSEC, BARE)
 
 
 def chosen(names: Sequence[str]) -> tuple[Workload, ...]:
-    """The closed-loop workloads of these names, in the order of the table."""
+    """The workloads of these names, in the order of the table."""
     return tuple(workload for workload in WORKLOADS if workload.name in names)

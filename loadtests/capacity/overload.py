@@ -138,7 +138,7 @@ class Session:
     def _measured(self, case: Case, server: str) -> str | None:
         """Measure one server; why it could not be, if so. Without ours there is no table."""
         options, package = self.options, None if self.options.pure else COMPILED
-        serving = Serving(case.folder.absolute(), self.cores, (), package)
+        serving = Serving(case.folder.absolute(), self.cores, package)
         spec = spec_of(Contestant(server), case.workload, serving)
         bounded = case.name == "digits" and options.digits_cores < 1
         share = options.digits_cores if bounded else None

@@ -97,6 +97,7 @@ def _demands() -> tuple[tuple[str, str, str, Figure], ...]:
         ("linear", "refused at 0.7x", "<= 0.1 %", _refused_below_capacity),
         ("linear", "wrong answers", "0", _none_wrong),
         ("digits", "goodput at 2x over the peak", ">= 0.5", _over_peak(2, 0.5)),
+        ("digits", "p99 over p50 at 0.7x", "<= 3", _tail),
         ("digits", "wrong answers", "0", _none_wrong),
     )
 
@@ -144,6 +145,14 @@ def _refused_below_capacity(loads: Sequence[Load]) -> _Figure | None:
     late = f", p99 {trial.refused_p99_ms:.1f} ms" if trial.refused_p99_ms is not None else ""
     told = f"{share:.2%} ({trial.refused} of {trial.requests}{late})"
     return _Figure(told, share <= 0.001, at)
+
+
+def _tail(loads: Sequence[Load]) -> _Figure | None:
+    at = [each for each in loads if each.times == 0.7 and each.trial.p50_ms]
+    if not at:
+        return None
+    ratio = at[0].trial.p99_ms / at[0].trial.p50_ms
+    return _Figure(f"{ratio:.1f}", ratio <= 3, at)
 
 
 def _none_wrong(loads: Sequence[Load]) -> _Figure | None:

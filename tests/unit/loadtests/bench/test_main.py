@@ -26,7 +26,6 @@ def test_defaults_are_those_that_are_documented() -> None:
     assert (asked.rounds, asked.seconds) == (3, 4)
     assert (asked.workloads, asked.servers) == (NAMES, SERVERS)
     assert (asked.artifacts, asked.out) == (Path("artifacts"), Path("reports"))
-    assert asked.shared_environment == (("TORCHLANE_WORKERS", "2"),)
     assert (asked.package, options("--pure").package) == (COMPILED, None)
 
 
@@ -38,13 +37,9 @@ def test_quick_is_one_short_round_of_less() -> None:
 
 
 def test_what_is_asked_for_is_measured() -> None:
-    asked = options(
-        *("--workloads", "zipf, json-32", "--servers", "torchlane,bare_asgi"),
-        *("--shared-environment", "A=1", "B=2"),
-    )
+    asked = options("--workloads", "zipf, json-32", "--servers", "torchlane,bare_asgi")
     assert asked.workloads == ("zipf", "json-32")
     assert asked.servers == ("bare_asgi",)  # ours is always there
-    assert asked.shared_environment == (("A", "1"), ("B", "2"))
 
 
 def test_environments_are_made_by_a_command_of_their_own() -> None:

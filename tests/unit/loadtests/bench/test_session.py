@@ -47,13 +47,10 @@ class FakeBench:
         self.serving = Serving(Path("/repository/digits/1"), CORES)
         self._fails = fails
 
-    def closed(self, subject: Subject) -> Measured:
+    def measured(self, subject: Subject) -> Measured:
         if self._fails(subject.contestant.key):
             raise CheckError(f"{subject.contestant.key} answers wrongly")
         return FINE
-
-    def open(self, subject: Subject, rate_per_s: float) -> Measured:
-        return self.closed(subject)
 
 
 class Scripted(Session):
@@ -107,13 +104,12 @@ def test_a_reference_that_fails_once_is_started_anew_and_that_is_said() -> None:
 def test_one_that_fails_again_is_left_out_and_the_others_are_measured() -> None:
     made, said = session(
         FakeBench(lambda key: key == "plain_fastapi"),
-        *("--workloads", "json-32,open-loop", "--rounds", "2"),
+        *("--workloads", "json-32", "--rounds", "2"),
     )
     made.run()
     assert servers(made, "json-32") == [["torchlane", "bare_asgi", "torchlane"]] * 2
     assert made.left_out["json-32"] == {"plain_fastapi": "plain_fastapi answers wrongly"}
     assert sum("plain FastAPI is left out" in text for text in said) == 1
-    assert servers(made, "open-loop at 0.5") == [["torchlane"]] * 2
 
 
 def test_one_that_does_not_start_is_left_out() -> None:

@@ -14,7 +14,12 @@ LINEAR = (
     load(2.0, in_time=98, refused=900),
     load(4.0, in_time=95, refused=950),
 )
-DIGITS = (load(1.0, in_time=1000), load(2.0, in_time=600), load(4.0, in_time=5))
+DIGITS = (
+    load(0.7, in_time=700),
+    load(1.0, in_time=1000),
+    load(2.0, in_time=600),
+    load(4.0, in_time=5),
+)
 
 
 def line(what: str, case: str, *loads: object) -> Judged:
@@ -26,7 +31,7 @@ def line(what: str, case: str, *loads: object) -> Judged:
 def test_all_is_met() -> None:
     found = judge([measured("linear", *LINEAR), measured("digits", *DIGITS)])
     assert [(each.what, each.verdict) for each in found if each.verdict != "met"] == []
-    assert len(found) == 8
+    assert len(found) == 9
 
 
 def test_what_others_did_is_not_judged() -> None:
@@ -67,6 +72,13 @@ def test_one_in_a_thousand_may_be_refused_below_capacity() -> None:
 def test_digits_need_half_of_the_peak_at_twice_the_capacity() -> None:
     assert line("goodput", "digits", DIGITS[0], load(2.0, in_time=500)).verdict == "met"
     assert line("goodput", "digits", DIGITS[0], load(2.0, in_time=499)).verdict == "missed"
+
+
+@pytest.mark.parametrize(("p99_ms", "verdict"), [(30.0, "met"), (31.0, "missed")])
+def test_the_tail_of_digits_is_bound_to_its_median(p99_ms: float, verdict: str) -> None:
+    found = line("p99 over p50", "digits", load(0.7, p50_ms=10.0, p99_ms=p99_ms))
+    assert found.verdict == verdict
+    assert line("p99 over p50", "digits", load(1.0)).verdict == "not measured"
 
 
 def test_where_the_machine_stood_still_a_miss_is_not_judged_and_what_is_met_is_met() -> None:
