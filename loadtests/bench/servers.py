@@ -71,20 +71,13 @@ class Server:
 
     def cpu_s(self) -> float:
         """Processor time that all its processes have taken, user and system, in seconds."""
-        return sum(self._ticks_by_process().values()) / TICKS_PER_S
-
-    def process_ids(self) -> list[int]:
-        """Of all its processes."""
-        return list(self._ticks_by_process())
-
-    def _ticks_by_process(self) -> dict[int, int]:
-        ticks: dict[int, int] = {}
+        ticks = 0
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # a process may end while we look
                 fields = file.read_text().rpartition(")")[2].split()
                 if int(fields[3]) == self.process.pid:  # its session
-                    ticks[int(file.parent.name)] = int(fields[11]) + int(fields[12])
-        return ticks
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS_PER_S
 
     def signal_all(self, number: signal.Signals) -> None:
         """To all its processes; to nobody if they are gone."""

@@ -132,13 +132,6 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
         "--item-ms", type=above_zero, default=ITEM_MS, help="of the linear model (default: 5)"
     )
     parser.add_argument(
-        "--digits-cores",
-        type=above_zero,
-        default=1.0,
-        help="share of a core for every server of digits, by a quota of the kernel (default: 1, "
-        "all of it; with 0.3 the generator can offer four times what this server holds)",
-    )
-    parser.add_argument(
         "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
     )
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))

@@ -7,7 +7,6 @@ deadline, and then multiples of that are offered.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import sys
@@ -28,7 +27,6 @@ from loadtests.bench.references import TITLES, Contestant, Serving, spec_of
 from loadtests.bench.servers import (
     Cores,
     Fleet,
-    Server,
     ServerError,
     ServerSpec,
     choose_cores,
@@ -41,7 +39,6 @@ from loadtests.capacity.cases import SERVERS, Case
 from loadtests.capacity.finding import find, measuring
 from loadtests.capacity.options import LOWEST_RATE_PER_S
 from loadtests.capacity.overload_report import as_json, print_report
-from loadtests.capacity.quota import Quota, quota
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.capacity.verdicts import Load, Measured, judge
 from loadtests.openloop.address import Unreachable
@@ -140,14 +137,10 @@ class Session:
         options, package = self.options, None if self.options.pure else COMPILED
         serving = Serving(case.folder.absolute(), self.cores, package)
         spec = spec_of(Contestant(server), case.workload, serving)
-        bounded = case.name == "digits" and options.digits_cores < 1
-        share = options.digits_cores if bounded else None
         try:
-            with quota(share) if share else contextlib.nullcontext() as group, Fleet() as fleet:
-                made = _Measuring(
-                    options, self.cores, case, server, self.say, fleet, spec, group, share
-                )
-                made.start()
+            with Fleet() as fleet:
+                fleet.start(spec)
+                made = _Measuring(options, self.cores, case, server, self.say, fleet, spec)
                 self.results.append(made.measured())
         except (CheckError, ServerError) as error:
             if server == OURS:
@@ -167,28 +160,15 @@ class _Measuring:
     say: Callable[[str], object]
     fleet: Fleet
     spec: ServerSpec
-    group: Quota | None
-    share: float | None
     cpu_us: float = 0.0
     due_s: list[float] = field(default_factory=list)
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-
-    def start(self) -> None:
-        """Start the server, within its quota if it has one."""
-        self.fleet.start(self.spec)
-        if self.group is not None:
-            with self.awake() as server:
-                self.group.take(server.process_ids())
 
     def start_anew(self, spec: ServerSpec) -> None:
         """Start it in this way from now on."""
         self.fleet.stop(self.spec)
         self.spec = spec
-        self.start()
-
-    def awake(self) -> contextlib.AbstractContextManager[Server]:
-        """See `Fleet.awake`."""
-        return self.fleet.awake(self.spec)
+        self.fleet.start(spec)
 
     def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
         """Fire one trial; every trial has inputs that nobody has seen."""
@@ -200,7 +180,7 @@ class _Measuring:
             tolerance=self.case.tolerance,
             deadline_ms=self.options.deadline_ms,
         )
-        with self.awake() as server:
+        with self.fleet.awake(self.spec) as server:
             shooter = Shooter(server.address, requests, "poisson", LIMITS)
             shooter.prepare(shot)
             before_s = server.cpu_s()
@@ -240,9 +220,8 @@ class _Measuring:
                 f"({trial.offered_per_s:,.0f}/s): {trial.goodput_per_s:,.1f}/s in time, "
                 f"{loads[-1].refused_share:.2%} refused"
             )
-        share = None if self.group is None else self.share
         return Measured(
-            *(self.case.name, self.case.title, self.server, capacity_per_s, share),
+            *(self.case.name, self.case.title, self.server, capacity_per_s),
             *(tuple(loads), tuple(trials)),
         )
 

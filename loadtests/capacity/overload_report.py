@@ -81,12 +81,6 @@ def notes(of_case: Sequence[Measured]) -> list[str]:
     """What a reader of one model's table has to know."""
     holds = (f"{TITLES[each.server]} {each.capacity_per_s:,.0f}/s" for each in of_case)
     lines = [f"capacity: {', '.join(holds)}"]
-    shares = sorted({each.share for each in of_case if each.share is not None})
-    if shares:
-        lines.append(
-            f"every server on {', '.join(f'{share:g}' for share in shares)} of a core by the "
-            "kernel's quota, so that the generator can offer multiples of what it holds"
-        )
     if any(load.ideal_refused is not None for each in of_case for load in each.loads):
         lines.append(
             "refused, in brackets: what a server without any variance would have had to refuse of "

@@ -45,7 +45,6 @@ class Measured:
     Attributes:
         title: of the model.
         capacity_per_s: the most right answers in time around the highest rate that is held.
-        share: of a core that it had; None: a whole one.
         loads: in ascending order.
         trials: of the search for the capacity.
     """
@@ -54,7 +53,6 @@ class Measured:
     title: str
     server: str
     capacity_per_s: float
-    share: float | None
     loads: tuple[Load, ...]
     trials: tuple[Trial, ...] = ()
 

@@ -25,10 +25,8 @@ def load(
     return Load(times, made, stalled=stalled, ideal_refused=ideal)
 
 
-def measured(
-    case: str, *loads: Load, server: str = "torchlane", share: float | None = None
-) -> Measured:
-    return Measured(case, f"the model {case}", server, 100.0, share, loads)
+def measured(case: str, *loads: Load, server: str = "torchlane") -> Measured:
+    return Measured(case, f"the model {case}", server, 100.0, loads)
 
 
 def hints(judged: int, within: int) -> Hints:

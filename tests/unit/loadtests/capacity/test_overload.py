@@ -22,12 +22,11 @@ RESULTS = (
         load(4.0, refused=750, hints=hints(2, 1), ideal=0.748),
     ),
     measured("linear", load(0.7), load(4.0, late=990, refused_p99_ms=None), server="plain_fastapi"),
-    measured("digits", load(2.0, cpu=0.95), share=0.3),
+    measured("digits", load(2.0, cpu=0.95)),
     measured(
         "digits",
         load(2.0, errors=1, failures={"500: oops": 1}),
         server="mosec",
-        share=0.3,
     ),
 )
 
@@ -46,10 +45,8 @@ def test_the_cells_of_a_load() -> None:
 def test_notes_say_what_was_done_and_what_is_to_be_doubted() -> None:
     said = "\n".join(notes(RESULTS[2:]))
     assert "capacity: Torchlane 100/s, mosec 100/s" in said
-    assert "on 0.3 of a core by the kernel's quota" in said
     assert "* Torchlane at 2x: not what was to be offered: the generator used 95%" in said
     assert "mosec at 2x: 500: oops" in said
-    assert "quota" not in "\n".join(notes(RESULTS[:2]))
 
 
 def test_it_is_printed_and_written(tmp_path: Path) -> None:
