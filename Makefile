@@ -134,7 +134,7 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 
 .PHONY: bench
 bench: $(READY) $(COMPILED) ## this server beside others on the same work, by wrk, one core each; BENCH_ARGS=--quick: under two minutes
-	$(BIN)/python -m loadtests.bench $(BENCH_ARGS)
+	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
 
 .PHONY: overload
 overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
@@ -142,7 +142,7 @@ overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside ot
 
 .PHONY: bench-loading
 bench-loading: $(READY) ## latencies of digits before and while a slow model is loaded beside it
-	$(BIN)/python -m loadtests.loading $(BENCH_ARGS)
+	$(BIN)/python -m loadtests loading $(BENCH_ARGS)
 
 .PHONY: bench-devices
 bench-devices: $(READY) ## two CPU devices beside one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
@@ -154,7 +154,7 @@ bench-gpu: $(READY) ## a GPU beside bare forwards on it: throughput, copies that
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## install mosec, LitServe and MLServer for `make bench`, each in an environment of its own
-	$(BIN)/python -m loadtests.bench setup
+	$(BIN)/python -m loadtests bench-peers
 
 .PHONY: constraints
 constraints: $(READY) ## pin what is installed now

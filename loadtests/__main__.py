@@ -1,38 +1,42 @@
-"""`python -m loadtests`: how much a server holds, and whether it still does.
+"""`python -m loadtests COMMAND`: see docs/load-testing.md.
 
 find-capacity  the highest rate whose 99th percentile stays within an SLO
 run            one constant rate, with gates for CI
-overload       what servers of its own do with 0.7 to 4 times what they hold
+bench          Torchlane and other servers on the same work, one core each, in turns
+bench-peers    make the environments of these other servers
+overload       what servers do with 0.7 to 4 times what they hold
+loading        what loading a slow model takes from one that serves
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from rich.console import Console
 
-from loadtests.capacity import commands, options
-from loadtests.capacity.overload import overload
-from loadtests.openloop.address import AddressError, Unreachable
-from loadtests.openloop.generator import TrialTooLarge
-from loadtests.reports import OutputError
-from loadtests.traffic.drawing import WorkloadError
-from loadtests.traffic.target import TargetError
+from loadtests import loading
+from loadtests.bench import environments, session
+from loadtests.bench import options as bench_options
+from loadtests.capacity import commands, options, overload
+from loadtests.errors import LoadTestError
 
 LOG_WIDTH = 110
-# whatever else is raised is a bug and shows its traceback
-EXPECTED = (
-    AddressError,
-    options.OptionsError,
-    OutputError,
-    TargetError,
-    WorkloadError,
-    Unreachable,
-    TrialTooLarge,
-)
+FAILED, INTERRUPTED = 1, 130
+Act = Callable[[argparse.Namespace, Console, str], int]
+COMMANDS: dict[str, tuple[Act, Callable[[argparse.ArgumentParser], None]]] = {
+    "find-capacity": (commands.find_capacity, options.add_search),
+    "run": (commands.run, options.add_run),
+    "bench": (session.bench, bench_options.add_arguments),
+    "bench-peers": (environments.set_up, environments.add_arguments),
+    "overload": (overload.overload, options.add_overload),
+    "loading": (loading.loading, loading.add_arguments),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,15 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     width = None if sys.stdout.isatty() else LOG_WIDTH
     console = Console(highlight=False, soft_wrap=True, width=width, record=True)
     command = shlex.join(["python", "-m", "loadtests", *arguments])
-    acts = {"find-capacity": commands.find_capacity, "run": commands.run, "overload": overload}
+    act, _ = COMMANDS[given.command]
     try:
-        return acts[given.command](given, console, command)
-    except EXPECTED as error:
+        with _ended_by_signals():
+            return act(given, console, command)
+    except LoadTestError as error:
         sys.stderr.write(f"loadtests: {error}\n")
-        return commands.FAILED
+        return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("loadtests: interrupted\n")
-        return commands.INTERRUPTED
+        return INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,14 +67,24 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     below = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    search = below.add_parser("find-capacity", help="search the highest rate within an SLO")
-    options.add_common(search, "reports/capacity")
-    options.add_search(search)
-    single = below.add_parser("run", help="one constant rate, open loop")
-    options.add_common(single, "reports/run")
-    options.add_run(single)
-    options.add_overload(below.add_parser("overload", help="goodput under overload"))
+    for name, (_, add_arguments) in COMMANDS.items():
+        add_arguments(below.add_parser(name))
     return top
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave on SIGTERM and SIGHUP too, so that no server is left behind asleep."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {each: signal.signal(each, leave) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What loading a slow model takes from one that serves: latencies before and meanwhile, as a ratio.
 
-`python -m loadtests.loading`: serves digits to an open loop, moves a slow model into the repository
+`make bench-loading`: serves digits to an open loop, moves a slow model into the repository
 and waits until it is ready. Server and generator share all cores.
 """
 
@@ -13,7 +13,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +20,13 @@ import numpy as np
 import uvloop
 from rich.console import Console
 
+from loadtests.arguments import above_zero, from_zero
 from loadtests.bench.bodies import Bodies, bodies_of
 from loadtests.bench.dialects import DIALECTS
-from loadtests.bench.own_models import ModelError, linear_artifact, manifest_of, newest_artifact
-from loadtests.bench.servers import Fleet, Server, ServerError, ServerSpec, fetch
+from loadtests.bench.own_models import linear_artifact, manifest_of, newest_artifact
+from loadtests.bench.servers import Fleet, Server, ServerSpec, fetch
 from loadtests.bench.workloads import OURS, Workload
+from loadtests.errors import LoadTestError
 from loadtests.openloop.generator import Fired, Limits, fire
 from models.manifest import Manifest
 from models.processor import cpu_name
@@ -54,8 +55,36 @@ class Loading:
     item_ms: float
 
 
-class NotLoaded(Exception):
+class NotLoaded(LoadTestError):
     """The slow model was not ready in time; the message says how far it came."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add which load, and which model is loaded meanwhile."""
+    parser.add_argument("--rate", type=above_zero, default=200, help="requests/s (default: 200)")
+    parser.add_argument(
+        "--seconds", type=above_zero, default=40, help="that the load may take (default: 40)"
+    )
+    parser.add_argument("--seed", type=from_zero, default=1)
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="with digits")
+    parser.add_argument(
+        "--slow",
+        type=Path,
+        metavar="MODEL/VERSION",
+        help="the artifact to load (default: a model that is made for it)",
+    )
+    parser.add_argument(
+        "--item-ms", type=above_zero, default=60, help="of an item of that model (default: 60)"
+    )
+
+
+def loading(given: argparse.Namespace, console: Console, _: str) -> int:
+    """Measure it; returns the exit code: 1 where more was taken than is allowed."""
+    console.print(f"{cpu_name()}, {usable_cores()} cores")
+    with tempfile.TemporaryDirectory() as folder:
+        slow = given.slow or linear_artifact(Path(folder), given.item_ms, MAX_BATCH)
+        allowed = measure(newest_artifact(given.artifacts), slow, given, console)
+    return 0 if allowed else 1
 
 
 def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Console) -> bool:
@@ -149,38 +178,3 @@ def _item_ms(manifest: Manifest) -> float:
     devices = manifest.plan.devices if manifest.plan else ()
     singles = [t.median_us[0] for d in devices for t in d.times if t.batch_sizes[0] == 1]
     return min(singles, default=0.0) / 1000
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure it; returns the exit code: 1 where more was taken than is allowed."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.loading", description=__doc__)
-    parser.add_argument("--rate", type=float, default=200, help="requests/s (default: 200)")
-    parser.add_argument(
-        "--seconds", type=float, default=40, help="that the load may take (default: 40)"
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="with digits")
-    parser.add_argument(
-        "--slow",
-        type=Path,
-        metavar="MODEL/VERSION",
-        help="the artifact to load (default: a model that is made for it)",
-    )
-    parser.add_argument(
-        "--item-ms", type=float, default=60, help="of an item of that model (default: 60)"
-    )
-    given = parser.parse_args(arguments)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{cpu_name()}, {usable_cores()} cores")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            slow = given.slow or linear_artifact(Path(folder), given.item_ms, MAX_BATCH)
-            allowed = measure(newest_artifact(given.artifacts), slow, given, console)
-    except (ModelError, NotLoaded, ServerError) as error:
-        sys.stderr.write(f"loading: {error}\n")
-        return 1
-    return 0 if allowed else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from loadtests.errors import UsageError
 from models.processor import cpu_name
 from models.resources import usable_cores
 
@@ -26,10 +28,6 @@ DISTRIBUTIONS = ("torch", "numpy", "fastapi", "uvicorn", "uvloop", "httptools", 
 BUSY_SHARE = 0.25  # of the cores, in use before the measurement begins
 Json = dict[str, Any]
 Verdict = Literal["aim met", "met", "missed", "not judged", "not measured"]
-
-
-class OutputError(Exception):
-    """The results cannot be written; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def check_writable(folder: Path) -> None:
     """Make the folder of the results, before anything is measured for it.
 
     Raises:
-        OutputError: if nothing can be written there.
+        UsageError: if nothing can be written there.
     """
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,13 +96,19 @@ def write(folder: Path, name: str, found: Json, console: Console) -> None:
     """Write NAME.json, and NAME.html with all that a recording console has printed.
 
     Raises:
-        OutputError: if they cannot be written.
+        UsageError: if they cannot be written.
     """
     with _writing(folder):  # the figures first: they are what cannot be made again
         content = orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
         (folder / f"{name}.json").write_bytes(content + b"\n")
         console.save_html(str(folder / f"{name}.html"))
     console.print(f"written to {folder}/{name}.html and .json")
+
+
+def cut_short() -> str | None:
+    """In a `finally`: why the measurement ends too early; None where it does not."""
+    error = sys.exception()
+    return None if error is None else str(error) or type(error).__name__
 
 
 def print_judged(console: Console, lines: Sequence[Judged]) -> None:
@@ -134,4 +138,4 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"--out {folder} cannot be written: {error.strerror}") from error
+        raise UsageError(f"--out {folder} cannot be written: {error.strerror}") from error

@@ -19,6 +19,7 @@ import numpy as np
 
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.dialects import AnswerError, Dialect
+from loadtests.errors import LoadTestError
 from loadtests.wire import HEAD_END, Response
 from models.tensors import Array
 
@@ -31,7 +32,7 @@ Right = Callable[[Array], Array]  # float32 [n, *shape] -> scores [n, k]
 _scores: list[Right] = []  # of the process that knows them
 
 
-class CheckError(Exception):
+class CheckError(LoadTestError):
     """A number of this benchmark would not mean what it says; the message says why."""
 
 

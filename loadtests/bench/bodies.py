@@ -11,6 +11,7 @@ import orjson
 
 from loadtests.bench.dialects import JSON, OCTET_STREAM, Dialect
 from loadtests.bench.workloads import Workload
+from loadtests.errors import LoadTestError
 from models.manifest import Manifest
 from models.tensors import Array
 
@@ -26,7 +27,7 @@ ZIPF_EXPONENT = 1.0
 TURNS = 20_000  # drawn by Zipf's law, and then repeated
 
 
-class BodiesError(Exception):
+class BodiesError(LoadTestError):
     """Requests cannot be made of this model, or have run out; the message says why."""
 
 

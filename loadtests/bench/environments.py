@@ -1,15 +1,19 @@
-"""`python -m loadtests.bench setup`: an environment for each peer, as its file pins it."""
+"""An environment for each peer, as its file pins it: `make bench-peers`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from loadtests.bench.workloads import LITSERVE, MLSERVER, MOSEC
+from loadtests.errors import LoadTestError
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -21,7 +25,7 @@ TORCH = "torch=="
 INDEX_VARIABLE = "TORCH_INDEX_URL"  # as in the Makefile: where to take torch from
 
 
-class SetupError(Exception):
+class SetupError(LoadTestError):
     """A peer's environment cannot be made; the message says which command failed."""
 
 
@@ -34,7 +38,7 @@ def why_not(peer: str) -> str | None:
     """Why a peer cannot run, and what to do; None if it can."""
     if peer not in WITH_ENVIRONMENT:
         return None
-    advice = f"`python -m loadtests.bench setup {peer}` makes it"
+    advice = "`make bench-peers` makes it"
     made = ENVIRONMENTS / peer / REQUIREMENTS
     if not made.exists():
         return f"its environment {ENVIRONMENTS / peer} is not there; {advice}"
@@ -67,21 +71,27 @@ def pins(peer: str) -> dict[str, str]:
     return {name.strip(): version.strip() for name, _, version in pairs}
 
 
-def set_up(peers: Sequence[str], say: Callable[[str], object]) -> None:
-    """Make the environments that are not there, or of other versions.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add which environments to make."""
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=", ".join(WITH_ENVIRONMENT))
+
+
+def set_up(given: argparse.Namespace, console: Console, _: str) -> int:
+    """Make the environments that are not there, or of other versions; returns the exit code.
 
     Raises:
         SetupError: if a command fails.
     """
-    for peer in peers or WITH_ENVIRONMENT:
+    for peer in given.peers or WITH_ENVIRONMENT:
         if peer not in WITH_ENVIRONMENT:
             raise SetupError(f"there is no peer {peer!r}: {', '.join(WITH_ENVIRONMENT)}")
         if why_not(peer) is None:
-            say(f"{peer}: ready")
+            console.print(f"{peer}: ready")
             continue
-        say(f"{peer}: making {ENVIRONMENTS / peer}, which takes some minutes")
+        console.print(f"{peer}: making {ENVIRONMENTS / peer}, which takes some minutes")
         _make(peer)
-        say(f"{peer}: made")
+        console.print(f"{peer}: made")
+    return 0
 
 
 def _make(peer: str) -> None:

@@ -1,27 +1,56 @@
-"""Where and with what the servers were measured, for machines and for people."""
+"""Where and with what the servers are measured, for machines and for people."""
 
 from __future__ import annotations
 
+import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from loadtests.bench.environments import WITH_ENVIRONMENT, pins
-from loadtests.bench.servers import Cores
-from loadtests.reports import Json, conditions, warnings
+from rich.console import Console
+
+from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT, check_compiled, pins
+from loadtests.bench.servers import Cores, choose_cores
+from loadtests.reports import Json, check_writable, conditions, warnings
 from models.resources import usable_cores
 
 
-def where(command: str, cores: Cores, package: Path | None) -> Json:
-    """The conditions, with cores and versions of the servers."""
-    return {
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the servers run.
+
+    Attributes:
+        package: the folder from which ours runs; None: the checkout, which is not compiled.
+        conditions: all of that, for the report.
+    """
+
+    cores: Cores
+    package: Path | None
+    conditions: Json
+
+
+def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
+    """Check what can be checked before anything is measured, and print the conditions.
+
+    Raises:
+        LoadTestError: if the results cannot be written, or ours is not compiled as asked for.
+    """
+    check_writable(given.out)
+    package = None if given.pure else COMPILED
+    if package is not None:
+        check_compiled(package)
+    cores = choose_cores()
+    found = {
         **conditions(command),
         "server_core": cores.server,
         "generator_core": cores.generator,
         "compiled": package is not None,
         "peers": {peer: pins(peer) for peer in WITH_ENVIRONMENT},
     }
+    console.print(_told(found))
+    return Place(cores, package, found)
 
 
-def told(found: Json) -> str:
+def _told(found: Json) -> str:
     """What a reader of the table has to know first."""
     lines = [f"{found['machine']}, {found['date']}, torch {found['versions']['torch']}"]
     if found["server_core"] is None:

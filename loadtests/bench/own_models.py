@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from loadtests.bench.environments import ENVIRONMENTS
+from loadtests.errors import LoadTestError
 from models.manifest import MANIFEST_FILE, Manifest
 
 DIGITS, LINEAR, MEAN = "digits", "linear", "mean"
@@ -27,7 +28,7 @@ CALIBRATION = 200  # products
 MAX_BATCH = 4  # of `linear`, proved and timed at adoption: larger ones cost as much per item
 
 
-class ModelError(Exception):
+class ModelError(LoadTestError):
     """The model cannot be made; the message holds what was said about it."""
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from loadtests.errors import LoadTestError
 from loadtests.openloop.address import Address
 
 READY_WITHIN_S = 120.0
@@ -28,7 +29,7 @@ LOG_TAIL_BYTES = 2000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-class ServerError(Exception):
+class ServerError(LoadTestError):
     """A server did not start, or did not answer; the message holds the end of its log."""
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from loadtests.bench.answers import CheckError, answers_of
+from rich.console import Console
+
+from loadtests.bench import wrk
+from loadtests.bench.acceptance import judge
+from loadtests.bench.answers import answers_of
 from loadtests.bench.limits import limit
+from loadtests.bench.machine import Place, prepare
 from loadtests.bench.measuring import Bench, Measured, Subject
 from loadtests.bench.options import Options
-from loadtests.bench.own_models import manifest_of, mean_artifact
+from loadtests.bench.own_models import manifest_of, mean_artifact, newest_artifact
 from loadtests.bench.references import (
     TITLES,
     Contestant,
@@ -21,8 +27,9 @@ from loadtests.bench.references import (
     spec_of,
     title_of,
 )
+from loadtests.bench.report import as_json, print_figures
 from loadtests.bench.results import Entry, Round, interleaved
-from loadtests.bench.servers import Cores, Fleet, ServerError, ServerSpec
+from loadtests.bench.servers import Fleet, ServerError, ServerSpec
 from loadtests.bench.workloads import (
     LIMIT,
     OUR_OWN,
@@ -31,10 +38,43 @@ from loadtests.bench.workloads import (
     Workload,
     chosen,
 )
-from loadtests.bench.wrk import LoadError
+from loadtests.errors import LoadTestError
+from loadtests.reports import cut_short, print_judged, write
 
+TABLE_WIDTH = 125  # a narrower terminal breaks lines: better than figures without their ends
 NAN = float("nan")
 Say = Callable[[str], object]
+
+
+def bench(given: argparse.Namespace, console: Console, command: str) -> int:
+    """Measure, print, write; returns the exit code.
+
+    A missed demand is a result like any other: it is said, and the exit code is 0.
+    """
+    console.width = max(console.width, TABLE_WIDTH)
+    options, generator, folder = Options.of(given), wrk.version(), newest_artifact(given.artifacts)
+    place = prepare(given, console, command)
+    console.print(f"{folder}; load by {generator}")
+    console.print(f"{options.rounds} round(s) of {options.seconds} s a run")
+    session = Session(options, place, folder, console.print)
+    try:
+        session.run()
+    finally:  # what there is, also if the rest is missing
+        if session.results:
+            found = {
+                **place.conditions,
+                "generator": generator,
+                "rounds": options.rounds,
+                "seconds": options.seconds,
+                "left_out": session.left_out,
+                "retried": session.retried,
+                "incomplete": cut_short(),
+            }
+            judged = judge(session.results, found)
+            print_figures(console, session.results)
+            print_judged(console, judged)
+            write(given.out, "bench", as_json(session.results, judged, found), console)
+    return 0
 
 
 @dataclass(slots=True)
@@ -48,7 +88,7 @@ class Session:
     """
 
     options: Options
-    cores: Cores
+    place: Place
     digits: Path
     say: Say
     results: dict[str, list[Round]] = field(default_factory=dict)
@@ -60,8 +100,7 @@ class Session:
         """All workloads, in the order of the table.
 
         Raises:
-            BodiesError, CheckError, LoadError, ModelError, ServerError: if a number would not mean
-                what it says.
+            LoadTestError: if a number would not mean what it says.
         """
         models: list[ModelName] = ["digits", "mean"]
         for model in models:
@@ -75,7 +114,7 @@ class Session:
     @contextlib.contextmanager
     def _bench(self, model: ModelName) -> Iterator[Bench]:
         folder = self.digits if model == "digits" else mean_artifact()
-        serving = Serving(folder.absolute(), self.cores, self.options.package)
+        serving = Serving(folder.absolute(), self.place.cores, self.place.package)
         with Fleet() as fleet, answers_of(folder) as right:
             yield Bench(fleet, serving, manifest_of(folder), right, self.options.seconds)
 
@@ -137,7 +176,7 @@ class Session:
         subject = Subject(contestant, workload, next(self._seeds))
         try:
             return bench.measured(subject)
-        except (CheckError, LoadError, ServerError) as error:
+        except LoadTestError as error:
             if contestant.server in OUR_OWN:
                 raise
             title = title_of(contestant.key)
@@ -148,7 +187,7 @@ class Session:
             bench.fleet.stop(spec)
             bench.fleet.start(spec)
             return bench.measured(replace(subject, seed=next(self._seeds)))
-        except (CheckError, LoadError, ServerError) as error:
+        except LoadTestError as error:
             self._leave_out(workload.name, contestant.key, error)
         return None
 
@@ -156,7 +195,7 @@ class Session:
         """What parsing and the forward alone would allow."""
         if workload.limit is None:
             raise ValueError(f"bug: {workload.name} has no limit")
-        per_s = limit(workload.limit, bench.serving.folder, self.cores.server)
+        per_s = limit(workload.limit, bench.serving.folder, self.place.cores.server)
         return Measured(per_s, NAN, NAN, 1e6 / per_s, 0)
 
 

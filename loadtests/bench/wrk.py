@@ -12,12 +12,14 @@ from typing import Any
 
 import orjson
 
+from loadtests.errors import LoadTestError
+
 SCRIPT = Path(__file__).resolve().parent / "wrk" / "requests.lua"
 TIMEOUT_S = 30
 GRACE_S = 60.0  # beyond its time: it waits for nothing, so this much means that it hangs
 
 
-class LoadError(Exception):
+class LoadError(LoadTestError):
     """The load could not be carried through; the message says what happened."""
 
 

@@ -17,8 +17,9 @@ from rich.console import Console
 from loadtests.capacity import report
 from loadtests.capacity.finding import Found, find, measuring
 from loadtests.capacity.judged import JudgedCalls
-from loadtests.capacity.options import LOWEST_RATE_PER_S, OptionsError
+from loadtests.capacity.options import LOWEST_RATE_PER_S
 from loadtests.capacity.search import Lengths, Search, Step
+from loadtests.errors import UsageError
 from loadtests.openloop.address import Address, address_of, reach
 from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import Limits
@@ -57,13 +58,13 @@ class Load:
         """From the command line.
 
         Raises:
-            AddressError: if the URL is none that can be measured.
-            OptionsError: if nothing could be in time, or connections need more files than allowed.
+            UsageError: if the URL is none that can be measured, nothing could be in time, or the
+                connections need more files than are allowed.
         """
         for option in ("slo_ms", "fail_p99_ms"):
             allowed_ms = getattr(given, option, None)
             if allowed_ms is not None and given.timeout_s * 1000 <= allowed_ms:
-                raise OptionsError(
+                raise UsageError(
                     f"--timeout-s {given.timeout_s:g} has to be longer than "
                     f"--{option.replace('_', '-')} {allowed_ms:g}"
                 )
@@ -212,7 +213,7 @@ def _check_files(connections: int) -> None:
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     needed = connections + OTHER_FILES
     if allowed != resource.RLIM_INFINITY and allowed < needed:
-        raise OptionsError(
+        raise UsageError(
             f"{connections} connections need {needed} open files, and {allowed} are "
             f"allowed; raise it (ulimit -n {needed}), or lower --connections"
         )

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from loadtests.arguments import above_zero, at_least_one, from_zero, share
+from loadtests.bench.options import add_common
 from loadtests.capacity.cases import NAMES, SERVERS
 from loadtests.traffic.workloads import WORKLOADS
 
@@ -17,12 +18,7 @@ ITEM_MS = 5.0
 LOWEST_RATE_PER_S = 1.0  # a server that cannot keep up so little has no capacity
 
 
-class OptionsError(Exception):
-    """Options that do not go together; the message says which, and why."""
-
-
-def add_common(parser: argparse.ArgumentParser, out: str) -> None:
-    """What the search and the single run have in common."""
+def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the server")
     parser.add_argument("--model", help="default: the server's own default model")
     parser.add_argument("--workload", choices=list(WORKLOADS), default="unique")
@@ -48,7 +44,8 @@ def add_common(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    """What only the search has."""
+    """Add the options of the search."""
+    _add_common(parser, "reports/capacity")
     parser.add_argument(
         "--fail-ratio",
         type=share,
@@ -73,7 +70,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """What only the single run has."""
+    """Add the options of a single run."""
+    _add_common(parser, "reports/run")
     parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
     parser.add_argument("--seconds", type=above_zero, default=10.0, help="measured (default: 10)")
     parser.add_argument(
@@ -97,7 +95,7 @@ def a_rate(text: str) -> float:
 
 
 def add_overload(parser: argparse.ArgumentParser) -> None:
-    """What only the overload table has."""
+    """Add the options of the overload table."""
     parser.add_argument("--quick", action="store_true", help="2 s a load, ours alone")
     parser.add_argument(
         "--models", nargs="+", choices=NAMES, default=NAMES, help="default: both", metavar="MODEL"
@@ -131,10 +129,4 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--item-ms", type=above_zero, default=ITEM_MS, help="of the linear model (default: 5)"
     )
-    parser.add_argument(
-        "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
-    )
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
-    parser.add_argument(
-        "--out", type=Path, default=Path("reports"), help="of overload.json and .html"
-    )
+    add_common(parser)

@@ -9,27 +9,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from loadtests.bench import machine
 from loadtests.bench.answers import CheckError, JudgedBodies
 from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import DIALECTS
-from loadtests.bench.ending import FAILED, FAILURES, INTERRUPTED, ended, leaving
-from loadtests.bench.environments import COMPILED, check_compiled, why_not
+from loadtests.bench.environments import why_not
+from loadtests.bench.machine import Place, prepare
 from loadtests.bench.own_models import manifest_of
 from loadtests.bench.references import TITLES, Contestant, Serving, spec_of
 from loadtests.bench.servers import (
     Cores,
     Fleet,
-    ServerError,
     ServerSpec,
-    choose_cores,
     pinned,
 )
 from loadtests.bench.stalls import share_stalled
@@ -41,11 +37,11 @@ from loadtests.capacity.options import LOWEST_RATE_PER_S
 from loadtests.capacity.overload_report import as_json, print_report
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.capacity.verdicts import Load, Measured, judge
-from loadtests.openloop.address import Unreachable
-from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
+from loadtests.errors import LoadTestError
+from loadtests.openloop.generator import UNANSWERED, Limits
 from loadtests.openloop.shooting import Cost, Outcomes, Shooter, Shot
 from loadtests.openloop.trial import Gates, Trial
-from loadtests.reports import check_writable, print_judged, write
+from loadtests.reports import cut_short, print_judged, write
 
 WIDTH = 175  # a narrower terminal breaks lines: better than figures without their ends
 SECONDS, QUICK_SECONDS = 5.0, 2.0
@@ -67,32 +63,21 @@ def overload(given: argparse.Namespace, console: Console, command: str) -> int:
     A missed demand is a result like any other: it is said, and the exit code is 0.
     """
     console.width = max(console.width, WIDTH)
-    check_writable(given.out)
-    package = None if given.pure else COMPILED
+    place = prepare(given, console, command)
+    session = Session(given, place, console.print)
     try:
-        with leaving():
-            if package is not None:
-                check_compiled(package)
-            cores = choose_cores()
-            found = machine.where(command, cores, package)
-            console.print(machine.told(found))
-            session = Session(given, cores, console.print)
-            reason, code = ended(session.run)
-    except FAILURES as error:
-        sys.stderr.write(f"overload: {error}\n")
-        return FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write("overload: interrupted\n")
-        return INTERRUPTED
-    if session.results:  # what there is, also if the rest is missing
-        lines = judge(session.results)
-        print_report(console, session.results)
-        print_judged(console, lines)
-        found |= {"left_out": session.left_out, "incomplete": reason}
-        write(given.out, "overload", as_json(session.results, lines, found), console)
-    if reason is not None:
-        sys.stderr.write(f"overload: {reason}\n")
-    return code
+        session.run()
+    finally:  # what there is, also if the rest is missing
+        if session.results:
+            lines = judge(session.results)
+            print_report(console, session.results)
+            print_judged(console, lines)
+            found = place.conditions | {
+                "left_out": session.left_out,
+                "incomplete": cut_short(),
+            }
+            write(given.out, "overload", as_json(session.results, lines, found), console)
+    return 0
 
 
 @dataclass(slots=True)
@@ -106,7 +91,7 @@ class Session:
     """
 
     options: argparse.Namespace
-    cores: Cores
+    place: Place
     say: Callable[[str], object]
     results: list[Measured] = field(default_factory=list)
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -115,13 +100,12 @@ class Session:
         """Measure every server under both models, one after the other.
 
         Raises:
-            BodiesError, CheckError, ModelError, ServerError: if a number would not mean what it
-                says.
+            LoadTestError: if a number would not mean what it says.
         """
         options = self.options
         for name in options.models:
             made = (
-                cases.linear(options.item_ms, self.cores)
+                cases.linear(options.item_ms, self.place.cores)
                 if name == "linear"
                 else cases.digits(options.artifacts)
             )
@@ -134,15 +118,15 @@ class Session:
 
     def _measured(self, case: Case, server: str) -> str | None:
         """Measure one server; why it could not be, if so. Without ours there is no table."""
-        options, package = self.options, None if self.options.pure else COMPILED
-        serving = Serving(case.folder.absolute(), self.cores, package)
+        cores = self.place.cores
+        serving = Serving(case.folder.absolute(), cores, self.place.package)
         spec = spec_of(Contestant(server), case.workload, serving)
         try:
             with Fleet() as fleet:
                 fleet.start(spec)
-                made = _Measuring(options, self.cores, case, server, self.say, fleet, spec)
+                made = _Measuring(self.options, cores, case, server, self.say, fleet, spec)
                 self.results.append(made.measured())
-        except (CheckError, ServerError) as error:
+        except LoadTestError as error:
             if server == OURS:
                 raise
             return str(error)
@@ -196,7 +180,7 @@ class _Measuring:
         """Find the capacity and offer multiples of it.
 
         Raises:
-            CheckError, ServerError: if a number would not mean what it says.
+            LoadTestError: if a number would not mean what it says.
         """
         capacity_per_s, trials = self._capacity()
         if self.server == MOSEC:
@@ -205,10 +189,7 @@ class _Measuring:
         loads, stalled = [], share_stalled(self.cores, STALL_S)
         for times in sorted(self.options.loads):
             rate_per_s = times * capacity_per_s
-            try:
-                trial = measure(Step("load", rate_per_s, self._seconds(times, rate_per_s)))
-            except (Unreachable, TrialTooLarge) as error:
-                raise CheckError(f"{self.spec.name} could not be asked: {error}") from error
+            trial = measure(Step("load", rate_per_s, self._seconds(times, rate_per_s)))
             ideal = None
             if self.case.one_by_one:
                 deadline_s = self.options.deadline_ms / 1000

@@ -7,14 +7,12 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from loadtests.errors import LoadTestError, UsageError
+
 REACH_S = 10.0  # for the first connection
 
 
-class AddressError(Exception):
-    """The URL is none that can be measured; the message says what it has to be."""
-
-
-class Unreachable(Exception):
+class Unreachable(LoadTestError):
     """Nobody answers at the address; the message says where and why."""
 
 
@@ -46,19 +44,19 @@ def address_of(url: str) -> Address:
     """Host and port of http://HOST:PORT.
 
     Raises:
-        AddressError: if it is something else; TLS would measure the generator's cryptography.
+        UsageError: if it is something else; TLS would measure the generator's cryptography.
     """
     wanted = "--url has to be http://HOST:PORT"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise AddressError(f"{wanted}, not {url!r}: {error}") from error
+        raise UsageError(f"{wanted}, not {url!r}: {error}") from error
     if "@" in parts.netloc:  # not shown: it may hold a password
-        raise AddressError(f"{wanted}, without user and password: they would not be sent")
+        raise UsageError(f"{wanted}, without user and password: they would not be sent")
     more = parts.path not in ("", "/") or parts.query or parts.fragment
     if parts.scheme != "http" or not parts.hostname or port == 0 or more:
-        raise AddressError(f"{wanted}, not {url!r}")
+        raise UsageError(f"{wanted}, not {url!r}")
     return Address(parts.hostname, 80 if port is None else port)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from loadtests.errors import LoadTestError
 from loadtests.openloop.address import Address, Unreachable, words_of
 from loadtests.openloop.connection import Connection
 from loadtests.wire import Response
@@ -27,7 +28,7 @@ OUT_OF_OWN = "the generator could open no further connection"
 OWN_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
-class TrialTooLarge(Exception):
+class TrialTooLarge(LoadTestError):
     """A trial does not fit into memory; the message says what to do."""
 
 

@@ -6,6 +6,7 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
+from loadtests.errors import LoadTestError
 from loadtests.traffic.anchors import Anchors
 from loadtests.traffic.answers import Known
 from loadtests.traffic.payloads import discrete_item, discrete_numbers, json_template
@@ -15,7 +16,7 @@ MIN_INPUTS = 2**20  # fewer different ones would be used up within minutes
 MIN_BITS = 40  # of an item that has only zeros and ones
 
 
-class WorkloadError(Exception):
+class WorkloadError(LoadTestError):
     """The model cannot take this workload; the message says why and what else there is."""
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from loadtests.errors import LoadTestError
 from loadtests.traffic.credentials import VARIABLE, KeyUnusable, with_key
 from loadtests.traffic.reading import ALL_SCORES
 from models.manifest import CodecSpec
@@ -23,7 +24,7 @@ KEY_REFUSED = (401, 403)
 MAX_SHOWN_CHARACTERS = 300  # of a server's answer, in an error
 
 
-class TargetError(Exception):
+class TargetError(LoadTestError):
     """There is nothing to load; the message says why and what to do."""
 
 

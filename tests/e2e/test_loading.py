@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtests import loading
+from loadtests.__main__ import main
 
 
 def test_loading_beside_a_server_is_measured(
@@ -16,7 +17,7 @@ def test_loading_beside_a_server_is_measured(
         monkeypatch.setattr(loading, name, 0.5)
     pairwise = repository / "pairwise" / "1"
     short = ["--rate", "20", "--seconds", "12", "--slow", str(pairwise)]
-    loading.main([*short, "--artifacts", str(repository)])
+    main(["loading", *short, "--artifacts", str(repository)])
     told = capsys.readouterr()
     assert "ready in " in told.out, told.err
     assert "; 0 requests failed" in told.out

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.__main__ import main
 from loadtests.bench import environments
 from loadtests.bench.environments import (
     PEERS,
@@ -15,7 +16,6 @@ from loadtests.bench.environments import (
     SetupError,
     check_compiled,
     pins,
-    set_up,
     why_not,
 )
 from loadtests.bench.workloads import BARE, LITSERVE, MLSERVER, MOSEC, PLAIN
@@ -36,7 +36,7 @@ def test_an_environment_that_is_absent_or_of_other_versions_is_told(
     peer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
-    assert "is not there; `python -m loadtests.bench setup" in str(why_not(peer))
+    assert "is not there; `make bench-peers`" in str(why_not(peer))
     (tmp_path / peer).mkdir()
     shutil.copy(PEERS / peer / REQUIREMENTS, tmp_path / peer)
     assert why_not(peer) is None
@@ -49,18 +49,14 @@ def test_what_runs_in_our_environment_needs_none() -> None:
     assert why_not(BARE) is None
 
 
-def test_what_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
     (tmp_path / MOSEC).mkdir()
     shutil.copy(PEERS / MOSEC / REQUIREMENTS, tmp_path / MOSEC)
-    said: list[str] = []
-    set_up([MOSEC], said.append)
-    assert said == ["mosec: ready"]
-
-
-def test_an_unknown_peer_is_refused() -> None:
-    with pytest.raises(SetupError, match="there is no peer 'nobody': mosec, litserve, mlserver"):
-        set_up(["nobody"], print)
+    assert main(["bench-peers", MOSEC]) == 0
+    assert capsys.readouterr().out == "mosec: ready\n"
 
 
 def test_a_compiled_server_must_be_of_these_very_sources(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from loadtests.bench.__main__ import TABLE_WIDTH
 from loadtests.bench.acceptance import judge
 from loadtests.bench.measuring import Measured
 from loadtests.bench.report import as_json, print_figures
 from loadtests.bench.results import Entry, Round
+from loadtests.bench.session import TABLE_WIDTH
 from loadtests.reports import print_judged, write
 
 NAN = float("nan")

@@ -9,16 +9,19 @@ from typing import cast
 
 import pytest
 
+from loadtests.__main__ import parser
 from loadtests.bench import references
 from loadtests.bench.answers import CheckError
+from loadtests.bench.machine import Place
 from loadtests.bench.measuring import Bench, Measured, Subject
-from loadtests.bench.options import Options, parse
+from loadtests.bench.options import Options
 from loadtests.bench.references import Serving
 from loadtests.bench.servers import Cores, ServerError, ServerSpec
 from loadtests.bench.session import Session
 from loadtests.bench.workloads import JSON_32, ModelName
 
 CORES = Cores(1, 0)
+PLACE = Place(CORES, None, {})
 FINE = Measured(1000, 2, 5, 100, 80)
 
 
@@ -64,11 +67,10 @@ class Scripted(Session):
 
 
 def session(bench: FakeBench, *arguments: str) -> tuple[Scripted, list[str]]:
-    given = ["--servers", "plain_fastapi,bare_asgi", *arguments]
-    asked = parse(given)
-    assert isinstance(asked, Options)
+    given = ["bench", "--servers", "plain_fastapi", "bare_asgi", *arguments]
+    asked = Options.of(parser().parse_args(given))
     said: list[str] = []
-    made = Scripted(asked, CORES, Path("/repository/digits/1"), said.append)
+    made = Scripted(asked, PLACE, Path("/repository/digits/1"), said.append)
     made.bench = bench
     return made, said
 

@@ -15,8 +15,9 @@ from loadtests.__main__ import main, parser
 from loadtests.capacity.commands import Load, exit_code, missed_gates
 from loadtests.capacity.finding import End, Found
 from loadtests.capacity.search import Answer
+from loadtests.errors import UsageError
 from loadtests.openloop.shooting import Kind
-from loadtests.reports import OutputError, check_writable, warnings
+from loadtests.reports import check_writable, warnings
 from tests.unit.loadtests.openloop.trials import outcomes, summary, trial
 
 
@@ -93,7 +94,7 @@ def test_a_bug_is_no_one_line_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_load(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OutputError, match=r"--out .*file/out cannot be written: Not a directory"):
+    with pytest.raises(UsageError, match=r"--out .*file/out cannot be written: Not a directory"):
         check_writable(tmp_path / "file" / "out")
     check_writable(tmp_path / "new" / "out")
     assert list((tmp_path / "new" / "out").iterdir()) == []

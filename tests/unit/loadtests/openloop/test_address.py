@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.openloop.address import Address, AddressError, Unreachable, address_of, reach
+from loadtests.errors import UsageError
+from loadtests.openloop.address import Address, Unreachable, address_of, reach
 from tests.unit.loadtests.openloop.servers import OK, answering
 
 
@@ -23,12 +24,12 @@ from tests.unit.loadtests.openloop.servers import OK, answering
     ],
 )
 def test_only_plain_http_is_spoken(url: str) -> None:
-    with pytest.raises(AddressError, match="http://HOST:PORT"):
+    with pytest.raises(UsageError, match="http://HOST:PORT"):
         address_of(url)
 
 
 def test_user_and_password_are_refused_and_not_shown() -> None:
-    with pytest.raises(AddressError, match="without user and password") as refused:
+    with pytest.raises(UsageError, match="without user and password") as refused:
         address_of("http://ann:secret@x:1")
     assert "secret" not in str(refused.value)
 
