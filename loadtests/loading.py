@@ -24,10 +24,11 @@ from loadtests.arguments import above_zero, from_zero
 from loadtests.bench.bodies import Bodies, bodies_of
 from loadtests.bench.dialects import DIALECTS
 from loadtests.bench.own_models import linear_artifact, manifest_of, newest_artifact
-from loadtests.bench.servers import Fleet, Server, ServerSpec, fetch
+from loadtests.bench.servers import Fleet, Server, ServerSpec
 from loadtests.bench.workloads import OURS, Workload
 from loadtests.errors import LoadTestError
 from loadtests.openloop.generator import Fired, Limits, fire
+from loadtests.traffic.target import exchange
 from models.manifest import Manifest
 from models.processor import cpu_name
 from models.resources import usable_cores
@@ -92,7 +93,7 @@ def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Consol
 
     Raises:
         NotLoaded: if it is not ready within `given.seconds`.
-        ServerError: if the server does not start or answer.
+        LoadTestError: if the server does not start or answer.
     """
     bodies = bodies_of(SINGLES, manifest_of(digits), DIALECTS[OURS], seed=1)
     with tempfile.TemporaryDirectory() as folder, Fleet() as fleet:
@@ -132,8 +133,8 @@ async def _load(
     state = "not found"
     while time.perf_counter() - start_s < seconds - AFTER_S:
         path = f"/models/{target.name}"
-        status, body = await asyncio.to_thread(fetch, server.port, "GET", path)
-        state = json.loads(body).get("state") if status == OK else state
+        reply = await asyncio.to_thread(exchange, server.url, "GET", path)
+        state = json.loads(reply.body).get("state") if reply.status == OK else state
         if state in ("ready", "failed"):
             break
         await asyncio.sleep(LOOK_S)

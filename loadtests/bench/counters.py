@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.bench.answers import CheckError
-from loadtests.bench.servers import Server, fetch
+from loadtests.bench.servers import Server
+from loadtests.traffic.target import exchange
 
 SETTLE_S, STILL_S = 30.0, 0.1
 COMPUTED, LOOKUPS = "torchlane_items_computed_total", "torchlane_cache_lookups_total"
@@ -38,10 +39,10 @@ def settled_counters(server: Server, model: str) -> Counters:
     """
     give_up_at, before = time.monotonic() + SETTLE_S, None
     while time.monotonic() < give_up_at:
-        status, text = fetch(server.port, "GET", "/metrics")
-        if status != 200:
-            raise CheckError(f"GET /metrics of {server.name} answered {status}")
-        now = parsed(text.decode(), model)
+        reply = exchange(server.url, "GET", "/metrics")
+        if reply.status != 200:
+            raise CheckError(f"GET /metrics of {server.name} answered {reply.status}")
+        now = parsed(reply.body.decode(), model)
         if now == before:
             return now
         before = now

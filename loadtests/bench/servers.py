@@ -7,7 +7,6 @@ is measured. So all but one are stopped by SIGSTOP.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ from typing import IO
 
 from loadtests.errors import LoadTestError
 from loadtests.openloop.address import Address
+from loadtests.traffic.target import TargetError, exchange
 
 READY_WITHIN_S = 120.0
 POLL_S = 0.1
@@ -61,8 +61,13 @@ class Server:
     log: IO[bytes]
 
     @property
+    def url(self) -> str:
+        """Where it listens, for single requests."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Where it listens, for a load."""
         return Address("127.0.0.1", self.port, "127.0.0.1")
 
     def log_tail(self) -> str:
@@ -170,25 +175,6 @@ class Fleet:
         _stop(self._servers.pop(spec))
 
 
-def fetch(
-    port: int, method: str, path: str, body: bytes | None = None, timeout_s: float = 30
-) -> tuple[int, bytes]:
-    """One request by a connection of its own: status and body.
-
-    Raises:
-        ServerError: if there is no answer.
-    """
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise ServerError(f"no answer to {method} {path} on port {port}: {error!r}") from error
-    finally:
-        connection.close()
-
-
 def _start(spec: ServerSpec) -> Server:
     port, other = _free_ports()
     ports = {"port": str(port), "other_port": str(other)}
@@ -227,8 +213,8 @@ def _wait_ready(server: Server, path: str) -> None:
                 f"{server.name} ended with exit code {server.process.returncode} "
                 f"before it was ready; its log ends with:\n{server.log_tail()}"
             )
-        with contextlib.suppress(ServerError):
-            if fetch(server.port, "GET", path, timeout_s=5)[0] == 200:
+        with contextlib.suppress(TargetError):
+            if exchange(server.url, "GET", path).status == 200:
                 return
         time.sleep(POLL_S)
     raise ServerError(

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
-import logging
 import resource
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -20,46 +15,35 @@ from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.options import LOWEST_RATE_PER_S
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.errors import UsageError
-from loadtests.openloop.address import Address, address_of, reach
-from loadtests.openloop.arrivals import ArrivalKind
+from loadtests.openloop.address import Address, reach
 from loadtests.openloop.generator import Limits
 from loadtests.openloop.shooting import Shooter
 from loadtests.openloop.trial import Gates, Trial
 from loadtests.reports import Json, check_writable, conditions, warnings, write
 from loadtests.traffic.anchors import ask
-from loadtests.traffic.target import learn
+from loadtests.traffic.target import Target, learn
 from loadtests.traffic.workloads import workload
 from models.resources import usable_cores
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-OTHER_FILES = 64  # open beside the connections: libraries, event loop, output
+OTHER_FILES = 64  # open in addition to the connections: libraries, event loop, output
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent and how.
+    """What is sent to which server."""
 
-    Attributes:
-        address: of the server; looked up once, by `reached`.
-        model: None: the server's default one.
-        seed: of the inputs.
-    """
-
-    url: str
+    target: Target
     address: Address
-    model: str | None
-    workload: str
-    arrivals: ArrivalKind
     limits: Limits
-    seed: int
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> Load:
-        """From the command line.
+        """From the command line, and from what the server says that it takes.
 
         Raises:
-            UsageError: if the URL is none that can be measured, nothing could be in time, or the
-                connections need more files than are allowed.
+            LoadTestError: if nothing could be in time, the connections need more files than are
+                allowed, or the URL or the server is none that can be measured.
         """
         for option in ("slo_ms", "fail_p99_ms"):
             allowed_ms = getattr(given, option, None)
@@ -68,52 +52,37 @@ class Load:
                     f"--timeout-s {given.timeout_s:g} has to be longer than "
                     f"--{option.replace('_', '-')} {allowed_ms:g}"
                 )
+        _check_files(given.connections)
+        address = reach(given.url)
         limits = Limits(given.connections, given.timeout_s)
-        _check_files(limits.connections)
-        return cls(
-            given.url.rstrip("/"),
-            address_of(given.url),
-            given.model,
-            given.workload,
-            given.arrivals,
-            limits,
-            given.seed,
+        return cls(learn(given.url, given.model), address, limits)
+
+    def shooter(self, given: argparse.Namespace, console: Console) -> Shooter:
+        """Ask the idle server for right answers, and make what sends the load."""
+        anchors = ask(self.target)
+        console.print(anchors.told(), markup=False)
+        calls = JudgedCalls(
+            self.address, workload(given.workload, self.target, given.seed, anchors)
         )
-
-    def reached(self) -> Load:
-        """The same with the address looked up.
-
-        Raises:
-            Unreachable: if nobody takes a connection there.
-        """
-        return dataclasses.replace(self, address=reach(self.address))
-
-
-def shooter_of(load: Load) -> Shooter:
-    """Learn from the server what it takes, and make a shooter for it."""
-    target = learn(load.url, load.model)
-    with _log_told():
-        anchors = ask(target)
-    stream = workload(load.workload, target, load.seed, anchors)
-    calls = JudgedCalls(load.address, stream)
-    return Shooter(load.address, calls, load.arrivals, load.limits)
+        return Shooter(self.address, calls, given.arrivals, self.limits)
 
 
 def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
     """Search, print, write; returns the exit code."""
-    load, gates = Load.of(given).reached(), Gates(given.slo_ms, given.fail_ratio)
+    load, gates = Load.of(given), Gates(given.slo_ms, given.fail_ratio)
     found_here = _conditions(given, load, gates, command, ("budget_s", "start_rate", "max_rate"))
     check_writable(given.out)
     lengths = Lengths.within(given.budget_s)
     search = Search(lengths, given.start_rate, LOWEST_RATE_PER_S, given.max_rate)
     console.print(
-        f"{found_here['model']} {found_here['version']} at {load.url}: the highest rate with a p99 "
-        f"of at most {gates.slo_ms:g} ms; workload {load.workload}, about {given.budget_s:g} s"
+        f"{load.target.model} {load.target.version} at {given.url}: the highest rate with a p99 of "
+        f"at most {gates.slo_ms:g} ms; workload {given.workload}, about {given.budget_s:g} s"
     )
     console.print(f"{found_here['machine']}, {found_here['date']}: {command}", markup=False)
     for each in warnings(found_here["load_average"], usable_cores()):
         console.print(each)
-    measure = measuring(shooter_of(load).shoot, lengths.settle_s, gates.slo_ms, load.seed)
+    shooter = load.shooter(given, console)
+    measure = measuring(shooter.shoot, lengths.settle_s, gates.slo_ms, given.seed)
     found = find(
         search,
         measure,
@@ -135,10 +104,11 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
 def run(given: argparse.Namespace, console: Console, command: str) -> int:
     """One trial at a fixed rate; returns the exit code."""
     gates = Gates(given.fail_p99_ms or given.slo_ms, given.fail_ratio)
-    load = Load.of(given).reached()
+    load = Load.of(given)
     found_here = _conditions(given, load, gates, command, ("rate", "seconds", "settle_s"))
     check_writable(given.out)
-    measure = measuring(shooter_of(load).shoot, given.settle_s, gates.slo_ms, load.seed)
+    shooter = load.shooter(given, console)
+    measure = measuring(shooter.shoot, given.settle_s, gates.slo_ms, given.seed)
     trial = measure(Step("run", given.rate, given.seconds))
     console.print(report.table_of([trial], gates))
     for reason, count in trial.failures.items():
@@ -192,7 +162,7 @@ def exit_code(found: Found, min_capacity: float | None, console: Console) -> int
 def _conditions(
     given: argparse.Namespace, load: Load, gates: Gates, command: str, own: tuple[str, ...]
 ) -> Json:
-    target = learn(load.url, load.model)
+    target = load.target
     names = (*own, "timeout_s", "connections", "seed")
     return {
         **conditions(command),
@@ -201,8 +171,8 @@ def _conditions(
         "model": target.model,
         "version": target.version,
         "precision": target.precision,
-        "workload": load.workload,
-        "arrivals": load.arrivals,
+        "workload": given.workload,
+        "arrivals": given.arrivals,
         "slo_ms": gates.slo_ms,
         "fail_ratio": gates.fail_ratio,
         "settings": {name: float(getattr(given, name)) for name in names},
@@ -217,17 +187,3 @@ def _check_files(connections: int) -> None:
             f"{connections} connections need {needed} open files, and {allowed} are "
             f"allowed; raise it (ulimit -n {needed}), or lower --connections"
         )
-
-
-@contextlib.contextmanager
-def _log_told() -> Iterator[None]:
-    """Print what the load tests log, such as how well answers can be told apart."""
-    log, handler = logging.getLogger("loadtests"), logging.StreamHandler(sys.stdout)
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)

@@ -1,8 +1,7 @@
-"""Where the server is: read from the URL, and looked up once, not for every connection."""
+"""Where the server is: looked up once, not for every connection."""
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -23,7 +22,7 @@ class Address:
     Attributes:
         host: as the URL names it; what the Host header says.
         port: of TCP.
-        ip: what the name stands for; empty before it was looked up.
+        ip: what the name stands for; empty where it was not looked up.
     """
 
     host: str
@@ -40,11 +39,12 @@ class Address:
         return _joined(self.ip or self.host, self.port)
 
 
-def address_of(url: str) -> Address:
-    """Host and port of http://HOST:PORT.
+def reach(url: str) -> Address:
+    """Host and port of http://HOST:PORT, looked up: the one of its addresses that answers.
 
     Raises:
         UsageError: if it is something else; TLS would measure the generator's cryptography.
+        Unreachable: if nobody takes a connection there.
     """
     wanted = "--url has to be http://HOST:PORT"
     try:
@@ -57,21 +57,13 @@ def address_of(url: str) -> Address:
     more = parts.path not in ("", "/") or parts.query or parts.fragment
     if parts.scheme != "http" or not parts.hostname or port == 0 or more:
         raise UsageError(f"{wanted}, not {url!r}")
-    return Address(parts.hostname, 80 if port is None else port)
-
-
-def reach(address: Address) -> Address:
-    """Look the host up: the one of its addresses that takes a connection.
-
-    Raises:
-        Unreachable: if none does.
-    """
+    host, port = parts.hostname, 80 if port is None else port
     try:
-        with socket.create_connection((address.host, address.port), REACH_S) as connection:
-            return dataclasses.replace(address, ip=str(connection.getpeername()[0]))
+        with socket.create_connection((host, port), REACH_S) as connection:
+            return Address(host, port, str(connection.getpeername()[0]))
     except (OSError, UnicodeError) as error:  # the latter of a name that is none
         raise Unreachable(
-            f"cannot connect to {address}: {words_of(error)}; is the server running?"
+            f"cannot connect to {Address(host, port)}: {words_of(error)}; is the server running?"
         ) from error
 
 

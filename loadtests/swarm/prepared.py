@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from loadtests.traffic.anchors import Anchors, ask
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.target import Reply, Target, TargetError, exchange, learn
 from loadtests.traffic.workloads import workload
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ def prepare(url: str, model: str | None) -> Prepared:
         return reply
 
     anchors = ask(target, send)
+    log.info("%s/%s: %s", target.model, target.version, anchors.told())
     told = {name: getattr(target, name) for name in ("url", "model", "version", "precision")}
     return Prepared(
         target, anchors, {**told, "manifest": dict(target.manifest), "answers": answers}

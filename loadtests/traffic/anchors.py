@@ -94,10 +94,14 @@ class Anchors:
     items: tuple[Anchor, ...]
     pictures: tuple[PictureAnchor, ...]
 
-    @property
-    def told_apart(self) -> float:
-        """The share of pairs of items that cannot be taken for each other by their answers."""
-        return told_apart([anchor.varied for anchor in self.items])
+    def told(self) -> str:
+        """How many there are, and whether an answer that was swapped would be noticed."""
+        share = told_apart([anchor.varied for anchor in self.items])
+        warning = "" if share >= MIN_TOLD_APART else ": swapped answers may not be noticed"
+        return (
+            f"{len(self.items)} anchors; of their answers, {share:.1%} of the pairs can be told "
+            f"apart{warning}"
+        )
 
 
 def ask(target: Target, send: Send | None = None) -> Anchors:
@@ -112,14 +116,12 @@ def ask(target: Target, send: Send | None = None) -> Anchors:
     """
     send = send or (lambda path, headers, body: exchange(target.url, "POST", path, headers, body))
     try:
-        anchors = _ask(target, send, aligned=False)
+        return _ask(target, send, aligned=False)
     except Refusal as error:
         if not can_be_aligned(target.inputs):
             raise
         log.info("%s; once more, with free dimensions of one size in all inputs", error)
-        anchors = _ask(target, send, aligned=True)
-    _tell(target, anchors)
-    return anchors
+        return _ask(target, send, aligned=True)
 
 
 def _ask(target: Target, send: Send, *, aligned: bool) -> Anchors:
@@ -184,17 +186,3 @@ def _predict(target: Target, send: Send, content_type: str, body: bytes) -> obje
 def _count(target: Target) -> int:
     numbers = sum(math.prod(max(n, 1) for n in spec.item_shape) for spec in target.inputs)
     return max(MIN_ANCHORS, min(ANCHORS, MOST_NUMBERS // max(1, numbers)))
-
-
-def _tell(target: Target, anchors: Anchors) -> None:
-    share = anchors.told_apart
-    level = logging.INFO if share >= MIN_TOLD_APART else logging.WARNING
-    log.log(
-        level,
-        "%s/%s: %d anchors; of their answers, %.1f %% of the pairs can be told apart%s",
-        target.model,
-        target.version,
-        len(anchors.items),
-        100 * share,
-        "" if level == logging.INFO else ": answers that were swapped may not be noticed",
-    )

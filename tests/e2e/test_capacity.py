@@ -20,7 +20,7 @@ from loadtests.__main__ import main
 from loadtests.capacity.finding import find, measuring
 from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.search import Lengths, Search
-from loadtests.openloop.address import address_of
+from loadtests.openloop.address import reach
 from loadtests.openloop.generator import Limits
 from loadtests.openloop.shooting import Shooter
 from loadtests.openloop.trial import Gates
@@ -153,7 +153,7 @@ def test_the_capacity_of_a_server_of_known_speed_is_found() -> None:
     lengths = Lengths(probe_s=0.5, trial_s=1.0, settle_s=0.2, longest_s=1.2)
     search = Search(lengths, start_per_s=120, lowest_per_s=1, highest_per_s=5000)
     with one_after_the_other() as url:
-        address = address_of(url)
+        address = reach(url)
         calls = JudgedCalls(address, Singles())
         shooter = Shooter(address, calls, "uniform", Limits(256, 0.4))
         measure = measuring(shooter.shoot, lengths.settle_s, gates.slo_ms, seed=1)

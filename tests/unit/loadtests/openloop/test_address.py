@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadtests.errors import UsageError
-from loadtests.openloop.address import Address, Unreachable, address_of, reach
+from loadtests.openloop.address import Address, Unreachable, reach
 from tests.unit.loadtests.openloop.servers import OK, answering
 
 
@@ -25,17 +25,13 @@ from tests.unit.loadtests.openloop.servers import OK, answering
 )
 def test_only_plain_http_is_spoken(url: str) -> None:
     with pytest.raises(UsageError, match="http://HOST:PORT"):
-        address_of(url)
+        reach(url)
 
 
 def test_user_and_password_are_refused_and_not_shown() -> None:
     with pytest.raises(UsageError, match="without user and password") as refused:
-        address_of("http://ann:secret@x:1")
+        reach("http://ann:secret@x:1")
     assert "secret" not in str(refused.value)
-
-
-def test_an_address_without_a_port_is_of_port_80() -> None:
-    assert address_of("http://[::1]/") == Address("::1", 80)
 
 
 def test_ipv6_stands_in_brackets() -> None:
@@ -49,11 +45,11 @@ async def test_a_name_is_looked_up_to_the_address_that_answers() -> None:
         return OK
 
     async with answering(answer) as address:
-        found = reach(Address("localhost", address.port))
+        found = reach(f"http://localhost:{address.port}/")
     assert found == Address("localhost", address.port, "127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a..b"])
 def test_where_nobody_answers_it_is_said(host: str, unused_tcp_port: int) -> None:
     with pytest.raises(Unreachable, match=f"cannot connect to {host}:{unused_tcp_port}: "):
-        reach(Address(host, unused_tcp_port))
+        reach(f"http://{host}:{unused_tcp_port}")

@@ -17,7 +17,7 @@ from loadtests.capacity.finding import Shoot, measuring
 from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.search import Step
 from loadtests.openloop import shooting
-from loadtests.openloop.address import Address, address_of
+from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
 from loadtests.openloop.shooting import Cost, Kind, Outcomes, Shooter, Shot
@@ -55,7 +55,7 @@ class Numbers:
 class EchoServer:
     """Answers what it is told to for a body, or the body itself."""
 
-    url: str
+    port: int
     answers: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
     heads: list[dict[str, str]] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ def server() -> Iterator[EchoServer]:
             """Quiet."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        told = EchoServer(f"http://127.0.0.1:{listening.server_port}")
+        told = EchoServer(listening.server_port)
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         yield told
@@ -88,20 +88,20 @@ def server() -> Iterator[EchoServer]:
 
 
 def shooter(
-    url: str,
+    port: int,
     numbers: Numbers | None = None,
     limits: Limits = LIMITS,
     arrivals: ArrivalKind = "uniform",
 ) -> Shooter:
-    address = address_of(url)
+    address = Address("127.0.0.1", port)
     return Shooter(address, JudgedCalls(address, numbers or Numbers()), arrivals, limits)
 
 
 def test_all_requests_are_sent_on_time_and_judged(server: EchoServer) -> None:
-    made, cost = shooter(server.url).shoot(Shot(50, 0.4, 0.8, seed=1))
+    made, cost = shooter(server.port).shoot(Shot(50, 0.4, 0.8, seed=1))
     assert len(server.heads) == len(made.due_s) == 60
     assert server.heads[0]["path"] == "/echo"
-    assert server.heads[0]["Host"] == server.url.removeprefix("http://")
+    assert server.heads[0]["Host"] == f"127.0.0.1:{server.port}"
     assert (made.done_s > made.due_s).all()
     assert (made.lag_s >= 0).all()
     assert not made.kind.any()
@@ -122,7 +122,7 @@ def test_every_answer_has_its_kind(server: EchoServer) -> None:
         b"8": (408, b"late"),
         b"9": (422, b"not understood"),
     }
-    made, _ = shooter(server.url).shoot(Shot(50, 0.1, 0.1, seed=1))
+    made, _ = shooter(server.port).shoot(Shot(50, 0.1, 0.1, seed=1))
     assert made.kind.tolist() == [
         *(Kind.RIGHT, Kind.RIGHT, Kind.WRONG, Kind.REFUSED, Kind.REFUSED),
         *(Kind.ERROR, Kind.ERROR, Kind.GIVEN_UP, Kind.GIVEN_UP, Kind.WRONG),
@@ -133,7 +133,7 @@ def test_every_answer_has_its_kind(server: EchoServer) -> None:
 
 
 def test_an_answer_after_its_time_is_a_failure(server: EchoServer) -> None:
-    hasty = shooter(server.url, limits=Limits(16, 1e-6))
+    hasty = shooter(server.port, limits=Limits(16, 1e-6))
     made, _ = hasty.shoot(Shot(50, 0.1, 0.2, seed=1))
     assert made.kind.tolist() == [Kind.GIVEN_UP] * 15
     assert set(made.reason) == {UNANSWERED}
@@ -143,14 +143,14 @@ def test_requests_that_would_fill_the_memory_are_refused(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shooting, "MAX_REQUEST_BYTES", 1 << 20)
-    large = shooter(server.url, Numbers(padding=b"x" * 100_000))
+    large = shooter(server.port, Numbers(padding=b"x" * 100_000))
     with pytest.raises(TrialTooLarge, match="need more than 1 MiB"):
         large.prepare(Shot(50, 0.2, 0.2, seed=1))
 
 
 def test_a_rate_that_no_memory_could_hold_is_refused_before_anything_is_drawn() -> None:
     numbers = Numbers()
-    boundless = shooter("http://127.0.0.1:1", numbers, arrivals="poisson")
+    boundless = shooter(1, numbers, arrivals="poisson")
     with pytest.raises(TrialTooLarge, match="need more than 512 MiB"):
         boundless.prepare(Shot(1e12, 1, 9, seed=1))
     assert numbers.drawn == 0
@@ -175,7 +175,7 @@ async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
 
 def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
     numbers = Numbers()
-    gun = Recording(shooter(server.url, numbers, arrivals="poisson").shoot)
+    gun = Recording(shooter(server.port, numbers, arrivals="poisson").shoot)
     measure = measuring(gun.shoot, settle_s=0.1, slo_ms=1000, seed=1)
     first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
     gaps = [np.diff(made.due_s)[:10].tolist() for made in gun.made]
