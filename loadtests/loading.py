@@ -125,8 +125,9 @@ async def _load(
     random = np.random.default_rng(given.seed)
     due_s: Array = np.cumsum(random.exponential(1 / given.rate, int(given.rate * seconds)))
     requests = [bodies.request(number) for number in range(len(due_s))]
-    start_s = time.perf_counter() + 0.5
-    firing = asyncio.create_task(fire(server.address, due_s, requests, Limits(), start_s))
+    firing = asyncio.create_task(fire(server.address, due_s, requests, Limits()))
+    await asyncio.sleep(0)  # it starts its clock
+    start_s = time.perf_counter()
     await asyncio.sleep(start_s + LEAD_S + BEFORE_S - time.perf_counter())
     began_s = time.perf_counter() - start_s
     await asyncio.to_thread(source.rename, target)

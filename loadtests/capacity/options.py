@@ -74,9 +74,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "reports/run")
     parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
     parser.add_argument("--seconds", type=above_zero, default=10.0, help="measured (default: 10)")
-    parser.add_argument(
-        "--settle-s", type=above_zero, default=1.0, help="loaded before that (default: 1)"
-    )
     parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above it")
     parser.add_argument(
         "--fail-ratio",

@@ -18,15 +18,8 @@ COLUMNS = (
     *("p50 ms", "p99 ms", "p99 refused", "lag", "hint/truth", "CPU us", "stalled"),
 )
 LEGEND = (
-    "Open loop, Poisson arrivals; load: times the capacity, which is the most that the same "
-    "server answered in time around the highest rate of which nine tenths were. Times count from "
-    "the moment at which a request was due. In time: right answers within the deadline. Late: "
-    "right answers after it, 408, 504 and none at all. Refused: 429 and 503. p50, p99: of all "
-    "that were served or left waiting. Lag: p99 of the generator itself, in ms. Hint/truth: "
-    "median of retry_after_ms over the time until what was accepted before had been answered, and "
-    "the share within a factor 2, where either is above 20 ms. CPU: of the server per request, "
-    "answered or not. Stalled: share of the time, before and after, in which the server's core "
-    "did not run what wanted it, without a load."
+    "Open loop, Poisson arrivals; load: times the capacity; latencies count from the moment at "
+    "which a request was due. docs/load-testing.md, Under overload, explains each column."
 )
 
 

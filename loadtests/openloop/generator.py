@@ -82,7 +82,6 @@ async def fire(
     due_s: Array,
     requests: Sequence[bytes],
     limits: Limits,
-    start_s: float | None = None,
 ) -> Fired:
     """Send each request when it is due, on a free connection or a new one; wait for the answers.
 
@@ -91,7 +90,6 @@ async def fire(
         due_s: ascending arrival times, seconds from the start, shape (n,).
         requests: n whole HTTP/1.1 requests.
         limits: of connections and patience.
-        start_s: when the schedule starts, on `time.perf_counter`; None: now.
 
     Raises:
         Unreachable: if no connection at all could be opened.
@@ -100,7 +98,7 @@ async def fire(
     volley = _Volley(address, due_s, requests, limits)
     gc.disable()  # a collection among millions of answers would be a stall of our own
     try:
-        volley.begin(start_s)
+        volley.begin()
         await volley.finished
     finally:
         gc.enable()
@@ -138,9 +136,9 @@ class _Volley:
         self.fired = Fired(due_s, np.empty(0), np.empty(0), [None] * n)
         self.finished: asyncio.Future[None] = self._loop.create_future()
 
-    def begin(self, start_s: float | None) -> None:
+    def begin(self) -> None:
         """Start the clock."""
-        self._start = time.perf_counter() if start_s is None else start_s
+        self._start = time.perf_counter()
         self._cpu_start = time.process_time()
         self._tick()
 

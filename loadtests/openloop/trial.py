@@ -73,8 +73,8 @@ class Trial:
         errors: other statuses from 500, and broken connections.
         wrong: answers with a wrong content, also those of the settling time.
         p50_ms, p95_ms, p99_ms, max_ms: latency of all that were served or left waiting.
-        typical_p50_ms, typical_p95_ms, typical_p99_ms: medians of the percentiles of `windows`
-            parts of the measured time; a hiccup of the machine moves none, an overload does.
+        typical_p99_ms: median of the 99th percentiles of `windows` parts of the measured time; a
+            hiccup of the machine does not move it, an overload does.
         unlagged_p99_ms: the same, counted from the moment that the generator took requests up.
         refused_p99_ms: latency of refusals; None without any.
         windows: how many parts.
@@ -101,8 +101,6 @@ class Trial:
     p95_ms: float
     p99_ms: float
     max_ms: float
-    typical_p50_ms: float
-    typical_p95_ms: float
     typical_p99_ms: float
     unlagged_p99_ms: float
     refused_p99_ms: float | None
@@ -207,7 +205,6 @@ def summarize(
     parts = max(1, min(WINDOWS, n // WINDOW_REQUESTS))
     part_of = np.minimum((due_s / seconds * parts).astype(int), parts - 1)
     p50, p95, p99, highest = quantiles(latency_ms[taken], (50, 95, 99, 100))
-    typical50, typical95, typical99 = typical(latency_ms[taken], part_of[taken], (50, 95, 99))
     failed = np.flatnonzero(of[Kind.GIVEN_UP] | of[Kind.REFUSED] | of[Kind.ERROR])
     wrong = np.flatnonzero(outcomes.kind == Kind.WRONG)
     refused_ms = latency_ms[of[Kind.REFUSED]]
@@ -229,10 +226,8 @@ def summarize(
         p95_ms=p95,
         p99_ms=p99,
         max_ms=highest,
-        typical_p50_ms=typical50,
-        typical_p95_ms=typical95,
-        typical_p99_ms=typical99,
-        unlagged_p99_ms=typical((latency_ms - lag_ms)[taken], part_of[taken], (99,))[0],
+        typical_p99_ms=_typical_p99(latency_ms[taken], part_of[taken]),
+        unlagged_p99_ms=_typical_p99((latency_ms - lag_ms)[taken], part_of[taken]),
         refused_p99_ms=quantiles(refused_ms, (99,))[0] if len(refused_ms) else None,
         windows=parts,
         failures=dict(Counter(outcomes.reason[at] for at in failed.tolist())),
@@ -256,18 +251,10 @@ def quantiles(values: Array, percents: Sequence[float]) -> list[float]:
     return [float(ascending[math.ceil(len(values) * each / 100) - 1]) for each in percents]
 
 
-def typical(values: Array, part_of: Array, percents: Sequence[float]) -> list[float]:
-    """Percentiles of each part; of each percentile, the median over the parts.
-
-    Args:
-        values: shape (n,); of none, all percentiles are 0.
-        part_of: the number of the part that each value belongs to; shape (n,).
-        percents: above 0, up to 100.
-    """
-    if not len(values):
-        return [0.0 for _ in percents]
-    each = [quantiles(values[part_of == part], percents) for part in np.unique(part_of)]
-    return [float(median) for median in np.median(np.array(each), axis=0)]
+def _typical_p99(values: Array, part_of: Array) -> float:
+    """The median of the 99th percentiles of the parts; `part_of` has the part of each value."""
+    each = [quantiles(values[part_of == part], (99,)) for part in np.unique(part_of)]
+    return float(np.median(each)) if each else 0.0
 
 
 def _hints(outcomes: Outcomes, at: Array) -> Hints:

@@ -14,6 +14,7 @@ import gevent
 from locust import LoadTestShape
 from locust.runners import MasterRunner, WorkerRunner
 
+from loadtests.errors import LoadTestError
 from loadtests.swarm import gates, shapes
 from loadtests.swarm.prepared import Prepared, from_message, obstacle, prepare
 from loadtests.traffic.target import TargetError
@@ -83,7 +84,7 @@ class _Around:
         if environment.host:  # without, the web page asks for it later
             try:
                 _keep_able(environment, _prepared(environment))
-            except TargetError as error:
+            except LoadTestError as error:
                 log.error("%s", error)
                 raise SystemExit(1) from error
 
@@ -99,7 +100,7 @@ class _Around:
                     self._hand_out(prepared)
                 else:
                     _keep_able(environment, prepared)
-        except TargetError as error:
+        except LoadTestError as error:
             if isinstance(runner, WorkerRunner):
                 runner.send_message(UNPREPARED, {"why": str(error)})
             else:

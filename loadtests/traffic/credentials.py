@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from loadtests.errors import UsageError
+
 VARIABLE = "TORCHLANE_LOAD_API_KEY"
-
-
-class KeyUnusable(Exception):
-    """The variable holds something else than a key; the message does not repeat it."""
 
 
 def with_key(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers of a request, and the key of the environment with them; calls do not have it.
 
     Raises:
-        KeyUnusable: if no header can carry it.
+        UsageError: if no header can carry it; the message does not repeat it.
     """
     key = os.environ.get(VARIABLE, "").strip()  # files of secrets mostly end with a new line
     if not key:
         return dict(headers)
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise KeyUnusable(f"{VARIABLE} holds no API key: printable ASCII, without spaces")
+        raise UsageError(f"{VARIABLE} holds no API key: printable ASCII, without spaces")
     return {**headers, "Authorization": f"Bearer {key}"}

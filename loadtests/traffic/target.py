@@ -13,7 +13,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from loadtests.errors import LoadTestError
-from loadtests.traffic.credentials import VARIABLE, KeyUnusable, with_key
+from loadtests.traffic.credentials import VARIABLE, with_key
 from loadtests.traffic.reading import ALL_SCORES
 from models.manifest import CodecSpec
 from models.tensors import TensorSpec, Tolerance
@@ -176,6 +176,7 @@ def exchange(
 
     Raises:
         TargetError: if it cannot be sent, or no answer comes within `TIMEOUT_S`.
+        UsageError: if the key of the environment is none.
     """
     connection, prefix = _connection(url)
     try:
@@ -183,8 +184,6 @@ def exchange(
         response = connection.getresponse()
         names = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, names, response.read())
-    except KeyUnusable as error:
-        raise TargetError(str(error)) from error
     except ConnectionRefusedError as error:
         raise TargetError(
             f"nothing listens at {url}; start a server (python -m app) or name another one"

@@ -133,15 +133,6 @@ async def test_connections_are_used_again() -> None:
     assert fired.connections < 5
 
 
-async def test_a_start_in_the_future_is_waited_for() -> None:
-    async with answering(at_once) as address:
-        start = time.perf_counter() + 0.3
-        fired = await fire(address, np.zeros(1), requests(1), Limits(), start)
-    assert time.perf_counter() >= start
-    assert fired.noticed_s[0] >= 0
-    assert fired.done_s[0] > fired.noticed_s[0]
-
-
 async def test_nobody_listens() -> None:
     async with answering(at_once) as address:
         pass
