@@ -16,13 +16,12 @@ from loadtests.traffic.payloads import (
     Template,
     can_be_aligned,
     draw_item,
-    draw_picture,
     json_template,
     npy_template,
     places_of,
-    png,
     raw_template,
 )
+from loadtests.traffic.pictures import draw_picture, png
 from loadtests.traffic.reading import WrongAnswer
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
 from models.manifest import ImageCodecSpec

@@ -1,4 +1,7 @@
-"""Items of any model, and bodies of them that can be varied without changing the right answer."""
+"""Items of any model, and bodies of them that can be varied without changing the right answer.
+
+Pictures are in `loadtests.traffic.pictures`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,11 @@ from typing import TypeAlias
 
 import numpy as np
 import orjson
-from PIL import Image
 
 from models.bounds import safe_range
-from models.manifest import PicturePreprocess
 from models.tensors import Array, Arrays, TensorSpec
 
 FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # what a free dimension is drawn from, if it may be so long
-COARSE = 5  # blobs of a picture across and down: smooth, as what models were trained on is
 # A body has 2 ** 64 variants where the item is large enough for that: users that start anywhere
 # among them do not meet.
 VARIANTS = 2**64
@@ -109,30 +109,6 @@ def can_be_aligned(specs: Sequence[TensorSpec]) -> bool:
     return len(free) > len(set(free))
 
 
-def draw_picture(how: PicturePreprocess, rng: np.random.Generator) -> Array:
-    """Soft blobs on black, uint8 [height, width] or [height, width, 3].
-
-    It has the size that is not scaled, so that every pixel counts; its border is black, so that a
-    pixel more or less does not change what the model takes for the background.
-    """
-    width, height = (how.resize_shorter or how.width), (how.resize_shorter or how.height)
-    layers = []
-    for _ in range(how.channels):
-        blobs = Image.fromarray(rng.integers(0, 256, (COARSE, COARSE), dtype=np.uint8))
-        layers.append(np.array(blobs.resize((width, height), Image.Resampling.BICUBIC)))
-    pixels = np.stack(layers, axis=-1)
-    pixels[[0, -1]] = 0
-    pixels[:, [0, -1]] = 0
-    return pixels[..., 0] if how.channels == 1 else pixels
-
-
-def png(pixels: Array) -> bytes:
-    """A PNG file; packed lightly, because the time is the load generator's."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
-
-
 def places_of(item: Arrays) -> tuple[Place, ...]:
     """The numbers of an item that are changed to make it another one: as few as suffice.
 
@@ -199,32 +175,9 @@ def npy_template(array: Array, places: Sequence[Place]) -> Template:
     return Template((buffer.getvalue() + raw.segments[0], *raw.segments[1:]), raw.choices)
 
 
-def picture_variants(pixels: Array) -> int:
-    """How many pictures `vary_picture` makes of one."""
-    groups, size = _groups(pixels)
-    return int(size**groups)
-
-
-def vary_picture(pixels: Array, number: int) -> Array:
-    """A picture of which up to eight values are another grey level, by one; each number another."""
-    varied = pixels.copy()
-    flat = varied.reshape(-1)
-    groups, size = _groups(pixels)
-    for group in range(groups):
-        number, place = divmod(number, size)
-        flat[group * size + place] ^= 1
-    return varied
-
-
 def _starts(arrays: Arrays) -> list[int]:
     """Where each array begins, if all were one."""
     return [0, *itertools.accumulate(array.size for array in arrays.values())][:-1]
-
-
-def _groups(pixels: Array) -> tuple[int, int]:
-    """How many groups of how many values: one value of each is changed."""
-    groups = min(8, pixels.size)
-    return groups, pixels.size // groups
 
 
 def _near(value: np.floating, ulps: int) -> Array:

@@ -11,12 +11,8 @@ from loadtests.traffic.answers import NPY, OCTET_STREAM, Known
 from loadtests.traffic.calls import JSON, Call, Expectation, Refused
 from loadtests.traffic.drawing import Source, UniqueItems, Variants, WorkloadError
 from loadtests.traffic.expectations import Predictions, RawPrediction
-from loadtests.traffic.payloads import (
-    Template,
-    picture_variants,
-    png,
-    vary_picture,
-)
+from loadtests.traffic.payloads import Template
+from loadtests.traffic.pictures import picture_variants, png, vary_picture
 from loadtests.traffic.target import Target
 
 BATCH_ITEMS = 16

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from PIL import Image
 
 from loadtests.traffic.payloads import (
     FREE_SIZES,
@@ -17,17 +16,12 @@ from loadtests.traffic.payloads import (
     discrete_item,
     discrete_numbers,
     draw_item,
-    draw_picture,
     json_template,
     npy_template,
-    picture_variants,
     places_of,
-    png,
     raw_template,
-    vary_picture,
 )
 from models.bounds import mismatch, out_of_range, shared_axes
-from models.manifest import PicturePreprocess
 from models.tensors import Arrays, Dimension, TensorSpec
 
 
@@ -185,42 +179,3 @@ def test_discrete_items_are_the_digits_of_a_number() -> None:
     assert item["ids"].tolist() == [1, 0, 1] + 61 * [0]
     assert item["mask"].tolist() == [False, True]
     assert (item["ids"].dtype.name, item["mask"].dtype.name) == ("int64", "bool")
-
-
-def how(**changes: Any) -> PicturePreprocess:
-    return PicturePreprocess(
-        **{"width": 9, "height": 7, "channels": 1, "mean": (0.5,), "std": (0.5,)} | changes
-    )
-
-
-COLOUR = {"channels": 3, "mean": (0.5,) * 3, "std": (0.5,) * 3}
-
-
-@pytest.mark.parametrize(
-    ("changes", "size", "mode"),
-    [
-        ({}, (9, 7), "L"),
-        (COLOUR, (9, 7), "RGB"),
-        ({"fit": "crop", "resize_shorter": 12}, (12, 12), "L"),
-    ],
-)
-def test_a_picture_has_the_size_that_is_not_scaled(
-    changes: dict[str, Any], size: tuple[int, int], mode: str
-) -> None:
-    pixels = draw_picture(how(**changes), np.random.default_rng(1))
-    with Image.open(io.BytesIO(png(pixels))) as picture:
-        assert (picture.format, picture.size, picture.mode) == ("PNG", size, mode)
-    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    assert not border.any()
-    assert len(np.unique(pixels)) > 10
-
-
-def test_varied_pictures_are_all_different_and_by_one_grey_level() -> None:
-    pixels = draw_picture(how(), np.random.default_rng(1))
-    assert picture_variants(pixels) == 7**8
-    varied = [vary_picture(pixels, number) for number in range(500)]
-    assert len({each.tobytes() for each in varied}) == 500
-    for each in varied:
-        off = np.abs(each.astype(int) - pixels.astype(int))
-        assert off.max() == 1
-        assert off.sum() == 8
