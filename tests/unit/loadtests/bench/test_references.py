@@ -26,7 +26,7 @@ from loadtests.bench.workloads import (
 )
 
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
-SERVING = Serving(Path("/repository/digits/3"), Cores(1, 0), (("TORCHLANE_WORKERS", "2"),))
+SERVING = Serving(Path("/repository/digits/3"), Cores(1, 0))
 
 
 @pytest.fixture(autouse=True)

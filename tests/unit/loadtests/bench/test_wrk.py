@@ -15,7 +15,7 @@ from loadtests.bench.own_models import manifest_of
 from loadtests.bench.workloads import OURS, WORKLOADS, Workload
 from loadtests.bench.wrk import LoadError, LoadPlan, Run
 from tests.artifacts import write_artifact
-from tests.unit.loadtests.bench.answering import OK, answering
+from tests.unit.loadtests.openloop.servers import OK, answering
 
 TOLD = (
     '{"sent": 120, "answered": 100, "seconds": 2.000000, "p50_ms": 1.5, "p99_ms": 9.25, '
@@ -60,9 +60,9 @@ async def test_it_sends_the_very_requests_that_are_numbered(tmp_path: Path, name
         await asyncio.sleep(0.002)  # slowly: each body is looked at
         return OK
 
-    async with answering(answer) as port:
+    async with answering(answer) as address:
         file = tmp_path / "requests"
-        run = await asyncio.to_thread(wrk.load, port, file, 70_000, LoadPlan(1, 1))
+        run = await asyncio.to_thread(wrk.load, address.port, file, 70_000, LoadPlan(1, 1))
     assert 10 < run.answered <= len(received) <= run.sent <= run.answered + 2
     numbers = range(70_000, 70_000 + run.sent)  # wrk may try the script once and throw that away
     wanted = [bodies.request(number).partition(b"\r\n\r\n")[2] for number in numbers]
@@ -72,10 +72,10 @@ async def test_it_sends_the_very_requests_that_are_numbered(tmp_path: Path, name
 @needs_wrk
 async def test_nobody_listens(tmp_path: Path) -> None:
     (tmp_path / "requests").write_text("1 none 1\n0\n2\nxx")
-    async with answering(lambda _: asyncio.sleep(0, OK)) as port:
+    async with answering(lambda _: asyncio.sleep(0, OK)) as address:
         pass
     with pytest.raises(LoadError, match="unable to connect"):
-        wrk.load(port, tmp_path / "requests", 0, LoadPlan(1, 1))
+        wrk.load(address.port, tmp_path / "requests", 0, LoadPlan(1, 1))
 
 
 def test_where_it_is_missing_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
