@@ -27,7 +27,7 @@ from loadtests.bench.own_models import linear_artifact, manifest_of, newest_arti
 from loadtests.bench.servers import Fleet, Server, ServerSpec
 from loadtests.bench.workloads import OURS, Workload
 from loadtests.errors import LoadTestError
-from loadtests.openloop.generator import Fired, Limits, fire
+from loadtests.openloop.generator import Limits, Sent, send
 from loadtests.traffic.target import exchange
 from models.manifest import Manifest
 from models.processor import cpu_name
@@ -111,21 +111,21 @@ def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Consol
         fleet.start(spec)
         with fleet.awake(spec) as server:
             name = slow.parent.name
-            fired, loading = uvloop.run(
+            sent, loading = uvloop.run(
                 _load(server, bodies, Path(folder) / name, models / name, given)
             )
     loading = Loading(loading.began_s, loading.ready_s, _item_ms(manifest_of(slow)))
-    return _report(fired, loading, console)
+    return _report(sent, loading, console)
 
 
 async def _load(
     server: Server, bodies: Bodies, source: Path, target: Path, given: argparse.Namespace
-) -> tuple[Fired, Loading]:
+) -> tuple[Sent, Loading]:
     seconds = LEAD_S + BEFORE_S + given.seconds
     random = np.random.default_rng(given.seed)
     due_s: Array = np.cumsum(random.exponential(1 / given.rate, int(given.rate * seconds)))
     requests = [bodies.request(number) for number in range(len(due_s))]
-    firing = asyncio.create_task(fire(server.address, due_s, requests, Limits()))
+    sending = asyncio.create_task(send(server.address, due_s, requests, Limits()))
     await asyncio.sleep(0)  # it starts its clock
     start_s = time.perf_counter()
     await asyncio.sleep(start_s + LEAD_S + BEFORE_S - time.perf_counter())
@@ -140,27 +140,27 @@ async def _load(
             break
         await asyncio.sleep(LOOK_S)
     ready_s = time.perf_counter() - start_s
-    fired = await firing
+    sent = await sending
     if state != "ready":
         advice = "" if state == "failed" else f"; try --seconds {2 * given.seconds:g}"
         raise NotLoaded(
             f"{target.name} is {state!r} {ready_s - began_s:.0f} s after it was put into the "
             f"repository{advice}\n{server.log_tail()}"
         )
-    return fired, Loading(began_s, ready_s, 0.0)
+    return sent, Loading(began_s, ready_s, 0.0)
 
 
-def _report(fired: Fired, loading: Loading, console: Console) -> bool:
-    latency_ms = (fired.done_s - fired.due_s) * 1000
-    bad = sum(each is None or each.status != OK for each in fired.responses)
+def _report(sent: Sent, loading: Loading, console: Console) -> bool:
+    latency_ms = (sent.done_s - sent.due_s) * 1000
+    bad = sum(each is None or each.status != OK for each in sent.responses)
     spans = {
         "before": (LEAD_S, loading.began_s),
         "while it loads": (loading.began_s, loading.ready_s),
-        "after": (loading.ready_s, fired.due_s[-1]),
+        "after": (loading.ready_s, sent.due_s[-1]),
     }
     p99_ms = {}
     for name, (begin_s, end_s) in spans.items():
-        of_span = latency_ms[(fired.due_s >= begin_s) & (fired.due_s < end_s)]
+        of_span = latency_ms[(sent.due_s >= begin_s) & (sent.due_s < end_s)]
         p50, p99_ms[name] = np.percentile(of_span, (50, 99)) if len(of_span) else (0.0, 0.0)
         console.print(
             f"{name:15} {len(of_span):6,} requests, p50 {p50:6.1f} ms, p99 {p99_ms[name]:7.1f} ms"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.bench.references import title_of
+from loadtests.bench.launch import title_of
 from loadtests.bench.results import Results, ratios
 from loadtests.bench.workloads import BARE, LIMIT, LITSERVE, MOSEC, PLAIN
 from loadtests.reports import Judged, Verdict

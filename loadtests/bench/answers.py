@@ -65,7 +65,7 @@ def _answer(items: Array) -> Array:
 
 
 class JudgedBodies:
-    """Requests to one server that are judged; see `loadtests.openloop.shooting.Requests`.
+    """Requests to one server that are judged; see `loadtests.openloop.sender.Requests`.
 
     Args:
         bodies: the requests.

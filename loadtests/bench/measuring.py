@@ -15,13 +15,13 @@ from loadtests.bench import counters, wrk
 from loadtests.bench.answers import CheckError, JudgedBodies, Right
 from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
 from loadtests.bench.dialects import DIALECTS
-from loadtests.bench.references import Contestant, Serving, spec_of
+from loadtests.bench.launch import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
 from loadtests.bench.workloads import OUR_OWN, Workload
 from loadtests.bench.wrk import LoadPlan, Run
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Limits
-from loadtests.openloop.shooting import Shooter
+from loadtests.openloop.sender import Sender
 from models.manifest import Manifest
 from models.tensors import Array
 
@@ -129,9 +129,9 @@ class Bench:
         """
         dialect = DIALECTS[subject.contestant.server]
         requests = JudgedBodies(bodies, dialect, self.right, numbers=numbers)
-        shooter = Shooter(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
-        shooter.prepare_at(due_s)
-        outcomes, _ = shooter.fire()
+        sender = Sender(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
+        sender.prepare_at(due_s)
+        outcomes, _ = sender.send()
         reason = next(filter(None, outcomes.reason), None)
         if reason is not None:
             raise CheckError(

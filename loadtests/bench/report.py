@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.bench.references import title_of
+from loadtests.bench.launch import title_of
 from loadtests.bench.results import Entry, Figure, Results, Round, Spread, keys, ratios, values
 from loadtests.bench.workloads import WORKLOADS
 from loadtests.reports import Json, Judged

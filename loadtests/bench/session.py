@@ -14,12 +14,7 @@ from rich.console import Console
 from loadtests.bench import wrk
 from loadtests.bench.acceptance import judge
 from loadtests.bench.answers import answers_of
-from loadtests.bench.limits import limit
-from loadtests.bench.machine import Place, prepare
-from loadtests.bench.measuring import Bench, Measured, Subject
-from loadtests.bench.options import Options
-from loadtests.bench.own_models import manifest_of, mean_artifact, newest_artifact
-from loadtests.bench.references import (
+from loadtests.bench.launch import (
     TITLES,
     Contestant,
     Serving,
@@ -27,6 +22,11 @@ from loadtests.bench.references import (
     spec_of,
     title_of,
 )
+from loadtests.bench.limits import limit
+from loadtests.bench.machine import Place, prepare
+from loadtests.bench.measuring import Bench, Measured, Subject
+from loadtests.bench.options import Options
+from loadtests.bench.own_models import manifest_of, mean_artifact, newest_artifact
 from loadtests.bench.report import as_json, print_figures
 from loadtests.bench.results import Entry, Round, interleaved
 from loadtests.bench.servers import Fleet, ServerError, ServerSpec

@@ -17,10 +17,10 @@ from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.errors import UsageError
 from loadtests.openloop.address import Address, reach
 from loadtests.openloop.generator import Limits
-from loadtests.openloop.shooting import Shooter
+from loadtests.openloop.sender import Sender
 from loadtests.openloop.trial import Gates, Trial
 from loadtests.reports import Json, check_writable, conditions, warnings, write
-from loadtests.traffic.anchors import ask
+from loadtests.traffic.reference_inputs import ask
 from loadtests.traffic.target import Target, learn
 from loadtests.traffic.workloads import workload
 from models.resources import usable_cores
@@ -58,14 +58,14 @@ class Load:
         limits = Limits(given.connections, given.timeout_s)
         return cls(learn(given.url, given.model), address, limits)
 
-    def shooter(self, given: argparse.Namespace, console: Console) -> Shooter:
+    def sender(self, given: argparse.Namespace, console: Console) -> Sender:
         """Ask the idle server for right answers, and make what sends the load."""
-        anchors = ask(self.target)
-        console.print(anchors.told(), markup=False)
+        references = ask(self.target)
+        console.print(references.told(), markup=False)
         calls = JudgedCalls(
-            self.address, workload(given.workload, self.target, given.seed, anchors)
+            self.address, workload(given.workload, self.target, given.seed, references)
         )
-        return Shooter(self.address, calls, given.arrivals, self.limits)
+        return Sender(self.address, calls, given.arrivals, self.limits)
 
 
 def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
@@ -82,8 +82,8 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
     console.print(f"{found_here['machine']}, {found_here['date']}: {command}", markup=False)
     for each in warnings(found_here["load_average"], usable_cores()):
         console.print(each)
-    shooter = load.shooter(given, console)
-    measure = measuring(shooter.shoot, lengths.settle_s, gates.slo_ms, given.seed)
+    sender = load.sender(given, console)
+    measure = measuring(sender.run, lengths.settle_s, gates.slo_ms, given.seed)
     found = find(
         search,
         measure,
@@ -108,8 +108,8 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
     load = Load.of(given)
     found_here = _conditions(given, load, gates, command, ("rate", "seconds"))
     check_writable(given.out)
-    shooter = load.shooter(given, console)
-    measure = measuring(shooter.shoot, RUN_SETTLE_S, gates.slo_ms, given.seed)
+    sender = load.sender(given, console)
+    measure = measuring(sender.run, RUN_SETTLE_S, gates.slo_ms, given.seed)
     trial = measure(Step("run", given.rate, given.seconds))
     console.print(report.table_of([trial], gates))
     for reason, count in trial.failures.items():

@@ -9,12 +9,12 @@ from typing import Literal
 from loadtests.capacity.search import Answer, Search, Step
 from loadtests.openloop.address import Unreachable
 from loadtests.openloop.generator import TrialTooLarge
-from loadtests.openloop.shooting import Cost, Outcomes, Shot
+from loadtests.openloop.sender import Cost, Outcomes, TrialPlan
 from loadtests.openloop.trial import Gates, Trial, summarize
 
 NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
 End = Literal["found", "wrong answers", "interrupted", "unreachable", "too large"]
-Shoot = Callable[[Shot], tuple[Outcomes, Cost]]
+RunTrial = Callable[[TrialPlan], tuple[Outcomes, Cost]]
 Measure = Callable[[Step], Trial]
 
 
@@ -47,15 +47,15 @@ class Found:
         return min(reversed(passed), key=lambda trial: abs(trial.rate_per_s - capacity))
 
 
-def measuring(shoot: Shoot, settle_s: float, slo_ms: float, seed: int) -> Measure:
+def measuring(run_trial: RunTrial, settle_s: float, slo_ms: float, seed: int) -> Measure:
     """Make trials of steps; each one draws other arrivals."""
     made = 0
 
     def measure(step: Step) -> Trial:
         nonlocal made
         made += 1
-        shot = Shot(step.rate_per_s, settle_s, step.seconds, seed * 100_003 + made)
-        outcomes, cost = shoot(shot)
+        plan = TrialPlan(step.rate_per_s, settle_s, step.seconds, seed * 100_003 + made)
+        outcomes, cost = run_trial(plan)
         measured_s = (settle_s, step.seconds)
         return summarize(step.kind, step.rate_per_s, measured_s, slo_ms, outcomes, cost)
 

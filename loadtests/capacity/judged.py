@@ -12,7 +12,7 @@ from loadtests.wire import Response
 
 
 class JudgedCalls:
-    """See `loadtests.openloop.shooting.Requests`.
+    """See `loadtests.openloop.sender.Requests`.
 
     Args:
         address: of the server; what the Host header says.

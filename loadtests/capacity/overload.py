@@ -19,9 +19,9 @@ from loadtests.bench.answers import CheckError, JudgedBodies
 from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import DIALECTS
 from loadtests.bench.environments import why_not
+from loadtests.bench.launch import TITLES, Contestant, Serving, spec_of
 from loadtests.bench.machine import Place, prepare
 from loadtests.bench.own_models import manifest_of
-from loadtests.bench.references import TITLES, Contestant, Serving, spec_of
 from loadtests.bench.servers import (
     Cores,
     Fleet,
@@ -39,7 +39,7 @@ from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.capacity.verdicts import Load, Measured, judge
 from loadtests.errors import LoadTestError
 from loadtests.openloop.generator import UNANSWERED, Limits
-from loadtests.openloop.shooting import Cost, Outcomes, Shooter, Shot
+from loadtests.openloop.sender import Cost, Outcomes, Sender, TrialPlan
 from loadtests.openloop.trial import Gates, Trial
 from loadtests.reports import cut_short, print_judged, write
 
@@ -135,7 +135,7 @@ class Session:
 
 @dataclass(slots=True)
 class _Measuring:
-    """One server under one model: a search, then loads; fires each trial from this process."""
+    """One server under one model: a search, then loads, all sent from this process."""
 
     options: argparse.Namespace
     cores: Cores
@@ -154,8 +154,8 @@ class _Measuring:
         self.spec = spec
         self.fleet.start(spec)
 
-    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        """Fire one trial; every trial has inputs that nobody has seen."""
+    def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
+        """Make one trial; every trial has inputs that nobody has seen."""
         manifest, dialect = manifest_of(self.case.folder), DIALECTS[self.server]
         requests = JudgedBodies(
             bodies_of(self.case.workload, manifest, dialect, next(self._seeds)),
@@ -165,11 +165,11 @@ class _Measuring:
             deadline_ms=self.options.deadline_ms,
         )
         with self.fleet.awake(self.spec) as server:
-            shooter = Shooter(server.address, requests, "poisson", LIMITS)
-            shooter.prepare(shot)
+            sender = Sender(server.address, requests, "poisson", LIMITS)
+            sender.prepare(plan)
             before_s = server.cpu_s()
             with pinned(self.cores.generator):
-                outcomes, cost = shooter.fire()
+                outcomes, cost = sender.send()
             self.cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, len(outcomes.due_s))
         if UNANSWERED in outcomes.reason:
             self.start_anew(self.spec)  # what it still owes would fall to the next trial
@@ -185,7 +185,7 @@ class _Measuring:
         capacity_per_s, trials = self._capacity()
         if self.server == MOSEC:
             self.start_anew(self._bounded(capacity_per_s))
-        measure = measuring(self.shoot, LEAD_S, self.options.deadline_ms, next(self._seeds) + 1000)
+        measure = measuring(self.run, LEAD_S, self.options.deadline_ms, next(self._seeds) + 1000)
         loads, stalled = [], share_stalled(self.cores, STALL_S)
         for times in sorted(self.options.loads):
             rate_per_s = times * capacity_per_s
@@ -216,7 +216,7 @@ class _Measuring:
         lengths = Lengths.within(budget_s)
         gates = Gates(options.deadline_ms, 1 - HELD, in_time=HELD)
         search = Search(lengths, START_PER_S, LOWEST_RATE_PER_S, HIGHEST_PER_S)
-        measure = measuring(self.shoot, lengths.settle_s, gates.slo_ms, next(self._seeds))
+        measure = measuring(self.run, lengths.settle_s, gates.slo_ms, next(self._seeds))
         found = find(search, measure, gates, budget_s, time.monotonic, lambda _: None)
         if found.end == "interrupted":
             raise KeyboardInterrupt

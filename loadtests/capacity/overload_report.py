@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.bench.references import TITLES
+from loadtests.bench.launch import TITLES
 from loadtests.capacity.verdicts import Load, Measured
 from loadtests.reports import Json, Judged
 

@@ -217,5 +217,9 @@ class Search:
 
 
 def _normal_cdf(values: Array) -> Array:
-    normal = NormalDist()
-    return np.array([normal.cdf(value) for value in values.tolist()])
+    return np.interp(values, _TABLE_AT, _TABLE)
+
+
+# exact enough for a grid, and a hundred times faster than a call per value
+_TABLE_AT = np.linspace(-8, 8, 1601)
+_TABLE = np.array([NormalDist().cdf(value) for value in _TABLE_AT.tolist()])

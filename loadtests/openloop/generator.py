@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Fired:
+class Sent:
     """What came of the requests, one entry each; times are seconds from the start of the schedule.
 
     Attributes:
@@ -77,12 +77,12 @@ class Fired:
     unopened: set[int] = field(default_factory=set)
 
 
-async def fire(
+async def send(
     address: Address,
     due_s: Array,
     requests: Sequence[bytes],
     limits: Limits,
-) -> Fired:
+) -> Sent:
     """Send each request when it is due, on a free connection or a new one; wait for the answers.
 
     Args:
@@ -95,23 +95,23 @@ async def fire(
         Unreachable: if no connection at all could be opened.
         TrialTooLarge: if the answers are more than memory should hold.
     """
-    volley = _Volley(address, due_s, requests, limits)
+    generator = _Generator(address, due_s, requests, limits)
     gc.disable()  # a collection among millions of answers would be a stall of our own
     try:
-        volley.begin()
-        await volley.finished
+        generator.begin()
+        await generator.finished
     finally:
         gc.enable()
-        volley.end()
-    fired = volley.fired
-    if fired.connect_error is not None and not any(fired.responses):
+        generator.end()
+    sent = generator.sent
+    if sent.connect_error is not None and not any(sent.responses):
         raise Unreachable(
-            f"cannot connect to {address.peer}: {fired.connect_error}; is the server running?"
+            f"cannot connect to {address.peer}: {sent.connect_error}; is the server running?"
         )
-    return fired
+    return sent
 
 
-class _Volley:
+class _Generator:
     """The requests of one trial, and the connections that carry them."""
 
     def __init__(
@@ -133,7 +133,7 @@ class _Volley:
         self._opening: set[asyncio.Task[None]] = set()
         self._answer_bytes = 0
         self._start = self._cpu_start = 0.0
-        self.fired = Fired(due_s, np.empty(0), np.empty(0), [None] * n)
+        self.sent = Sent(due_s, np.empty(0), np.empty(0), [None] * n)
         self.finished: asyncio.Future[None] = self._loop.create_future()
 
     def begin(self) -> None:
@@ -148,13 +148,13 @@ class _Volley:
         for index in range(self._next):
             if self._done[index] != self._done[index]:  # NaN: it has no end yet
                 self._done[index] = now
-                self.fired.faults.setdefault(index, UNANSWERED)
+                self.sent.faults.setdefault(index, UNANSWERED)
         for task in self._opening:
             task.cancel()
         for connection in list(self._connections):
             connection.abort()
-        self.fired.noticed_s = np.array(self._noticed)
-        self.fired.done_s = np.array(self._done)
+        self.sent.noticed_s = np.array(self._noticed)
+        self.sent.done_s = np.array(self._done)
 
     def _tick(self) -> None:
         """Take up every request that is due, and sleep until the next one is."""
@@ -171,8 +171,8 @@ class _Volley:
         if at < len(due):
             self._loop.call_later(max(due[at] - now, TICK_S), self._tick)
             return
-        self.fired.span_s = now
-        self.fired.cpu_s = time.process_time() - self._cpu_start
+        self.sent.span_s = now
+        self.sent.cpu_s = time.process_time() - self._cpu_start
         last = due[-1] if due else 0.0
         self._loop.call_later(max(last + self._limits.patience_s - now, 0.0), self._give_up)
         self._finish_if_done()
@@ -188,7 +188,7 @@ class _Volley:
             connection.abort()
         self._waiting.append(index)
         if not self._open_one():
-            self.fired.starved += 1
+            self.sent.starved += 1
 
     def _open_one(self) -> bool:
         """Open one more connection, if that is allowed."""
@@ -207,16 +207,16 @@ class _Volley:
         except OSError as error:
             own, why = error.errno in OWN_ERRORS, words_of(error)
             if not own:
-                self.fired.connect_error = why
+                self.sent.connect_error = why
             if self._waiting:
                 index = self._waiting.popleft()
                 if own:
-                    self.fired.unopened.add(index)
+                    self.sent.unopened.add(index)
                 self.fail(index, f"{OUT_OF_OWN if own else NOT_OPENED}: {why}")
 
     def made(self, connection: Connection) -> None:
         """A connection is open."""
-        self.fired.connections += 1
+        self.sent.connections += 1
         self._connections.add(connection)
         self._free(connection)
 
@@ -231,7 +231,7 @@ class _Volley:
     def answered(self, connection: Connection, index: int, response: Response) -> None:
         """An answer is complete."""
         self._done[index] = time.perf_counter() - self._start
-        self.fired.responses[index] = response
+        self.sent.responses[index] = response
         self._answer_bytes += len(response.body)
         if self._answer_bytes > MAX_ANSWER_BYTES and not self.finished.done():
             self.finished.set_exception(
@@ -249,7 +249,7 @@ class _Volley:
     def fail(self, index: int, fault: str) -> None:
         """A request will have no answer."""
         self._done[index] = time.perf_counter() - self._start
-        self.fired.faults[index] = fault
+        self.sent.faults[index] = fault
         self._ended()
 
     def _free(self, connection: Connection) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from loadtests.openloop.shooting import Cost, Kind, Outcomes
+from loadtests.openloop.sender import Cost, Kind, Outcomes
 from models.tensors import Array
 
 Purpose = Literal["warm-up", "probe", "search", "confirm", "run", "load"]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.traffic.anchors import Anchors, ask
 from loadtests.traffic.drawing import WorkloadError
+from loadtests.traffic.reference_inputs import References, ask
 from loadtests.traffic.target import Reply, Target, TargetError, exchange, learn
 from loadtests.traffic.workloads import workload
 
@@ -22,12 +22,12 @@ class Prepared:
 
     Attributes:
         target: what they load.
-        anchors: what the idle server answered.
+        references: what the idle server answered.
         message: the same for `from_message` in another process; msgpack can carry it.
     """
 
     target: Target
-    anchors: Anchors
+    references: References
     message: Mapping[str, Any]
 
 
@@ -45,11 +45,11 @@ def prepare(url: str, model: str | None) -> Prepared:
         answers.append((_digest(path, body), reply.status, reply.body))
         return reply
 
-    anchors = ask(target, send)
-    log.info("%s/%s: %s", target.model, target.version, anchors.told())
+    references = ask(target, send)
+    log.info("%s/%s: %s", target.model, target.version, references.told())
     told = {name: getattr(target, name) for name in ("url", "model", "version", "precision")}
     return Prepared(
-        target, anchors, {**told, "manifest": dict(target.manifest), "answers": answers}
+        target, references, {**told, "manifest": dict(target.manifest), "answers": answers}
     )
 
 
@@ -77,7 +77,7 @@ def from_message(message: Mapping[str, Any]) -> Prepared:
 def obstacle(prepared: Prepared, name: str) -> str | None:
     """Why the model cannot take a workload; None where it can."""
     try:
-        workload(name, prepared.target, 0, prepared.anchors)
+        workload(name, prepared.target, 0, prepared.references)
     except WorkloadError as error:
         return str(error)
     return None

@@ -42,7 +42,7 @@ class ModelUser(FastHttpUser):
         seed = int.from_bytes(os.urandom(8))
         try:
             self.calls = workload(
-                self.workload_name, self.prepared.target, seed, self.prepared.anchors
+                self.workload_name, self.prepared.target, seed, self.prepared.references
             )
         except WorkloadError as error:
             log.warning("a user of %s does not load: %s", type(self).__name__, error)

@@ -14,7 +14,7 @@ from models.tensors import Array, Tolerance
 
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
-# float32: the anchor's answer and the one under load may each lie as far from eager as export
+# float32: the reference's answer and the one under load may each lie as far from eager as export
 # allowed, on different sides. A lossy precision is allowed its tolerance once: forms of one are
 # mixed only where they agree as float32 does, so what is left is what rounding makes of a nudge.
 ALLOWANCE = {"float32": 2.0}

@@ -1,4 +1,4 @@
-"""Inputs that nobody sent before: variants of the anchors, each drawn once."""
+"""Inputs that nobody sent before: variants of the reference inputs, each drawn once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass, field
 
 from loadtests.errors import LoadTestError
-from loadtests.traffic.anchors import Anchors
 from loadtests.traffic.answers import Known
 from loadtests.traffic.payloads import discrete_item, discrete_numbers, json_template
+from loadtests.traffic.reference_inputs import References
 from loadtests.traffic.target import Target
 
 MIN_INPUTS = 2**20  # fewer different ones would be used up within minutes
@@ -26,12 +26,12 @@ class Source:
 
     Attributes:
         target: the model.
-        anchors: items of it with known answers.
+        references: items of it with known answers.
         seed: two sources with one seed draw the same; with different ones, different inputs.
     """
 
     target: Target
-    anchors: Anchors
+    references: References
     seed: int
     random: random.Random = field(init=False)
 
@@ -55,7 +55,7 @@ class UniqueItems:
             self._numbers = itertools.count(source.random.getrandbits(bits))
         else:
             self._variants = Variants(
-                source, tuple(anchor.text.variants for anchor in source.anchors.items)
+                source, tuple(reference.text.variants for reference in source.references.items)
             )
 
     def draw(self) -> tuple[bytes, Known | None]:
@@ -64,12 +64,12 @@ class UniqueItems:
             item = discrete_item(self._source.target.inputs, next(self._numbers))
             return json_template(item, ()).fill(0), None
         index, number = self._variants.next()
-        anchor = self._source.anchors.items[index]
-        return anchor.text.fill(number), anchor.varied
+        reference = self._source.references.items[index]
+        return reference.text.fill(number), reference.varied
 
 
 class Variants:
-    """Which anchor, and which of its variants: each pair comes once."""
+    """Which reference, and which of its variants: each pair comes once."""
 
     def __init__(self, source: Source, variants: tuple[int, ...]) -> None:
         _check_enough(source, sum(variants), MIN_INPUTS)
@@ -79,7 +79,7 @@ class Variants:
         self._used = [0] * len(variants)
 
     def next(self) -> tuple[int, int]:
-        """The place of an anchor, and the number of its variant.
+        """The place of a reference, and the number of its variant.
 
         Raises:
             WorkloadError: if all of them are used up.

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from loadtests.traffic.anchors import Anchor, Anchors
 from loadtests.traffic.answers import NPY, OCTET_STREAM, Known
 from loadtests.traffic.calls import JSON, Call, Expectation, Refused
 from loadtests.traffic.drawing import Source, UniqueItems, Variants, WorkloadError
 from loadtests.traffic.expectations import Predictions, RawPrediction
 from loadtests.traffic.payloads import Template
 from loadtests.traffic.pictures import picture_variants, png, vary_picture
+from loadtests.traffic.reference_inputs import Reference, References
 from loadtests.traffic.target import Target
 
 BATCH_ITEMS = 16
@@ -46,8 +46,8 @@ class Repeated:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._calls = [
-            _json_single(source, anchor.text.fill(0), anchor.known)
-            for anchor in source.anchors.items
+            _json_single(source, reference.text.fill(0), reference.known)
+            for reference in source.references.items
         ]
         self._weights = _zipf(len(self._calls))
 
@@ -80,7 +80,7 @@ class Batch:
             headers={"Content-Type": JSON},
             body=b'{"inputs":[%b]}' % b",".join(distinct[pick][0] for pick in picks),
             items=BATCH_ITEMS,
-            expected=Predictions(self._source.anchors.judge, known, many=True, twins=twins),
+            expected=Predictions(self._source.references.judge, known, many=True, twins=twins),
         )
 
 
@@ -106,29 +106,30 @@ class Binary:
         fixed = len(target.outputs) == 1 and target.outputs[0].is_fixed
         self._accept = media_type if fixed else JSON
         self._variants = Variants(
-            source, tuple(self._template(anchor).variants for anchor in source.anchors.items)
+            source,
+            tuple(self._template(reference).variants for reference in source.references.items),
         )
 
     def draw(self) -> Call:
         """See `Workload`."""
         index, number = self._variants.next()
-        anchor = self._source.anchors.items[index]
-        judge = self._source.anchors.judge
+        reference = self._source.references.items[index]
+        judge = self._source.references.judge
         expected: Expectation = (
-            Predictions(judge, (anchor.varied,))
+            Predictions(judge, (reference.varied,))
             if self._accept == JSON
-            else RawPrediction(judge, anchor.varied, self._accept)
+            else RawPrediction(judge, reference.varied, self._accept)
         )
         return Call(
             path=self._source.target.path("predict", binary=self._accept != JSON),
             headers={"Content-Type": self._type, "Accept": self._accept},
-            body=self._template(anchor).fill(number),
+            body=self._template(reference).fill(number),
             items=1,
             expected=expected,
         )
 
-    def _template(self, anchor: Anchor) -> Template:
-        template = anchor.raw if self._type == OCTET_STREAM else anchor.npy
+    def _template(self, reference: Reference) -> Template:
+        template = reference.raw if self._type == OCTET_STREAM else reference.npy
         if template is None:
             raise WorkloadError("bug: an item of one input has no bytes")
         return template
@@ -142,7 +143,7 @@ class Pictures:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source, self._pictures = source, source.anchors.pictures
+        self._source, self._pictures = source, source.references.pictures
         if not self._pictures:
             raise WorkloadError(
                 f"{source.target.model} takes no pictures: its codec is {source.target.codec.kind}"
@@ -167,7 +168,7 @@ class Pictures:
             headers={"Content-Type": PNG},
             body=file,
             items=1,
-            expected=Predictions(self._source.anchors.judge, (known,)),
+            expected=Predictions(self._source.references.judge, (known,)),
         )
 
 
@@ -179,7 +180,7 @@ class Bad:
         deep = b"0"
         for _ in range(len(source.target.inputs[0].item_shape) + 2):
             deep = b"[" + deep + b"]"
-        good = source.anchors.items[0].text.fill(0)
+        good = source.references.items[0].text.fill(0)
         self._calls = [
             self._call(JSON, b'{"input":%b}' % deep, 422, "invalid_input"),  # wrong shape
             self._call(JSON, b'{"input":%b' % good, 422, "invalid_input"),  # not closed
@@ -242,14 +243,14 @@ WORKLOADS: Mapping[str, Callable[[Source], Workload]] = {
 }
 
 
-def workload(name: str, target: Target, seed: int, anchors: Anchors) -> Workload:
+def workload(name: str, target: Target, seed: int, references: References) -> Workload:
     """Make a stream of calls.
 
     Args:
         name: one of `WORKLOADS`.
         target: the model that is loaded.
         seed: two streams with one seed are equal; with different ones, their inputs differ.
-        anchors: of `loadtests.traffic.anchors.ask`, for the same target.
+        references: of `loadtests.traffic.reference_inputs.ask`, for the same target.
 
     Raises:
         WorkloadError: if there is no such workload, or the model cannot take it.
@@ -257,7 +258,7 @@ def workload(name: str, target: Target, seed: int, anchors: Anchors) -> Workload
     make = WORKLOADS.get(name)
     if make is None:
         raise WorkloadError(f"no workload is named {name!r}; there are: {', '.join(WORKLOADS)}")
-    return make(Source(target, anchors, seed))
+    return make(Source(target, references, seed))
 
 
 def _json_single(source: Source, text: bytes, known: Known | None) -> Call:
@@ -266,7 +267,7 @@ def _json_single(source: Source, text: bytes, known: Known | None) -> Call:
         headers={"Content-Type": JSON},
         body=b'{"input":%b}' % text,
         items=1,
-        expected=Predictions(source.anchors.judge, (known,)),
+        expected=Predictions(source.references.judge, (known,)),
     )
 
 

@@ -22,7 +22,7 @@ from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.search import Lengths, Search
 from loadtests.openloop.address import reach
 from loadtests.openloop.generator import Limits
-from loadtests.openloop.shooting import Shooter
+from loadtests.openloop.sender import Sender
 from loadtests.openloop.trial import Gates
 from loadtests.traffic.calls import Call
 from tests.artifacts import write_artifact
@@ -155,8 +155,8 @@ def test_the_capacity_of_a_server_of_known_speed_is_found() -> None:
     with one_after_the_other() as url:
         address = reach(url)
         calls = JudgedCalls(address, Singles())
-        shooter = Shooter(address, calls, "uniform", Limits(256, 0.4))
-        measure = measuring(shooter.shoot, lengths.settle_s, gates.slo_ms, seed=1)
+        sender = Sender(address, calls, "uniform", Limits(256, 0.4))
+        measure = measuring(sender.run, lengths.settle_s, gates.slo_ms, seed=1)
         found = find(search, measure, gates, 22, time.monotonic, lambda trial: None)
     assert found.end == "found"
     assert found.answer.capacity_per_s is not None

@@ -16,8 +16,8 @@ import pytest
 
 from app.access.entries import make_key
 from loadtests.__main__ import main
-from loadtests.traffic.anchors import ANCHORS
 from loadtests.traffic.credentials import VARIABLE
+from loadtests.traffic.reference_inputs import REFERENCES
 from models.tensors import Array
 from tests.e2e.server import free_port, running
 from tests.unit.loadtests.traffic.fake_server import (
@@ -168,11 +168,11 @@ def test_forked_workers_follow_a_shape_and_each_of_their_inputs_is_sent_once(
     assert int(stats["Request Count"]) > 100
     assert int(stats["Failure Count"]) == 0
     # The master asks twice, before and after its workers have come; workers do not ask at all.
-    anchors, loaded = fake.bodies[: 2 * ANCHORS], fake.bodies[2 * ANCHORS :]
-    assert anchors[:ANCHORS] == anchors[ANCHORS:]
-    assert len(set(anchors)) == ANCHORS
+    references, loaded = fake.bodies[: 2 * REFERENCES], fake.bodies[2 * REFERENCES :]
+    assert references[:REFERENCES] == references[REFERENCES:]
+    assert len(set(references)) == REFERENCES
     assert len(loaded) >= int(stats["Request Count"])
-    assert len(set(loaded) - set(anchors)) == len(loaded)
+    assert len(set(loaded) - set(references)) == len(loaded)
 
 
 @pytest.mark.soak
@@ -193,7 +193,7 @@ def test_workers_judge_answers_and_their_master_decides(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
     stranger = tmp_path / "stranger.py"  # as a worker of another release would be
     stranger.write_text(
-        "from loadtests.traffic import anchors\n\nanchors.SEED = 1\n"
+        "from loadtests.traffic import reference_inputs\n\nreference_inputs.SEED = 1\n"
         "from loadtests.locustfile import *\n"
     )
     with listening(FakeServer()) as url, workers(tmp_path, LOCUSTFILE, stranger) as port:
@@ -222,7 +222,7 @@ def test_a_worker_that_drops_out_fails_the_run(tmp_path: Path) -> None:
 def end_under_load(process: subprocess.Popen[bytes], fake: FakeServer) -> None:
     """End a worker as soon as there is load, or after a while in any case."""
     deadline = time.monotonic() + LIMIT_S / 2
-    while len(fake.bodies) <= 2 * ANCHORS and time.monotonic() < deadline:
+    while len(fake.bodies) <= 2 * REFERENCES and time.monotonic() < deadline:
         time.sleep(0.05)
     process.terminate()
     try:
@@ -272,4 +272,4 @@ class LiesUnderLoad(AnswersOfTheOneBefore):
         self._fake = fake
 
     def __call__(self, outputs: list[Array]) -> list[Array]:
-        return outputs if len(self._fake.bodies) <= 2 * ANCHORS else super().__call__(outputs)
+        return outputs if len(self._fake.bodies) <= 2 * REFERENCES else super().__call__(outputs)

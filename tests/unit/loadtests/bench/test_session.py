@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 
 from loadtests.__main__ import parser
-from loadtests.bench import references
+from loadtests.bench import launch
 from loadtests.bench.answers import CheckError
+from loadtests.bench.launch import Serving
 from loadtests.bench.machine import Place
 from loadtests.bench.measuring import Bench, Measured, Subject
 from loadtests.bench.options import Options
-from loadtests.bench.references import Serving
 from loadtests.bench.servers import Cores, ServerError, ServerSpec
 from loadtests.bench.session import Session
 from loadtests.bench.workloads import JSON_32, ModelName
@@ -77,7 +77,7 @@ def session(bench: FakeBench, *arguments: str) -> tuple[Scripted, list[str]]:
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "why_not", lambda _: None)
+    monkeypatch.setattr(launch, "why_not", lambda _: None)
 
 
 def servers(made: Session, workload: str) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from loadtests.capacity.verdicts import Load, Measured
-from loadtests.openloop.shooting import Cost
+from loadtests.openloop.sender import Cost
 from loadtests.openloop.trial import Hints
 from tests.unit.loadtests.openloop.trials import trial
 

@@ -16,7 +16,7 @@ from loadtests.capacity.commands import Load, exit_code, missed_gates
 from loadtests.capacity.finding import End, Found
 from loadtests.capacity.search import Answer
 from loadtests.errors import UsageError
-from loadtests.openloop.shooting import Kind
+from loadtests.openloop.sender import Kind
 from loadtests.reports import check_writable, warnings
 from tests.unit.loadtests.openloop.trials import outcomes, summary, trial
 

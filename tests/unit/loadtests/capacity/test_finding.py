@@ -12,7 +12,7 @@ from loadtests.capacity.finding import End, Found, find
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.openloop.address import Unreachable
 from loadtests.openloop.generator import TrialTooLarge
-from loadtests.openloop.shooting import Cost
+from loadtests.openloop.sender import Cost
 from loadtests.openloop.trial import Trial
 from tests.unit.loadtests.openloop.trials import GATES, trial
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from loadtests.capacity import report
 from loadtests.capacity.finding import Found
 from loadtests.capacity.search import Answer
-from loadtests.openloop.shooting import Cost
+from loadtests.openloop.sender import Cost
 from tests.unit.loadtests.openloop.trials import GATES, conditions, trial
 
 TRIALS = (

@@ -21,7 +21,7 @@ from loadtests.openloop.generator import (
     UNANSWERED,
     Limits,
     TrialTooLarge,
-    fire,
+    send,
 )
 from tests.unit.loadtests.openloop.servers import BUSY, CLOSING, OK, answering, requests
 
@@ -39,15 +39,15 @@ async def test_every_request_is_sent_once_and_answered() -> None:
 
     due = np.arange(60) / 200
     async with answering(answer) as address:
-        fired = await fire(address, due, requests(60), Limits())
+        sent = await send(address, due, requests(60), Limits())
     assert sorted(bodies) == [b"%04d" % number for number in range(60)]
-    statuses = [response.status for response in fired.responses if response is not None]
+    statuses = [response.status for response in sent.responses if response is not None]
     assert statuses == [200] * 3 + [503] + [200] * 56
-    assert not fired.faults
-    assert (fired.noticed_s >= due).all()
-    assert (fired.done_s > fired.noticed_s).all()
-    assert fired.span_s >= due[-1]
-    assert 0 < fired.cpu_s <= fired.span_s
+    assert not sent.faults
+    assert (sent.noticed_s >= due).all()
+    assert (sent.done_s > sent.noticed_s).all()
+    assert sent.span_s >= due[-1]
+    assert 0 < sent.cpu_s <= sent.span_s
 
 
 async def test_a_stall_shows_in_all_requests_that_arrived_during_it() -> None:
@@ -63,8 +63,8 @@ async def test_a_stall_shows_in_all_requests_that_arrived_during_it() -> None:
 
     due = np.arange(300) / 200
     async with answering(answer) as address:
-        fired = await fire(address, due, requests(300), Limits())
-    late = fired.done_s - due
+        sent = await send(address, due, requests(300), Limits())
+    late = sent.done_s - due
     assert late.max() >= 0.49
     assert 80 <= (late > 0.1).sum() <= 100  # 0.4 s of the stall, 200 requests a second
     assert np.sort(late)[int(0.99 * 300)] > 0.45
@@ -78,11 +78,11 @@ async def test_the_bound_of_connections_is_counted_and_latency_runs_from_the_arr
         return OK
 
     async with answering(answer) as address:
-        fired = await fire(address, np.zeros(6), requests(6), Limits(connections=2))
-    assert fired.connections == 2
-    assert fired.starved == 4
-    assert not fired.faults
-    assert np.allclose(np.sort(fired.done_s), [0.1, 0.1, 0.2, 0.2, 0.3, 0.3], atol=0.09)
+        sent = await send(address, np.zeros(6), requests(6), Limits(connections=2))
+    assert sent.connections == 2
+    assert sent.starved == 4
+    assert not sent.faults
+    assert np.allclose(np.sort(sent.done_s), [0.1, 0.1, 0.2, 0.2, 0.3, 0.3], atol=0.09)
 
 
 async def test_what_is_not_answered_in_time_is_given_up_with_the_time_it_waited() -> None:
@@ -92,11 +92,11 @@ async def test_what_is_not_answered_in_time_is_given_up_with_the_time_it_waited(
 
     began = time.perf_counter()
     async with answering(answer) as address:
-        fired = await fire(address, np.array([0, 0.1, 0.2]), requests(3), Limits(patience_s=0.3))
+        sent = await send(address, np.array([0, 0.1, 0.2]), requests(3), Limits(patience_s=0.3))
     assert time.perf_counter() - began < 5
-    assert fired.faults == {1: UNANSWERED}
-    assert fired.responses[1] is None
-    assert fired.done_s[1] == pytest.approx(0.5, abs=0.2)
+    assert sent.faults == {1: UNANSWERED}
+    assert sent.responses[1] is None
+    assert sent.done_s[1] == pytest.approx(0.5, abs=0.2)
 
 
 async def test_broken_connections_and_unreadable_answers_are_failures_of_their_requests() -> None:
@@ -104,9 +104,9 @@ async def test_broken_connections_and_unreadable_answers_are_failures_of_their_r
         return {b"0001": b"", b"0003": b"SMTP ready\r\n\r\n"}.get(body, OK)
 
     async with answering(answer) as address:
-        fired = await fire(address, np.arange(6) / 50, requests(6), Limits())
-    assert fired.faults == {1: BROKEN, 3: f"{UNREADABLE}: not an HTTP/1.1 response: b'SMTP ready'"}
-    assert sum(response is not None for response in fired.responses) == 4
+        sent = await send(address, np.arange(6) / 50, requests(6), Limits())
+    assert sent.faults == {1: BROKEN, 3: f"{UNREADABLE}: not an HTTP/1.1 response: b'SMTP ready'"}
+    assert sum(response is not None for response in sent.responses) == 4
 
 
 async def test_a_closed_connection_is_not_used_again() -> None:
@@ -114,30 +114,30 @@ async def test_a_closed_connection_is_not_used_again() -> None:
         return CLOSING
 
     async with answering(answer) as address:
-        fired = await fire(address, np.arange(5) / 50, requests(5), Limits())
-    assert not fired.faults
-    assert fired.connections == 5
+        sent = await send(address, np.arange(5) / 50, requests(5), Limits())
+    assert not sent.faults
+    assert sent.connections == 5
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
     async with answering(at_once) as address:
         due = np.array([0, 0.1, 0.2 + LONGEST_IDLE_S])
-        fired = await fire(address, due, requests(3), Limits())
-    assert not fired.faults
-    assert fired.connections == 2
+        sent = await send(address, due, requests(3), Limits())
+    assert not sent.faults
+    assert sent.connections == 2
 
 
 async def test_connections_are_used_again() -> None:
     async with answering(at_once) as address:
-        fired = await fire(address, np.arange(20) / 20, requests(20), Limits())
-    assert fired.connections < 5
+        sent = await send(address, np.arange(20) / 20, requests(20), Limits())
+    assert sent.connections < 5
 
 
 async def test_nobody_listens() -> None:
     async with answering(at_once) as address:
         pass
     with pytest.raises(Unreachable, match=f"cannot connect to 127.0.0.1:{address.port}"):
-        await fire(address, np.zeros(3), requests(3), Limits())
+        await send(address, np.zeros(3), requests(3), Limits())
 
 
 async def test_a_generator_without_open_files_left_blames_itself() -> None:
@@ -149,14 +149,14 @@ async def test_a_generator_without_open_files_left_blames_itself() -> None:
     async with answering(answer) as address:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free_file() + 6, hard))
         try:
-            fired = await fire(address, np.zeros(20), requests(20), Limits(patience_s=0.5))
+            sent = await send(address, np.zeros(20), requests(20), Limits(patience_s=0.5))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert fired.unopened
-    assert {fired.faults[index] for index in fired.unopened} == {
+    assert sent.unopened
+    assert {sent.faults[index] for index in sent.unopened} == {
         f"{OUT_OF_OWN}: {os.strerror(errno.EMFILE)}"
     }
-    assert fired.connect_error is None
+    assert sent.connect_error is None
 
 
 def _lowest_free_file() -> int:
@@ -171,14 +171,14 @@ async def test_answers_that_memory_cannot_hold_end_the_trial(
     began = time.perf_counter()
     async with answering(at_once) as address:
         with pytest.raises(TrialTooLarge, match="the answers of a trial need more than 0 MiB"):
-            await fire(address, np.append(np.arange(9) / 50, 30), requests(10), Limits())
+            await send(address, np.append(np.arange(9) / 50, 30), requests(10), Limits())
     assert time.perf_counter() - began < 10
 
 
 async def test_no_request_at_all_is_over_at_once() -> None:
     async with answering(at_once) as address:
-        fired = await fire(address, np.empty(0), [], Limits())
-    assert fired.responses == []
+        sent = await send(address, np.empty(0), [], Limits())
+    assert sent.responses == []
 
 
 async def test_cancelled_it_leaves_no_connection() -> None:
@@ -194,7 +194,7 @@ async def test_cancelled_it_leaves_no_connection() -> None:
         return OK
 
     async with answering(answer) as address:
-        task = asyncio.create_task(fire(address, np.zeros(3), requests(3), Limits()))
+        task = asyncio.create_task(send(address, np.zeros(3), requests(3), Limits()))
         while open_now < 3:
             await asyncio.sleep(0.01)
         task.cancel()

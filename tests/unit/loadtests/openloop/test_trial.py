@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from loadtests.openloop.shooting import Cost, Kind
+from loadtests.openloop.sender import Cost, Kind
 from loadtests.openloop.trial import Gates, Trial, quantiles, summarize
 from tests.unit.loadtests.openloop.trials import GATES, IDLE, outcomes, summary, trial
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.openloop.shooting import Cost, Kind, Outcomes
+from loadtests.openloop.sender import Cost, Kind, Outcomes
 from loadtests.openloop.trial import Gates, Purpose, Trial, summarize
 
 IDLE = Cost(cpu=0.1, connections=4, starved=0)

@@ -44,7 +44,7 @@ def test_what_is_handed_over_loads_and_judges_alike_and_nothing_is_asked_again(n
         received = handed_over(prepared)
         assert len(fake.bodies) == asked > 0
     ours, theirs = (
-        workload("mixed", each.target, 3, each.anchors) for each in (prepared, received)
+        workload("mixed", each.target, 3, each.references) for each in (prepared, received)
     )
     for _ in range(100):
         call, same = ours.draw(), theirs.draw()
@@ -58,7 +58,7 @@ def test_what_is_handed_over_loads_and_judges_alike_and_nothing_is_asked_again(n
 def test_a_process_that_draws_other_items_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening(FakeServer()) as url:
         prepared = prepare(url, None)
-    monkeypatch.setattr("loadtests.traffic.anchors.SEED", 1)
+    monkeypatch.setattr("loadtests.traffic.reference_inputs.SEED", 1)
     with pytest.raises(TargetError, match="draws other items than its master"):
         handed_over(prepared)
 

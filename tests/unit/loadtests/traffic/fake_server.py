@@ -70,7 +70,7 @@ class FakeServer:
         return from_models(self.models(), url)
 
     def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Answer one request, as `loadtests.traffic.anchors.Send`."""
+        """Answer one request, as `loadtests.traffic.reference_inputs.Send`."""
         self.bodies.append(body)
         kind, many = headers["Content-Type"], "batch-predict" in path
         if kind == "text/csv":

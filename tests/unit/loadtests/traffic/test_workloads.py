@@ -10,9 +10,9 @@ import numpy as np
 import orjson
 import pytest
 
-from loadtests.traffic.anchors import ask
 from loadtests.traffic.calls import Call
 from loadtests.traffic.drawing import WorkloadError
+from loadtests.traffic.reference_inputs import ask
 from loadtests.traffic.target import Reply
 from loadtests.traffic.workloads import BATCH_ITEMS, WORKLOADS, Workload, workload
 from tests.unit.loadtests.traffic.fake_server import (
@@ -187,9 +187,9 @@ def test_a_200_that_is_not_json_is_a_problem() -> None:
 def test_two_unique_draws_never_repeat_and_seeds_differ(model: str) -> None:
     fake = fake_of(model)
     target = fake.target()
-    anchors = ask(target, fake.post)
+    references = ask(target, fake.post)
     bodies = [
-        workload("unique", target, seed, anchors).draw for seed in (1, 2, 3) for _ in range(1)
+        workload("unique", target, seed, references).draw for seed in (1, 2, 3) for _ in range(1)
     ]
     seen = [draw().body for draw in bodies for _ in range(1000)]
     assert len(set(seen)) == 3000

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.capacity.finding import Shoot, measuring
+from loadtests.capacity.finding import RunTrial, measuring
 from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.search import Step
-from loadtests.openloop import shooting
 from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
-from loadtests.openloop.shooting import Cost, Kind, Outcomes, Shooter, Shot
+from loadtests.openloop.sender import Cost, Kind, Outcomes, Sender, TrialPlan
 from loadtests.traffic.calls import Call
 
 LIMITS = Limits(16, 2.0)
@@ -87,18 +86,18 @@ def server() -> Iterator[EchoServer]:
         thread.join()
 
 
-def shooter(
+def make_sender(
     port: int,
     numbers: Numbers | None = None,
     limits: Limits = LIMITS,
     arrivals: ArrivalKind = "uniform",
-) -> Shooter:
+) -> Sender:
     address = Address("127.0.0.1", port)
-    return Shooter(address, JudgedCalls(address, numbers or Numbers()), arrivals, limits)
+    return Sender(address, JudgedCalls(address, numbers or Numbers()), arrivals, limits)
 
 
 def test_all_requests_are_sent_on_time_and_judged(server: EchoServer) -> None:
-    made, cost = shooter(server.port).shoot(Shot(50, 0.4, 0.8, seed=1))
+    made, cost = make_sender(server.port).run(TrialPlan(50, 0.4, 0.8, seed=1))
     assert len(server.heads) == len(made.due_s) == 60
     assert server.heads[0]["path"] == "/echo"
     assert server.heads[0]["Host"] == f"127.0.0.1:{server.port}"
@@ -122,7 +121,7 @@ def test_every_answer_has_its_kind(server: EchoServer) -> None:
         b"8": (408, b"late"),
         b"9": (422, b"not understood"),
     }
-    made, _ = shooter(server.port).shoot(Shot(50, 0.1, 0.1, seed=1))
+    made, _ = make_sender(server.port).run(TrialPlan(50, 0.1, 0.1, seed=1))
     assert made.kind.tolist() == [
         *(Kind.RIGHT, Kind.RIGHT, Kind.WRONG, Kind.REFUSED, Kind.REFUSED),
         *(Kind.ERROR, Kind.ERROR, Kind.GIVEN_UP, Kind.GIVEN_UP, Kind.WRONG),
@@ -133,8 +132,8 @@ def test_every_answer_has_its_kind(server: EchoServer) -> None:
 
 
 def test_an_answer_after_its_time_is_a_failure(server: EchoServer) -> None:
-    hasty = shooter(server.port, limits=Limits(16, 1e-6))
-    made, _ = hasty.shoot(Shot(50, 0.1, 0.2, seed=1))
+    hasty = make_sender(server.port, limits=Limits(16, 1e-6))
+    made, _ = hasty.run(TrialPlan(50, 0.1, 0.2, seed=1))
     assert made.kind.tolist() == [Kind.GIVEN_UP] * 15
     assert set(made.reason) == {UNANSWERED}
 
@@ -142,17 +141,17 @@ def test_an_answer_after_its_time_is_a_failure(server: EchoServer) -> None:
 def test_requests_that_would_fill_the_memory_are_refused(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shooting, "MAX_REQUEST_BYTES", 1 << 20)
-    large = shooter(server.port, Numbers(padding=b"x" * 100_000))
+    monkeypatch.setattr("loadtests.openloop.sender.MAX_REQUEST_BYTES", 1 << 20)
+    large = make_sender(server.port, Numbers(padding=b"x" * 100_000))
     with pytest.raises(TrialTooLarge, match="need more than 1 MiB"):
-        large.prepare(Shot(50, 0.2, 0.2, seed=1))
+        large.prepare(TrialPlan(50, 0.2, 0.2, seed=1))
 
 
 def test_a_rate_that_no_memory_could_hold_is_refused_before_anything_is_drawn() -> None:
     numbers = Numbers()
-    boundless = shooter(1, numbers, arrivals="poisson")
+    boundless = make_sender(1, numbers, arrivals="poisson")
     with pytest.raises(TrialTooLarge, match="need more than 512 MiB"):
-        boundless.prepare(Shot(1e12, 1, 9, seed=1))
+        boundless.prepare(TrialPlan(1e12, 1, 9, seed=1))
     assert numbers.drawn == 0
 
 
@@ -168,17 +167,17 @@ async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         address = Address("::1", port, "127.0.0.1")
-        named = Shooter(address, JudgedCalls(address, Numbers()), "uniform", LIMITS)
-        await asyncio.to_thread(named.shoot, Shot(10, 0.1, 0.1, seed=1))
+        named = Sender(address, JudgedCalls(address, Numbers()), "uniform", LIMITS)
+        await asyncio.to_thread(named.run, TrialPlan(10, 0.1, 0.1, seed=1))
     assert {head.split(b"\r\n")[1] for head in seen} == {b"Host: [::1]:%d" % port}
 
 
 def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
     numbers = Numbers()
-    gun = Recording(shooter(server.port, numbers, arrivals="poisson").shoot)
-    measure = measuring(gun.shoot, settle_s=0.1, slo_ms=1000, seed=1)
+    recording = Recording(make_sender(server.port, numbers, arrivals="poisson").run)
+    measure = measuring(recording.run, settle_s=0.1, slo_ms=1000, seed=1)
     first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
-    gaps = [np.diff(made.due_s)[:10].tolist() for made in gun.made]
+    gaps = [np.diff(made.due_s)[:10].tolist() for made in recording.made]
     assert len(gaps[0]) == len(gaps[1]) == 10
     assert gaps[0] != gaps[1]
     assert numbers.drawn == len(server.heads) >= first.requests + second.requests
@@ -188,11 +187,11 @@ def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) ->
 class Recording:
     """Keeps the outcomes of all trials."""
 
-    def __init__(self, shoot: Shoot) -> None:
-        self._shoot = shoot
+    def __init__(self, run_trial: RunTrial) -> None:
+        self._run_trial = run_trial
         self.made: list[Outcomes] = []
 
-    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        outcomes, cost = self._shoot(shot)
+    def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
+        outcomes, cost = self._run_trial(plan)
         self.made.append(outcomes)
         return outcomes, cost

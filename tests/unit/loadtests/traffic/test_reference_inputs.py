@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from loadtests.traffic.anchors import ask
+from loadtests.traffic.reference_inputs import ask
 from loadtests.traffic.target import Reply, TargetError
 from loadtests.traffic.workloads import workload
 from tests.unit.loadtests.traffic.fake_server import LABELLED, FakeServer, not_finite
@@ -62,7 +62,7 @@ def test_answers_that_cannot_be_told_apart_are_warned_of() -> None:
     assert told.endswith("swapped answers may not be noticed")
 
 
-def test_large_items_have_fewer_anchors() -> None:
+def test_large_items_are_fewer() -> None:
     fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 400, 500]},))
     fake.lie = lambda outputs: outputs
     assert len(ask(fake.target(), fake.post).items) == 10

@@ -1,4 +1,4 @@
-"""One trial: draw the requests, fire them when they are due, judge every answer afterwards."""
+"""One trial: draw the requests, send them when they are due, judge every answer afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import uvloop
 
 from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind, schedule
-from loadtests.openloop.generator import UNANSWERED, Fired, Limits, TrialTooLarge, fire
+from loadtests.openloop.generator import UNANSWERED, Limits, Sent, TrialTooLarge, send
 from loadtests.wire import Response
 from models.tensors import Array
 
@@ -47,7 +47,7 @@ class Requests(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class TrialPlan:
     """What is sent in one trial.
 
     Attributes:
@@ -101,7 +101,7 @@ class Cost:
     unopened: int = 0
 
 
-class Shooter:
+class Sender:
     """Sends requests to one server.
 
     Args:
@@ -119,15 +119,15 @@ class Shooter:
         self._settle_s, self._due_s = 0.0, EMPTY
         self._requests: list[bytes] = []
 
-    def prepare(self, shot: Shot) -> None:
+    def prepare(self, plan: TrialPlan) -> None:
         """Draw arrivals and requests, while nothing is measured.
 
         Raises:
             TrialTooLarge: if the requests are more than memory should hold.
         """
-        whole_s, self._settle_s = shot.settle_s + shot.seconds, shot.settle_s
-        self._check_size(shot.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
-        self.prepare_at(schedule(self._arrivals, shot.rate_per_s, whole_s, shot.seed))
+        whole_s, self._settle_s = plan.settle_s + plan.seconds, plan.settle_s
+        self._check_size(plan.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
+        self.prepare_at(schedule(self._arrivals, plan.rate_per_s, whole_s, plan.seed))
 
     def prepare_at(self, due_s: Array) -> None:
         """Draw a request for each of these arrivals.
@@ -141,37 +141,37 @@ class Shooter:
             self._requests.append(self._source.draw())
             size += len(self._requests[-1])
             self._check_size(size)
-        gc.collect()  # now: there is no collection while requests are fired
+        gc.collect()  # now: there is no collection while requests are sent
 
-    def shoot(self, shot: Shot) -> tuple[Outcomes, Cost]:
-        """Prepare and fire; see both."""
-        self.prepare(shot)
-        return self.fire()
+    def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
+        """Prepare and send; see both."""
+        self.prepare(plan)
+        return self.send()
 
-    def fire(self) -> tuple[Outcomes, Cost]:
+    def send(self) -> tuple[Outcomes, Cost]:
         """Send what was prepared, and judge the answers.
 
         Raises:
             Unreachable: if nobody answers.
             TrialTooLarge: if the answers are more than memory should hold.
         """
-        fired = uvloop.run(fire(self._address, self._due_s, self._requests, self._limits))
+        sent = uvloop.run(send(self._address, self._due_s, self._requests, self._limits))
         cost = Cost(
-            cpu=fired.cpu_s / fired.span_s if fired.span_s > 0 else 0.0,
-            connections=fired.connections,
-            starved=fired.starved,
-            unopened=sum(fired.due_s[index] >= self._settle_s for index in fired.unopened),
+            cpu=sent.cpu_s / sent.span_s if sent.span_s > 0 else 0.0,
+            connections=sent.connections,
+            starved=sent.starved,
+            unopened=sum(sent.due_s[index] >= self._settle_s for index in sent.unopened),
         )
-        return self._judge(fired), cost
+        return self._judge(sent), cost
 
-    def _judge(self, fired: Fired) -> Outcomes:
-        n = len(fired.due_s)
-        late = fired.done_s - fired.due_s > self._limits.patience_s
+    def _judge(self, sent: Sent) -> Outcomes:
+        n = len(sent.due_s)
+        late = sent.done_s - sent.due_s > self._limits.patience_s
         kind, told_ms = np.zeros(n, np.int8), np.full(n, np.nan)
-        reason = [problem or "" for problem in self._source.problems(fired.responses)]
-        for at, response in enumerate(fired.responses):
+        reason = [problem or "" for problem in self._source.problems(sent.responses)]
+        for at, response in enumerate(sent.responses):
             if response is None:
-                reason[at] = fired.faults.get(at, UNANSWERED)
+                reason[at] = sent.faults.get(at, UNANSWERED)
                 kind[at] = Kind.GIVEN_UP if reason[at] == UNANSWERED else Kind.ERROR
             elif reason[at]:
                 said = _said(response) if response.status in REFUSED else {}
@@ -180,8 +180,8 @@ class Shooter:
                 told_ms[at] = hint if isinstance(hint, int | float) else np.nan
             elif late[at]:
                 kind[at], reason[at] = Kind.GIVEN_UP, UNANSWERED
-        lag_s = fired.noticed_s - fired.due_s
-        return Outcomes(fired.due_s, fired.done_s, lag_s, kind, told_ms, reason)
+        lag_s = sent.noticed_s - sent.due_s
+        return Outcomes(sent.due_s, sent.done_s, lag_s, kind, told_ms, reason)
 
     def _check_size(self, size_bytes: float) -> None:
         if size_bytes > MAX_REQUEST_BYTES:

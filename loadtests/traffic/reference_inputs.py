@@ -28,9 +28,9 @@ from models.manifest import ImageCodecSpec
 from models.preprocess import preprocess
 from models.tensors import Array, Arrays, Tolerance
 
-ANCHORS = 64
-MIN_ANCHORS = 8
-MOST_NUMBERS = 2_000_000  # in all anchors together: of large items there are fewer
+REFERENCES = 64
+MIN_REFERENCES = 8
+MOST_NUMBERS = 2_000_000  # in all references together: of large items there are fewer
 SEED = 0  # every process asks for the same ones
 MIN_TOLD_APART = 0.5
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Refusal(TargetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class Reference:
     """An item, bodies of it, and its right answer.
 
     Attributes:
@@ -63,7 +63,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class PictureAnchor:
+class PictureReference:
     """A picture and its right answers.
 
     Attributes:
@@ -80,7 +80,7 @@ class PictureAnchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchors:
+class References:
     """All of them; those with few numbers are many, so that few answers look alike.
 
     Attributes:
@@ -90,20 +90,20 @@ class Anchors:
     """
 
     judge: Judge
-    items: tuple[Anchor, ...]
-    pictures: tuple[PictureAnchor, ...]
+    items: tuple[Reference, ...]
+    pictures: tuple[PictureReference, ...]
 
     def told(self) -> str:
         """How many there are, and whether an answer that was swapped would be noticed."""
-        share = told_apart([anchor.varied for anchor in self.items])
+        share = told_apart([reference.varied for reference in self.items])
         warning = "" if share >= MIN_TOLD_APART else ": swapped answers may not be noticed"
         return (
-            f"{len(self.items)} anchors; of their answers, {share:.1%} of the pairs can be told "
-            f"apart{warning}"
+            f"{len(self.items)} reference inputs; of their answers, {share:.1%} of the pairs can "
+            f"be told apart{warning}"
         )
 
 
-def ask(target: Target, send: Send | None = None) -> Anchors:
+def ask(target: Target, send: Send | None = None) -> References:
     """Ask the server for some items, one at a time; it should have nothing else to do.
 
     Args:
@@ -123,10 +123,10 @@ def ask(target: Target, send: Send | None = None) -> Anchors:
         return _ask(target, send, aligned=True)
 
 
-def _ask(target: Target, send: Send, *, aligned: bool) -> Anchors:
+def _ask(target: Target, send: Send, *, aligned: bool) -> References:
     judge = Judge(target)
     rng = np.random.default_rng(SEED)
-    items, pictures = list[Arrays](), list[PictureAnchor]()
+    items, pictures = list[Arrays](), list[PictureReference]()
     for _ in range(_count(target)):
         if isinstance(target.codec, ImageCodecSpec):
             pixels = draw_picture(target.codec.preprocess, rng)
@@ -135,19 +135,19 @@ def _ask(target: Target, send: Send, *, aligned: bool) -> Anchors:
             items.append({target.inputs[0].name: array})
         else:
             items.append(draw_item(target.inputs, rng, aligned=aligned))
-    return Anchors(
-        judge, tuple(_anchor(target, judge, send, item) for item in items), tuple(pictures)
+    return References(
+        judge, tuple(_reference(target, judge, send, item) for item in items), tuple(pictures)
     )
 
 
-def _anchor(target: Target, judge: Judge, send: Send, item: Arrays) -> Anchor:
+def _reference(target: Target, judge: Judge, send: Send, item: Arrays) -> Reference:
     places = places_of(item)
     text = json_template(item, places)
     prediction = _predict(target, send, JSON, b'{"input":%b}' % text.fill(0))
     single = next(iter(item.values())) if len(item) == 1 else None
     half = any(array.dtype == np.float16 for array in item.values())
     tolerance = judge.tolerance
-    return Anchor(
+    return Reference(
         text=text,
         raw=None if single is None else raw_template(single, places),
         npy=None if single is None else npy_template(single, places),
@@ -156,12 +156,12 @@ def _anchor(target: Target, judge: Judge, send: Send, item: Arrays) -> Anchor:
     )
 
 
-def _picture(target: Target, judge: Judge, send: Send, pixels: Array) -> PictureAnchor:
+def _picture(target: Target, judge: Judge, send: Send, pixels: Array) -> PictureReference:
     file = png(pixels)
     prediction = _predict(target, send, "image/png", file)
     exact = _known(judge, prediction, judge.tolerance)
     varied = _known(judge, prediction, wider(judge.tolerance, PICTURE))
-    return PictureAnchor(pixels, file, exact, varied)
+    return PictureReference(pixels, file, exact, varied)
 
 
 def _known(judge: Judge, prediction: object, tolerance: Tolerance) -> Known:
@@ -184,4 +184,4 @@ def _predict(target: Target, send: Send, content_type: str, body: bytes) -> obje
 
 def _count(target: Target) -> int:
     numbers = sum(math.prod(max(n, 1) for n in spec.item_shape) for spec in target.inputs)
-    return max(MIN_ANCHORS, min(ANCHORS, MOST_NUMBERS // max(1, numbers)))
+    return max(MIN_REFERENCES, min(REFERENCES, MOST_NUMBERS // max(1, numbers)))

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ByteSize, TypeAdapter
 
 from app.settings import Settings
-from loadtests.bench import references
-from loadtests.bench.references import Contestant, Serving, contestants, spec_of, title_of
+from loadtests.bench import launch
+from loadtests.bench.launch import Contestant, Serving, contestants, spec_of, title_of
 from loadtests.bench.servers import Cores
 from loadtests.bench.workloads import (
     BARE,
@@ -32,7 +32,7 @@ SERVING = Serving(Path("/repository/digits/3"), Cores(1, 0))
 @pytest.fixture(autouse=True)
 def environments(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = {LITSERVE: "not there"}
-    monkeypatch.setattr(references, "why_not", absent.get)
+    monkeypatch.setattr(launch, "why_not", absent.get)
 
 
 def test_each_that_can_run_is_measured() -> None:
