@@ -222,4 +222,4 @@ def _normal_cdf(values: Array) -> Array:
 
 # exact enough for a grid, and a hundred times faster than a call per value
 _TABLE_AT = np.linspace(-8, 8, 1601)
-_TABLE = np.array([NormalDist().cdf(value) for value in _TABLE_AT.tolist()])
+_TABLE: Array = np.array([NormalDist().cdf(value) for value in _TABLE_AT.tolist()])
