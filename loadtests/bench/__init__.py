@@ -1,1 +1,1 @@
-"""Requests per second on one core, beside a plain FastAPI handler and a bare ASGI application."""
+"""Requests per second on one core, compared with other servers."""

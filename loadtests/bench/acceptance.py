@@ -27,7 +27,7 @@ class Demand:
     Attributes:
         workload: of the table.
         other: whose requests per second ours are compared with.
-        least: at least so much (at most, where `lower` is better).
+        least: the lowest that meets it (the highest, where `lower` is better).
         aim: what we want beyond that.
         what: the figure, where it is not "over" the other.
         group: demands of one group are alternatives: one of them met is enough.

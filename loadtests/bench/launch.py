@@ -90,7 +90,7 @@ def contestants(
     """
     others: list[Contestant] = []
     left_out: dict[str, str] = {}
-    for server in workload.beside:
+    for server in workload.others:
         if server not in servers:
             continue
         reason = why_not(server)
@@ -99,7 +99,7 @@ def contestants(
         if reason is not None:
             left_out[server] = reason
             continue
-        # cores shared: with one worker and with two, as nobody can know which is better
+        # cores shared: with one worker and with two, as it is not known which is better
         several = workload.shared and server not in OUR_OWN
         others += [Contestant(server, workers) for workers in (1, SHARED_WORKERS)[: 1 + several]]
     return others, left_out
@@ -144,7 +144,10 @@ def _own(serving: Serving) -> tuple[tuple[str, str], ...]:
         ("TORCHLANE_PORT", "{port}"),
         ("TORCHLANE_MODEL_DIR", str(repository)),
         ("TORCHLANE_DEFAULT_MODEL", model),
-        ("TORCHLANE_DEVICES", "cpu"),  # one core is compared with one core, also beside a GPU
+        (
+            "TORCHLANE_DEVICES",
+            "cpu",
+        ),  # one core against one core, with a GPU too
         *_running_from(serving.package),
     )
 

@@ -49,7 +49,7 @@ def interleaved(others: Sequence[str]) -> list[str]:
 
 
 def keys(rounds: Sequence[Round]) -> list[str]:
-    """Who was measured, ours first."""
+    """The servers that were measured, ours first."""
     return list(dict.fromkeys(entry.key for each in rounds for entry in each))
 
 

@@ -86,7 +86,7 @@ class Server:
         return ticks / TICKS_PER_S
 
     def signal_all(self, number: signal.Signals) -> None:
-        """To all its processes; to nobody if they are gone."""
+        """Send a signal to all its processes, if they are still there."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 

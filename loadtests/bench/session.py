@@ -120,13 +120,13 @@ class Session:
 
     def _workload(self, bench: Bench, workload: Workload, later: Sequence[Workload]) -> None:
         options = self.options
-        beside, left_out = contestants(workload, options.servers)
+        found, left_out = contestants(workload, options.servers)
         for server, reason in left_out.items():
             self.say(f"{workload.name}: {TITLES[server]} is left out: {reason}")
         self.left_out[workload.name] = left_out
         self._start(bench, workload, later)
         gone = self.left_out[workload.name]
-        others = {contestant.key: contestant for contestant in beside}
+        others = {contestant.key: contestant for contestant in found}
         order = interleaved([*others, *([LIMIT] if workload.limit else [])])
         rounds: list[Round] = []
         for number in range(options.rounds):
@@ -143,7 +143,7 @@ class Session:
             self.say(f"{workload.name}, round {number + 1}: {_told(entries)}")
 
     def _start(self, bench: Bench, workload: Workload, later: Sequence[Workload]) -> None:
-        """Start who is needed now, end who is needed no more."""
+        """Start the servers of this workload, end those that no later one needs."""
         specs = self._specs(bench, workload)
         needed = {spec for each in (workload, *later) for spec in self._specs(bench, each).values()}
         for spec in bench.fleet.specs:
@@ -163,9 +163,9 @@ class Session:
         self.left_out.setdefault(workload, {})[key] = str(error)
 
     def _specs(self, bench: Bench, workload: Workload) -> dict[str, ServerSpec]:
-        beside, _ = contestants(workload, self.options.servers)
-        who = [Contestant(OURS), *beside]
-        return {each.key: spec_of(each, workload, bench.serving) for each in who}
+        others, _ = contestants(workload, self.options.servers)
+        everyone = [Contestant(OURS), *others]
+        return {each.key: spec_of(each, workload, bench.serving) for each in everyone}
 
     def _run(self, bench: Bench, workload: Workload, contestant: Contestant) -> Measured | None:
         """Measure one server; None: it is left out.

@@ -1,4 +1,4 @@
-"""How long a core does nothing for whoever wants it all: taken by the hypervisor, or by neighbours.
+"""How long a core does not run a process that needs all of it: stalls by hypervisor or neighbours.
 
 A latency's tail is no better than that, whatever the server does.
 """
@@ -18,7 +18,7 @@ GAP_S = 0.001  # less is an interrupt
 MOST_STALLED = 0.005  # of the time: above it a tail says more about the machine than of the server
 SPIN = """
 import sys, time
-end = time.monotonic() + float(sys.argv[1])  # also when nobody is left to end it
+end = time.monotonic() + float(sys.argv[1])  # also when the parent is gone
 print(flush=True)
 while time.monotonic() < end:
     pass

@@ -1,4 +1,4 @@
-"""What is asked of the servers: which body, over how many connections, and who stands beside us."""
+"""What is asked of the servers: which body, over how many connections, and of which others."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Workload:
         title: for people.
         body: the form of the request.
         connections: of the closed loop.
-        beside: the servers that are measured with ours.
+        others: the servers that are measured with ours.
         items: of one request.
         model: what is served: `mean` takes 3x224x224 numbers and has no weights.
         repeated: number of different bodies, drawn by Zipf's law and all cached; 0: none repeats.
         shared: server and generator share all cores, and nothing is pinned.
-        checks_per_s: known requests sent beside the load.
+        checks_per_s: known requests sent with the load.
         limit: what `loadtests.bench.limits` measures for it, if anything.
     """
 
@@ -43,7 +43,7 @@ class Workload:
     title: str
     body: BodyKind
     connections: int
-    beside: tuple[str, ...]
+    others: tuple[str, ...]
     items: int = 1
     model: ModelName = "digits"
     repeated: int = 0

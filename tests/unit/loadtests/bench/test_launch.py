@@ -36,23 +36,23 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_that_can_run_is_measured() -> None:
-    beside, left_out = contestants(JSON_32, SERVERS)
-    assert [each.key for each in beside] == [
+    others, left_out = contestants(JSON_32, SERVERS)
+    assert [each.key for each in others] == [
         *("mosec", "plain_fastapi", "mlserver", "bare_asgi", "torchlane_cached"),
     ]
     assert left_out == {LITSERVE: "not there"}
 
 
 def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_two() -> None:
-    beside, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN, CACHED))
-    assert [each.key for each in beside] == [
+    others, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN, CACHED))
+    assert [each.key for each in others] == [
         *("mosec", "mosec*2", "plain_fastapi", "plain_fastapi*2", "torchlane_cached")
     ]
 
 
 def test_who_reads_no_binary_is_left_out_with_the_reason() -> None:
-    beside, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE))
-    assert [each.key for each in beside] == ["mosec", "bare_asgi"]
+    others, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE))
+    assert [each.key for each in others] == ["mosec", "bare_asgi"]
     assert "reads JSON only" in left_out[MLSERVER]
 
 
