@@ -111,11 +111,18 @@ def cut_short() -> str | None:
     return None if error is None else str(error) or type(error).__name__
 
 
+def table_of(columns: Sequence[str], title: str | None = None, *, names: int = 1) -> Table:
+    """An empty table: the first columns are names, to the left; all others are figures."""
+    table = Table(box=box.SIMPLE, title=title, title_justify="left", pad_edge=False)
+    table.collapse_padding = True
+    for at, column in enumerate(columns):
+        table.add_column(column, justify="left" if at < names else "right", no_wrap=True)
+    return table
+
+
 def print_judged(console: Console, lines: Sequence[Judged]) -> None:
     """Every demand with its verdict, and why some were not judged."""
-    table = Table(box=box.SIMPLE, title="acceptance", title_justify="left", pad_edge=False)
-    for column in ("of", "figure", "wanted", "measured", ""):
-        table.add_column(column, no_wrap=True)
+    table = table_of(("of", "figure", "wanted", "measured", ""), "acceptance", names=5)
     met = {line.group for line in lines if line.group and line.verdict in ("met", "aim met")}
     for line in lines:
         instead = line.verdict == "missed" and line.group in met

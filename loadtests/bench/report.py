@@ -6,27 +6,22 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from loadtests.bench.launch import title_of
 from loadtests.bench.results import Entry, Figure, Results, Round, Spread, keys, ratios, values
 from loadtests.bench.workloads import WORKLOADS
-from loadtests.reports import Json, Judged
+from loadtests.reports import Json, Judged, table_of
 
 FIGURES: tuple[Figure, ...] = ("requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy")
+COLUMNS = ("server", "requests/s", "min..max", "p50 ms", "p99 ms", "CPU us", "busy", "ours is")
 TITLES = {workload.name: workload.title for workload in WORKLOADS}
 
 
 def print_figures(console: Console, results: Results) -> None:
     """A table for each workload: the medians, with the lowest and highest round."""
     for name, rounds in results.items():
-        table = Table(box=box.SIMPLE, title=TITLES[name], pad_edge=False)
-        table.title_justify = "left"
-        table.add_column("server", no_wrap=True)
-        for heading in ("requests/s", "min..max", "p50 ms", "p99 ms", "CPU us", "busy", "ours is"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        table = table_of(COLUMNS, TITLES[name])
         for key in keys(rounds):
             speed = Spread.of(values(rounds, key, "requests_per_s"))
             times = ratios(rounds, key, "requests_per_s")

@@ -92,7 +92,7 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
         time.monotonic,
         lambda trial: console.print(report.progress(trial, gates)),
     )
-    console.print(report.table_of(found.trials, gates))
+    report.print_trials(console, found.trials, gates)
     console.print(report.headline(found, gates), style="bold", markup=False)
     for note in report.notes(found, gates):
         console.print(note, markup=False)
@@ -111,7 +111,7 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
     sender = load.sender(given, console)
     measure = measuring(sender.run, RUN_SETTLE_S, gates.slo_ms, given.seed)
     trial = measure(Step("run", given.rate, given.seconds))
-    console.print(report.table_of([trial], gates))
+    report.print_trials(console, [trial], gates)
     for reason, count in trial.failures.items():
         console.print(f"{count} failed: {reason}", markup=False)
     for doubt in trial.doubts():

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from loadtests.bench.launch import TITLES
 from loadtests.capacity.verdicts import Load, Measured
-from loadtests.reports import Json, Judged
+from loadtests.reports import Json, Judged, table_of
 
 COLUMNS = (
     *("load", "server", "offered/s", "in time/s", "late", "refused", "errors", "wrong"),
@@ -27,11 +25,7 @@ def print_report(console: Console, results: Sequence[Measured]) -> None:
     """A table for each model, the servers of each load side by side."""
     for case in dict.fromkeys(each.case for each in results):
         of_case = [each for each in results if each.case == case]
-        table = Table(
-            *COLUMNS, box=box.SIMPLE, title=of_case[0].title, title_justify="left", pad_edge=False
-        )
-        for column in table.columns:
-            column.no_wrap = True
+        table = table_of(COLUMNS, of_case[0].title, names=2)
         pairs = [(each, load) for each in of_case for load in each.loads]
         last = None
         for measured, load in sorted(pairs, key=lambda pair: pair[1].times):

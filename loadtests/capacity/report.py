@@ -5,25 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
+from rich.console import Console
 
 from loadtests.capacity.finding import Found
 from loadtests.openloop.trial import Gates, Trial
-from loadtests.reports import Json
+from loadtests.reports import Json, table_of
 
 COLUMNS = (
-    ("trial", ""),
-    ("offered/s", ""),
-    ("answered/s", ""),
-    ("p50 ms", "all"),
-    ("p95 ms", "all"),
-    ("p99 ms", "all"),
-    ("p99 ms", "typical"),
-    ("failed", ""),
-    ("lag ms", "p99"),
-    ("CPU", "own"),
-    ("SLO", ""),
+    *("trial", "offered/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "typical\np99 ms"),
+    *("failed", "lag\np99 ms", "own\nCPU", "SLO"),
 )
 
 
@@ -41,7 +31,7 @@ def headline(found: Found, gates: Gates) -> str:
             return f"Cut short before anything was known: {found.reason}"
         lowest = min((t.rate_per_s for t in found.trials), default=0.0)
         return f"The server does not keep to the SLO ({slo}) even at {lowest:,.3g} requests/s"
-    number = f"{capacity:,.0f}" if capacity >= 100 else f"{capacity:.1f}"
+    number = _rate(capacity)
     sure = "" if found.answer.confirmed else ", not confirmed"
     if found.at_least:
         return f"Capacity: at least {number} requests/s{sure} ({slo}): {_bound(found, gates)}"
@@ -88,26 +78,20 @@ def notes(found: Found, gates: Gates) -> list[str]:
     return said
 
 
-def table_of(trials: Sequence[Trial], gates: Gates) -> Table:
-    """Every trial, a row each."""
-    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    for place, (title, about) in enumerate(COLUMNS):
-        heading = f"{title}\n[dim]{about}[/dim]"
-        numeric = 0 < place < len(COLUMNS) - 1
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=True)
+def print_trials(console: Console, trials: Sequence[Trial], gates: Gates) -> None:
+    """A table with a row for each trial."""
+    table = table_of(COLUMNS)
     for trial in trials:
         table.add_row(*cells_of(trial, gates))
-    return table
+    console.print(table)
 
 
 def cells_of(trial: Trial, gates: Gates) -> list[str]:
     """One row, in the order of `COLUMNS`."""
     return [
         trial.kind,
-        f"{trial.rate_per_s:,.1f}" if trial.rate_per_s < 100 else f"{trial.rate_per_s:,.0f}",
-        f"{trial.achieved_per_s:,.1f}"
-        if trial.rate_per_s < 100
-        else f"{trial.achieved_per_s:,.0f}",
+        _rate(trial.rate_per_s),
+        _rate(trial.achieved_per_s),
         f"{trial.p50_ms:,.1f}",
         f"{trial.p95_ms:,.1f}",
         f"{trial.p99_ms:,.1f}",
@@ -174,3 +158,7 @@ def trial_json(trial: Trial, gates: Gates) -> Json:
         "fail_ratio": trial.fail_ratio,
         "verdict": verdict(trial, gates),
     }
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}"

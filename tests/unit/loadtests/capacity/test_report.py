@@ -92,7 +92,7 @@ def test_what_is_not_confirmed_or_not_to_be_trusted_is_told() -> None:
 def test_the_table_has_a_row_per_trial_with_its_outcome() -> None:
     console = Console(file=io.StringIO(), width=110)
     with console.capture() as captured:
-        console.print(report.table_of(TRIALS, GATES))
+        report.print_trials(console, TRIALS, GATES)
     rows = captured.get().splitlines()
     kinds = [row.split() for row in rows if row.strip().startswith(("warm", "probe", "s", "conf"))]
     assert [row[0] for row in kinds] == ["warm-up", "probe", "probe", "search", "confirm"]
