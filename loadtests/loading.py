@@ -27,12 +27,12 @@ from loadtests.bench.own_models import linear_artifact, manifest_of, newest_arti
 from loadtests.bench.servers import Fleet, Server, ServerSpec
 from loadtests.bench.workloads import OURS, Workload
 from loadtests.errors import LoadTestError
+from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Limits, Sent, send
 from loadtests.traffic.target import exchange
 from models.manifest import Manifest
 from models.processor import cpu_name
 from models.resources import usable_cores
-from models.tensors import Array
 
 ALLOWED_TIMES = 3.0  # the p99 before, plus one forward of a single item
 LEAD_S, BEFORE_S, AFTER_S = 2.0, 10.0, 2.0
@@ -122,8 +122,7 @@ async def _load(
     server: Server, bodies: Bodies, source: Path, target: Path, given: argparse.Namespace
 ) -> tuple[Sent, Loading]:
     seconds = LEAD_S + BEFORE_S + given.seconds
-    random = np.random.default_rng(given.seed)
-    due_s: Array = np.cumsum(random.exponential(1 / given.rate, int(given.rate * seconds)))
+    due_s = schedule("poisson", given.rate, seconds, given.seed)
     requests = [bodies.request(number) for number in range(len(due_s))]
     sending = asyncio.create_task(send(server.address, due_s, requests, Limits()))
     await asyncio.sleep(0)  # it starts its clock

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from loadtests.bench import counters, wrk
 from loadtests.bench.answers import CheckError, JudgedBodies, Right
-from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
+from loadtests.bench.bodies import BodiesError, bodies_of
 from loadtests.bench.dialects import DIALECTS
 from loadtests.bench.launch import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
@@ -52,19 +51,6 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Which server is measured by what.
-
-    Attributes:
-        seed: of the inputs; another one for each run.
-    """
-
-    contestant: Contestant
-    workload: Workload
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Bench:
     """What all measurements of one model share."""
 
@@ -74,70 +60,83 @@ class Bench:
     right: Right
     seconds: int
 
-    def measured(self, subject: Subject) -> Measured:
+    def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
         """Load by a closed loop: each connection sends its next request when it has its answer.
+
+        Args:
+            contestant: the server.
+            workload: what it is asked.
+            seed: of the inputs; another one for each run.
 
         Raises:
             LoadTestError: if a number would not mean what it says.
         """
-        workload = subject.workload
-        bodies = self._bodies(subject)
-        due_s = schedule("uniform", workload.checks_per_s, self.seconds, subject.seed)
-        plan = LoadPlan(workload.connections, self.seconds)
+        dialect = DIALECTS[contestant.server]
+        bodies = bodies_of(workload, self.manifest, dialect, seed)
         core = None if workload.shared else self.serving.cores.generator
-        spec = spec_of(subject.contestant, workload, self.serving)
         with (
-            self.fleet.awake(spec) as server,
+            self.fleet.awake(spec_of(contestant, workload, self.serving)) as server,
             pinned(core),
             tempfile.TemporaryDirectory() as folder,
         ):
-            known = itertools.count(bodies.known_from)
-            self._check(server, subject, bodies, known, np.zeros(BEFORE))
+            known = JudgedBodies(
+                bodies, dialect, self.right, numbers=itertools.count(bodies.known_from)
+            )
+            _check(server, known, np.zeros(BEFORE))
             if workload.repeated:  # so that the cache holds the answers
-                each_once = iter(range(len(bodies.templates)))
-                alike = bodies.one_after_the_other()
-                self._check(server, subject, alike, each_once, np.zeros(len(bodies.templates)))
+                each_once = JudgedBodies(bodies.one_after_the_other(), dialect, self.right)
+                _check(server, each_once, np.zeros(len(bodies.templates)))
             file = Path(folder) / "requests"
             bodies.write(file)
             warmed = wrk.load(server.port, file, 0, LoadPlan(workload.connections, WARM_UP_S))
-            tally = _Tally.begin(server, subject, self.manifest.model)
-            with wrk.loading(server.port, file, warmed.sent, plan) as load:
-                self._check(server, subject, bodies, known, due_s)
-                run = load.result()
-            _check_run(server, run, plan)
+            ours = contestant.server in OUR_OWN
+            before = counters.settled_counters(server, self.manifest.model) if ours else None
+            run, cpu_us, checks = self._loaded(server, workload, known, (file, warmed.sent), seed)
             if warmed.sent + run.sent > bodies.known_from:
                 raise BodiesError(f"all {bodies.known_from} different requests were used up")
-            cpu_us = tally.end(run.answered, run.sent, len(due_s))
-        return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, BEFORE + len(due_s))
+            if before is not None:
+                added = counters.settled_counters(server, self.manifest.model).since(before)
+                least, most = (run.answered + checks), (run.sent + checks)
+                cached = workload.repeated > 0
+                counters.check(added, least * workload.items, most * workload.items, cached=cached)
+        return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, BEFORE + checks)
 
-    def _bodies(self, subject: Subject) -> Bodies:
-        dialect = DIALECTS[subject.contestant.server]
-        return bodies_of(subject.workload, self.manifest, dialect, subject.seed)
-
-    def _check(
+    def _loaded(
         self,
         server: Server,
-        subject: Subject,
-        bodies: Bodies,
-        numbers: Iterator[int],
-        due_s: Array,
-    ) -> None:
-        """Send requests when they are due, and compare the answers.
+        workload: Workload,
+        known: JudgedBodies,
+        requests: tuple[Path, int],
+        seed: int,
+    ) -> tuple[Run, float, int]:
+        """The run, microseconds of processor time per answer, and how many answers were known."""
+        file, first = requests
+        plan = LoadPlan(workload.connections, self.seconds)
+        due_s = schedule("uniform", workload.checks_per_s, self.seconds, seed)
+        before_s = server.cpu_s()
+        with wrk.loading(server.port, file, first, plan) as load:
+            _check(server, known, due_s)
+            run = load.result()
+        _check_run(server, run, plan)
+        cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, run.answered + len(due_s))
+        return run, cpu_us, len(due_s)
 
-        Raises:
-            CheckError: if one is not right.
-        """
-        dialect = DIALECTS[subject.contestant.server]
-        requests = JudgedBodies(bodies, dialect, self.right, numbers=numbers)
-        sender = Sender(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
-        sender.prepare_at(due_s)
-        outcomes, _ = sender.send()
-        reason = next(filter(None, outcomes.reason), None)
-        if reason is not None:
-            raise CheckError(
-                f"{server.name} did not answer a good request rightly: {reason}; its log ends "
-                f"with:\n{server.log_tail()}"
-            )
+
+def _check(server: Server, requests: JudgedBodies, due_s: Array) -> None:
+    """Send requests when they are due, and compare the answers.
+
+    Raises:
+        CheckError: if one is not right.
+    """
+    sender = Sender(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
+    sender.prepare_at(due_s)
+    outcomes, _ = sender.send()
+    reason = next(filter(None, outcomes.reason), None)
+    if reason is not None:
+        raise CheckError(
+            f"{server.name} did not answer a good request rightly: {reason}; its log ends "
+            f"with:\n{server.log_tail()}"
+        )
 
 
 def _check_run(server: Server, run: Run, plan: LoadPlan) -> None:
@@ -158,36 +157,3 @@ def _check_run(server: Server, run: Run, plan: LoadPlan) -> None:
         )
     if not run.answered or math.isnan(run.p50_ms):
         raise CheckError(f"{server.name} gave no answer in {run.seconds:g} s")
-
-
-@dataclass(frozen=True, slots=True)
-class _Tally:
-    """Processor time and our server's counters, from before the load."""
-
-    server: Server
-    subject: Subject
-    model: str
-    cpu_s: float
-    before: counters.Counters | None
-
-    @classmethod
-    def begin(cls, server: Server, subject: Subject, model: str) -> _Tally:
-        """Look now."""
-        ours = subject.contestant.server in OUR_OWN
-        before = counters.settled_counters(server, model) if ours else None
-        return cls(server, subject, model, server.cpu_s(), before)
-
-    def end(self, answered: int, sent: int, checks: int) -> float:
-        """Look again; microseconds of processor time per answered request.
-
-        Raises:
-            CheckError: if the counters say that the answers did not come from where they should.
-        """
-        cpu_us = (self.server.cpu_s() - self.cpu_s) * 1e6 / max(1, answered + checks)
-        if self.before is not None:
-            added = counters.settled_counters(self.server, self.model).since(self.before)
-            items = self.subject.workload.items
-            least, most = (answered + checks) * items, (sent + checks) * items
-            cached = self.subject.workload.repeated > 0
-            counters.check(added, least, most, cached=cached)
-        return cpu_us

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +24,7 @@ from loadtests.bench.launch import (
 )
 from loadtests.bench.limits import limit
 from loadtests.bench.machine import Place, prepare
-from loadtests.bench.measuring import Bench, Measured, Subject
+from loadtests.bench.measuring import Bench, Measured
 from loadtests.bench.options import Options
 from loadtests.bench.own_models import manifest_of, mean_artifact, newest_artifact
 from loadtests.bench.report import as_json, print_figures
@@ -173,9 +173,8 @@ class Session:
         A reference that fails is started anew and gets one more chance, and the report says so.
         Ours gets none: what it does under load is what this is about.
         """
-        subject = Subject(contestant, workload, next(self._seeds))
         try:
-            return bench.measured(subject)
+            return bench.measured(contestant, workload, next(self._seeds))
         except LoadTestError as error:
             if contestant.server in OUR_OWN:
                 raise
@@ -186,7 +185,7 @@ class Session:
         try:
             bench.fleet.stop(spec)
             bench.fleet.start(spec)
-            return bench.measured(replace(subject, seed=next(self._seeds)))
+            return bench.measured(contestant, workload, next(self._seeds))
         except LoadTestError as error:
             self._leave_out(workload.name, contestant.key, error)
         return None

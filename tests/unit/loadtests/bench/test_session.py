@@ -12,13 +12,13 @@ import pytest
 from loadtests.__main__ import parser
 from loadtests.bench import launch
 from loadtests.bench.answers import CheckError
-from loadtests.bench.launch import Serving
+from loadtests.bench.launch import Contestant, Serving
 from loadtests.bench.machine import Place
-from loadtests.bench.measuring import Bench, Measured, Subject
+from loadtests.bench.measuring import Bench, Measured
 from loadtests.bench.options import Options
 from loadtests.bench.servers import Cores, ServerError, ServerSpec
 from loadtests.bench.session import Session
-from loadtests.bench.workloads import JSON_32, ModelName
+from loadtests.bench.workloads import JSON_32, ModelName, Workload
 
 CORES = Cores(1, 0)
 PLACE = Place(CORES, None, {})
@@ -50,9 +50,9 @@ class FakeBench:
         self.serving = Serving(Path("/repository/digits/1"), CORES)
         self._fails = fails
 
-    def measured(self, subject: Subject) -> Measured:
-        if self._fails(subject.contestant.key):
-            raise CheckError(f"{subject.contestant.key} answers wrongly")
+    def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
+        if self._fails(contestant.key):
+            raise CheckError(f"{contestant.key} answers wrongly")
         return FINE
 
 
