@@ -144,10 +144,7 @@ def _own(serving: Serving) -> tuple[tuple[str, str], ...]:
         ("TORCHLANE_PORT", "{port}"),
         ("TORCHLANE_MODEL_DIR", str(repository)),
         ("TORCHLANE_DEFAULT_MODEL", model),
-        (
-            "TORCHLANE_DEVICES",
-            "cpu",
-        ),  # one core against one core, with a GPU too
+        ("TORCHLANE_DEVICES", "cpu"),  # one core against one core, with a GPU too
         *_running_from(serving.package),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from dataclasses import dataclass
 
 from rich.console import Console
 
@@ -30,59 +29,24 @@ RUN_SETTLE_S = 1.0  # loaded before the measured time of a run
 OTHER_FILES = 64  # open in addition to the connections: libraries, event loop, output
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What is sent to which server."""
-
-    target: Target
-    address: Address
-    limits: Limits
-
-    @classmethod
-    def of(cls, given: argparse.Namespace) -> Load:
-        """From the command line, and from what the server says that it takes.
-
-        Raises:
-            LoadTestError: if nothing could be in time, the connections need more files than are
-                allowed, or the URL or the server is none that can be measured.
-        """
-        for option in ("slo_ms", "fail_p99_ms"):
-            allowed_ms = getattr(given, option, None)
-            if allowed_ms is not None and given.timeout_s * 1000 <= allowed_ms:
-                raise UsageError(
-                    f"--timeout-s {given.timeout_s:g} has to be longer than "
-                    f"--{option.replace('_', '-')} {allowed_ms:g}"
-                )
-        _check_files(given.connections)
-        address = reach(given.url)
-        limits = Limits(given.connections, given.timeout_s)
-        return cls(learn(given.url, given.model), address, limits)
-
-    def sender(self, given: argparse.Namespace, console: Console) -> Sender:
-        """Ask the idle server for right answers, and make what sends the load."""
-        references = ask(self.target)
-        console.print(references.told(), markup=False)
-        calls = JudgedCalls(
-            self.address, workload(given.workload, self.target, given.seed, references)
-        )
-        return Sender(self.address, calls, given.arrivals, self.limits)
-
-
 def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
     """Search, print, write; returns the exit code."""
-    load, gates = Load.of(given), Gates(given.slo_ms, given.fail_ratio)
-    found_here = _conditions(given, load, gates, command, ("budget_s", "start_rate", "max_rate"))
+    check(given)
+    gates = Gates(given.slo_ms, given.fail_ratio)
+    address, target = reach(given.url), learn(given.url, given.model)
     check_writable(given.out)
+    settings = ("budget_s", "start_rate", "max_rate")
+    found_here = _conditions(given, address, target, gates, command, settings)
     lengths = Lengths.within(given.budget_s)
     search = Search(lengths, given.start_rate, LOWEST_RATE_PER_S, given.max_rate)
     console.print(
-        f"{load.target.model} {load.target.version} at {given.url}: the highest rate with a p99 of "
+        f"{target.model} {target.version} at {given.url}: the highest rate with a p99 of "
         f"at most {gates.slo_ms:g} ms; workload {given.workload}, about {given.budget_s:g} s"
     )
     console.print(f"{found_here['machine']}, {found_here['date']}: {command}", markup=False)
     for each in warnings(found_here["load_average"], usable_cores()):
         console.print(each)
-    sender = load.sender(given, console)
+    sender = _sender(given, address, target, console)
     measure = measuring(sender.run, lengths.settle_s, gates.slo_ms, given.seed)
     found = find(
         search,
@@ -104,11 +68,12 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
 
 def run(given: argparse.Namespace, console: Console, command: str) -> int:
     """One trial at a fixed rate; returns the exit code."""
+    check(given)
     gates = Gates(given.fail_p99_ms or given.slo_ms, given.fail_ratio)
-    load = Load.of(given)
-    found_here = _conditions(given, load, gates, command, ("rate", "seconds"))
+    address, target = reach(given.url), learn(given.url, given.model)
     check_writable(given.out)
-    sender = load.sender(given, console)
+    found_here = _conditions(given, address, target, gates, command, ("rate", "seconds"))
+    sender = _sender(given, address, target, console)
     measure = measuring(sender.run, RUN_SETTLE_S, gates.slo_ms, given.seed)
     trial = measure(Step("run", given.rate, given.seconds))
     report.print_trials(console, [trial], gates)
@@ -160,15 +125,53 @@ def exit_code(found: Found, min_capacity: float | None, console: Console) -> int
     return OK
 
 
+def check(given: argparse.Namespace) -> None:
+    """Check what can be checked before a server is asked.
+
+    Raises:
+        UsageError: if nothing could be in time, or the connections need more files than are
+            allowed.
+    """
+    for option in ("slo_ms", "fail_p99_ms"):
+        allowed_ms = getattr(given, option, None)
+        if allowed_ms is not None and given.timeout_s * 1000 <= allowed_ms:
+            raise UsageError(
+                f"--timeout-s {given.timeout_s:g} has to be longer than "
+                f"--{option.replace('_', '-')} {allowed_ms:g}"
+            )
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = given.connections + OTHER_FILES
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise UsageError(
+            f"{given.connections} connections need {needed} open files, and {allowed} are "
+            f"allowed; raise it (ulimit -n {needed}), or lower --connections"
+        )
+
+
+def _sender(
+    given: argparse.Namespace, address: Address, target: Target, console: Console
+) -> Sender:
+    """Ask the idle server for right answers, and make what sends the load."""
+    references = ask(target)
+    console.print(references.told(), markup=False)
+    calls = JudgedCalls(address, workload(given.workload, target, given.seed, references))
+    limits = Limits(given.connections, given.timeout_s)
+    return Sender(address, calls, given.arrivals, limits)
+
+
 def _conditions(
-    given: argparse.Namespace, load: Load, gates: Gates, command: str, own: tuple[str, ...]
+    given: argparse.Namespace,
+    address: Address,
+    target: Target,
+    gates: Gates,
+    command: str,
+    own: tuple[str, ...],
 ) -> Json:
-    target = load.target
     names = (*own, "timeout_s", "connections", "seed")
     return {
         **conditions(command),
         "url": target.url,
-        "address": load.address.peer,
+        "address": address.peer,
         "model": target.model,
         "version": target.version,
         "precision": target.precision,
@@ -178,13 +181,3 @@ def _conditions(
         "fail_ratio": gates.fail_ratio,
         "settings": {name: float(getattr(given, name)) for name in names},
     }
-
-
-def _check_files(connections: int) -> None:
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = connections + OTHER_FILES
-    if allowed != resource.RLIM_INFINITY and allowed < needed:
-        raise UsageError(
-            f"{connections} connections need {needed} open files, and {allowed} are "
-            f"allowed; raise it (ulimit -n {needed}), or lower --connections"
-        )

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from loadtests.__main__ import main, parser
-from loadtests.capacity.commands import Load, exit_code, missed_gates
+from loadtests.capacity import commands
+from loadtests.capacity.commands import exit_code, missed_gates
 from loadtests.capacity.finding import End, Found
 from loadtests.capacity.search import Answer
 from loadtests.errors import UsageError
@@ -84,10 +85,10 @@ def test_more_connections_than_open_files_are_refused(capsys: pytest.CaptureFixt
 
 
 def test_a_bug_is_no_one_line_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(given: argparse.Namespace) -> Load:
+    def broken(given: argparse.Namespace) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(Load, "of", broken)
+    monkeypatch.setattr(commands, "check", broken)
     with pytest.raises(ValueError, match="a bug"):
         main(["run", "--rate", "5"])
 
