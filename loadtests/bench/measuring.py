@@ -116,7 +116,7 @@ class Bench:
         before_s = server.cpu_s()
         with wrk.loading(server.port, file, first, plan) as load:
             _check(server, known, due_s)
-            run = load.result()
+            run = load()
         _check_run(server, run, plan)
         cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, run.answered + len(due_s))
         return run, cpu_us, len(due_s)

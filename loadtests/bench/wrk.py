@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +88,12 @@ def version() -> str:
 def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
     """Load the server on 127.0.0.1 and count; see `loading`."""
     with loading(port, requests, first, plan) as running:
-        return running.result()
+        return running()
 
 
 @contextlib.contextmanager
-def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[Running]:
-    """Load the server on 127.0.0.1 meanwhile.
+def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[Callable[[], Run]]:
+    """Load the server on 127.0.0.1 meanwhile; what is yielded waits for the end of the load.
 
     Args:
         port: where it listens.
@@ -101,7 +102,8 @@ def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[R
         plan: how hard and how long.
 
     Raises:
-        LoadError: if wrk is not installed.
+        LoadError: if wrk is not installed; when waiting for the end, if connections break, answers
+            stay out, or wrk says nothing readable.
     """
     command = [find(), "--threads", "1", "--connections", str(plan.connections)]
     command += ["--duration", f"{plan.seconds}s", "--timeout", f"{TIMEOUT_S}s"]
@@ -110,29 +112,17 @@ def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[R
         [*command, str(first)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         try:
-            yield Running(process, plan.seconds)
+            yield functools.partial(_result, process, plan.seconds)
         finally:
             process.kill()  # unless it has ended
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A load that goes on."""
-
-    process: subprocess.Popen[bytes]
-    seconds: int
-
-    def result(self) -> Run:
-        """Wait for its end.
-
-        Raises:
-            LoadError: if connections break or answers stay out, or wrk says nothing readable.
-        """
-        try:
-            output, _ = self.process.communicate(timeout=self.seconds + GRACE_S)
-        except subprocess.TimeoutExpired as error:
-            raise LoadError(f"wrk did not end within {GRACE_S:g} s after its time") from error
-        return parsed(output.decode(errors="replace"))
+def _result(process: subprocess.Popen[bytes], seconds: int) -> Run:
+    try:
+        output, _ = process.communicate(timeout=seconds + GRACE_S)
+    except subprocess.TimeoutExpired as error:
+        raise LoadError(f"wrk did not end within {GRACE_S:g} s after its time") from error
+    return parsed(output.decode(errors="replace"))
 
 
 def parsed(output: str) -> Run:

@@ -40,19 +40,19 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
         help="of arrivals and inputs (default: drawn; with one used before, a server's cache has "
         "the answers already)",
     )
+    parser.add_argument(
+        "--fail-ratio",
+        type=share,
+        default=0.001,
+        help="highest share of failed requests (default: 0.001: one in the thousand that every "
+        "trial of a search has at least)",
+    )
     parser.add_argument("--out", type=Path, default=Path(out), help=f"folder (default: {out})")
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options of the search."""
     _add_common(parser, "reports/capacity")
-    parser.add_argument(
-        "--fail-ratio",
-        type=share,
-        default=0.001,
-        help="highest share of failed requests (default: 0.001: one in the thousand that every "
-        "trial has at least)",
-    )
     parser.add_argument(
         "--budget-s", type=above_zero, default=120.0, help="for the whole search (default: 120)"
     )
@@ -75,12 +75,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
     parser.add_argument("--seconds", type=above_zero, default=10.0, help="measured (default: 10)")
     parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above it")
-    parser.add_argument(
-        "--fail-ratio",
-        type=share,
-        default=0.001,
-        help="exit code 1 if a larger share of the requests fails (default: 0.001)",
-    )
 
 
 def a_rate(text: str) -> float:
