@@ -20,6 +20,7 @@ import numpy as np
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.dialects import AnswerError, Dialect
 from loadtests.errors import LoadTestError
+from loadtests.traffic.calls import failure
 from loadtests.wire import HEAD_END, Response
 from models.tensors import Array
 
@@ -105,8 +106,7 @@ class JudgedBodies:
         """
         drawn, self._drawn = self._drawn, []
         found: list[str | None] = [
-            None if each is None else f"{each.status}: {each.body[:300].decode(errors='replace')}"
-            for each in responses
+            None if each is None else failure(each.status, each.body) for each in responses
         ]
         answered = [(at, each) for at, each in enumerate(responses) if each and each.status == OK]
         if not answered:

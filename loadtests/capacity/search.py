@@ -138,7 +138,7 @@ class Search:
         Args:
             step: what was measured.
             passed: whether the gates were kept.
-            served_per_s: right answers per second; under overload, close to the capacity.
+            served_per_s: right answers per second; under overload, mostly close to the capacity.
             spent_s: the time it took with all that belongs to it, such as drawing the requests.
         """
         if step.kind == "warm-up":
@@ -154,7 +154,8 @@ class Search:
         distance = (self._grid - math.log(step.rate_per_s)) / NOISE
         keeps = lapse + (1 - 2 * lapse) * _normal_cdf(distance)
         self._log_weight += np.log(keeps if passed else 1 - keeps)
-        if step.kind == "probe" and not passed and served_per_s > 0:
+        # a server that sheds load may serve less than what it is known to hold: that says nothing
+        if step.kind == "probe" and not passed and served_per_s > max(self._passed, default=0.0):
             over = self._grid - math.log(served_per_s)
             self._log_weight -= np.where(over > 0, over / HINT_ABOVE, -over / HINT_BELOW)
         if step.kind == "confirm":

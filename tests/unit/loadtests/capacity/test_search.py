@@ -94,6 +94,20 @@ def test_without_noise_the_answer_is_confirmed_and_close_below() -> None:
     assert answer.low_per_s <= answer.high_per_s <= 1.1 * answer.low_per_s
 
 
+def test_what_is_served_under_overload_may_be_less_than_the_capacity() -> None:
+    """A server far above its capacity may do nothing but reject."""
+    lengths, left_s = Lengths.within(30), 30.0
+    search = Search(lengths, start_per_s=100, lowest_per_s=1, highest_per_s=20_000)
+    step: Step | None = search.warm_up()
+    while step is not None:
+        passed = step.rate_per_s <= 8000
+        served_per_s = step.rate_per_s if passed else 300.0
+        search.record(step, passed, served_per_s, lengths.settle_s + step.seconds)
+        left_s -= lengths.settle_s + step.seconds
+        step = search.next_step(left_s)
+    assert search.answer().capacity_per_s == pytest.approx(8000, rel=0.1)
+
+
 def test_a_server_that_is_too_slow_at_any_rate_has_no_capacity() -> None:
     answer, trials, _ = searched(OneQueue(service_s=0.080))
     assert answer.capacity_per_s is None
