@@ -1,4 +1,4 @@
-"""One measurement: wake one server, compare its answers, load it, and believe nothing unproved."""
+"""One measurement: wake one server, compare its answers, load it, and check all counts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _check(server: Server, requests: JudgedBodies, due_s: Array) -> None:
 
 
 def _check_run(server: Server, run: Run, plan: LoadPlan) -> None:
-    """Believe a closed loop.
+    """Check the counts of a closed loop.
 
     Raises:
         CheckError: if an answer was not 200, or stayed out.

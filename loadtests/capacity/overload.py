@@ -85,7 +85,7 @@ class Session:
     """Measures what the options ask for.
 
     Attributes:
-        say: to whoever waits.
+        say: prints progress.
         results: what is there.
         left_out: why a server was not measured, by model and server.
     """
@@ -155,7 +155,7 @@ class _Measuring:
         self.fleet.start(spec)
 
     def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
-        """Make one trial; every trial has inputs that nobody has seen."""
+        """Make one trial; its inputs were never sent before."""
         manifest, dialect = manifest_of(self.case.folder), DIALECTS[self.server]
         requests = JudgedBodies(
             bodies_of(self.case.workload, manifest, dialect, next(self._seeds)),
@@ -243,7 +243,7 @@ class _Measuring:
         return float(min(seconds * (longer if self.case.one_by_one else 1), room_s))
 
     def _bounded(self, holds_per_s: float) -> ServerSpec:
-        """Mosec as who knows its figures would start it for this deadline.
+        """Mosec with its best settings for this deadline.
 
         It drops what has waited for longer. In it are no more requests than it can answer in half
         of that time, for each of them may find as many before it in a batch that runs.

@@ -12,7 +12,7 @@ REACH_S = 10.0  # for the first connection
 
 
 class Unreachable(LoadTestError):
-    """Nobody answers at the address; the message says where and why."""
+    """No server answers at the address; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def reach(url: str) -> Address:
 
     Raises:
         UsageError: if it is something else; TLS would measure the generator's cryptography.
-        Unreachable: if nobody takes a connection there.
+        Unreachable: if no server takes a connection there.
     """
     wanted = "--url has to be http://HOST:PORT"
     try:

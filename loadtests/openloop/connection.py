@@ -12,7 +12,7 @@ BROKEN, UNREADABLE = "connection broken", "unreadable answer"
 
 
 class Owner(Protocol):
-    """Who is told what happens to a connection."""
+    """What is told of the events of a connection."""
 
     def made(self, connection: Connection) -> None:
         """It is open."""
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         """See `asyncio.Protocol`; an answer, or a piece of one."""
         index = self._index
         if index is None:
-            self.abort()  # an answer that nobody asked for
+            self.abort()  # an answer without a request
             return
         try:
             response = self._parser.feed(data)

@@ -152,7 +152,7 @@ class Sender:
         """Send what was prepared, and judge the answers.
 
         Raises:
-            Unreachable: if nobody answers.
+            Unreachable: if no server answers.
             TrialTooLarge: if the answers are more than memory should hold.
         """
         sent = uvloop.run(send(self._address, self._due_s, self._requests, self._limits))

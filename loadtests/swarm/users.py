@@ -24,7 +24,7 @@ class ModelUser(FastHttpUser):
 
     Attributes:
         workload_name: one of `loadtests.traffic.workloads.WORKLOADS`.
-        prepared: set before the users start; None where that failed, and then nobody loads.
+        prepared: set before the users start; None where that failed, and then no user sends.
     """
 
     abstract = True

@@ -1,4 +1,4 @@
-"""Inputs that nobody sent before: variants of the reference inputs, each drawn once."""
+"""Inputs that were never sent before: variants of the reference inputs, each drawn once."""
 
 from __future__ import annotations
 
