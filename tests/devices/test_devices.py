@@ -14,6 +14,7 @@ from models.resources import usable_cores
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
+@pytest.mark.soak
 def test_it_says_what_each_setting_does() -> None:
     command = [sys.executable, "-m", "tests.devices", "--rounds", "1", "--seconds", "0.3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
