@@ -100,6 +100,7 @@ class Search:
         self._log_weight = np.zeros(len(self._grid))
         self._passed: list[float] = []
         self._failed: list[float] = []
+        self._hints: list[float] = []
         self._doubted: float | None = None
         self._stretch = 1.0  # time spent over time loaded
         self._confirming = 0
@@ -154,10 +155,8 @@ class Search:
         distance = (self._grid - math.log(step.rate_per_s)) / NOISE
         keeps = lapse + (1 - 2 * lapse) * _normal_cdf(distance)
         self._log_weight += np.log(keeps if passed else 1 - keeps)
-        # a server that sheds load may serve less than what it is known to hold: that says nothing
-        if step.kind == "probe" and not passed and served_per_s > max(self._passed, default=0.0):
-            over = self._grid - math.log(served_per_s)
-            self._log_weight -= np.where(over > 0, over / HINT_ABOVE, -over / HINT_BELOW)
+        if step.kind == "probe" and not passed:
+            self._hints.append(served_per_s)
         if step.kind == "confirm":
             self._confirming += 1
             if passed:
@@ -212,7 +211,13 @@ class Search:
 
     def _quantile(self, share: float) -> float:
         """The rate below which the capacity lies with this probability."""
-        weight = np.exp(self._log_weight - self._log_weight.max())
+        log_weight = self._log_weight.copy()
+        for served_per_s in self._hints:
+            # a server that sheds load may serve less than it is known to hold: that says nothing
+            if served_per_s > max(self._passed, default=0.0):
+                over = self._grid - math.log(served_per_s)
+                log_weight -= np.where(over > 0, over / HINT_ABOVE, -over / HINT_BELOW)
+        weight = np.exp(log_weight - log_weight.max())
         below = np.cumsum(weight) / weight.sum()
         return math.exp(float(self._grid[int(np.searchsorted(below, share))]))
 

@@ -94,18 +94,24 @@ def test_without_noise_the_answer_is_confirmed_and_close_below() -> None:
     assert answer.low_per_s <= answer.high_per_s <= 1.1 * answer.low_per_s
 
 
-def test_what_is_served_under_overload_may_be_less_than_the_capacity() -> None:
-    """A server far above its capacity may do nothing but reject."""
-    lengths, left_s = Lengths.within(30), 30.0
+@pytest.mark.parametrize(
+    ("capacity", "served_per_s"), [(8000, 300.0), (50, 5.0), (50, 0.0), (3, 1.5)]
+)
+@pytest.mark.parametrize("budget_s", [20.0, 120.0])
+def test_what_is_served_under_overload_may_be_less_than_the_capacity(
+    capacity: int, served_per_s: float, budget_s: float
+) -> None:
+    """A server far above its capacity may do nothing but reject; the search starts at 100/s."""
+    lengths, left_s = Lengths.within(budget_s), budget_s
     search = Search(lengths, start_per_s=100, lowest_per_s=1, highest_per_s=20_000)
     step: Step | None = search.warm_up()
     while step is not None:
-        passed = step.rate_per_s <= 8000
-        served_per_s = step.rate_per_s if passed else 300.0
-        search.record(step, passed, served_per_s, lengths.settle_s + step.seconds)
+        passed = step.rate_per_s <= capacity
+        served = step.rate_per_s if passed else served_per_s
+        search.record(step, passed, served, lengths.settle_s + step.seconds)
         left_s -= lengths.settle_s + step.seconds
         step = search.next_step(left_s)
-    assert search.answer().capacity_per_s == pytest.approx(8000, rel=0.1)
+    assert search.answer().capacity_per_s == pytest.approx(capacity, rel=0.1)
 
 
 def test_a_server_that_is_too_slow_at_any_rate_has_no_capacity() -> None:
