@@ -109,7 +109,7 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=above_zero,
-        help="counted, of each load; of linear 3 times that, 8 times below capacity (default: 5)",
+        help="of each load; 8 times that below capacity, else of linear 3 times (default: 5)",
     )
     parser.add_argument(
         "--budget-s", type=above_zero, help="of each search for a capacity (default: 20)"

@@ -49,8 +49,8 @@ BUDGET_S, QUICK_BUDGET_S = 20.0, 15.0
 HELD = 0.9  # answered in time, of what was offered: the server holds that rate
 START_PER_S, HIGHEST_PER_S = 100.0, 20_000.0
 LEAD_S = 0.5  # of each load: connections are made meanwhile, and queues fill
-# Times as long where a second brings few answers: below capacity, because refusals are rare there;
-# else because one answer in a hundred may be late, and one pause of the machine makes ten late.
+# Times as long: below capacity, because refusals are rare there and one pause of the machine makes
+# a tail; above it where a second brings few answers, because one pause makes ten of them late.
 LONGER_BELOW, LONGER = 8, 3
 LIMITS = Limits(connections=4096, patience_s=2.0)
 STALL_S = 0.5
@@ -69,7 +69,7 @@ def overload(given: argparse.Namespace, console: Console, command: str) -> int:
         session.run()
     finally:  # what there is, also if the rest is missing
         if session.results:
-            lines = judge(session.results)
+            lines = judge(session.results, pinned=place.cores.server is not None)
             print_report(console, session.results)
             print_judged(console, lines)
             found = place.conditions | {
@@ -236,11 +236,11 @@ class _Measuring:
         """How long a load is counted."""
         options = self.options
         seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-        longer = LONGER_BELOW if times < 1 else LONGER
+        longer = LONGER_BELOW if times < 1 else LONGER if self.case.one_by_one else 1
         workload, manifest = self.case.workload, manifest_of(self.case.folder)
         bodies = bodies_of(workload, manifest, DIALECTS[self.server], 0)
         room_s = MAX_BYTES / (rate_per_s * bodies.request_bytes) - LEAD_S
-        return float(min(seconds * (longer if self.case.one_by_one else 1), room_s))
+        return float(min(seconds * longer, room_s))
 
     def _bounded(self, holds_per_s: float) -> ServerSpec:
         """Mosec with its best settings for this deadline.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadtests.bench.stalls import doubt_of
 from loadtests.bench.workloads import OURS
 from loadtests.openloop.trial import Trial
-from loadtests.reports import Judged
+from loadtests.reports import Judged, Verdict
 
 HINTS_WITHIN = 0.95  # of the hints: a stall of the machine spoils a few that were right
 
@@ -64,26 +65,36 @@ class _Figure:
     measured: str
     is_met: bool
     loads: Sequence[Load]
+    doubt: str = ""
 
 
 Figure = Callable[[Sequence[Load]], _Figure | None]
 
 
-def judge(results: Sequence[Measured]) -> list[Judged]:
-    """Every demand on ours, in the order of the table."""
+def judge(results: Sequence[Measured], *, pinned: bool) -> list[Judged]:
+    """Every demand on ours, in the order of the table.
+
+    Args:
+        results: of the servers.
+        pinned: whether server and generator had a core each; else only answers can be judged.
+    """
     ours = {each.case: each.loads for each in results if each.server == OURS}
-    return [_judged(*demand, ours.get(demand[0], ())) for demand in _demands()]
+    return [_judged(*demand, ours.get(demand[0], ()), pinned=pinned) for demand in _demands()]
 
 
-def _judged(case: str, what: str, wanted: str, figure: Figure, loads: Sequence[Load]) -> Judged:
+def _judged(
+    case: str, what: str, wanted: str, figure: Figure, loads: Sequence[Load], *, pinned: bool
+) -> Judged:
     found = figure(loads) if loads else None
     if found is None:
         return Judged(case, what, wanted, "", "not measured")
-    offered = next((doubt for each in found.loads for doubt in each.trial.doubts()), "")
-    stalled = doubt_of(max((each.stalled for each in found.loads), default=0.0))
-    if offered or (stalled and not found.is_met):
-        return Judged(case, what, wanted, found.measured, "not judged", offered or stalled)
-    return Judged(case, what, wanted, found.measured, "met" if found.is_met else "missed")
+    doubts = [] if pinned or not found.loads else ["cores not pinned"]
+    doubts += [doubt for each in found.loads for doubt in each.trial.doubts()] + [found.doubt]
+    if not found.is_met:
+        doubts.append(doubt_of(max((each.stalled for each in found.loads), default=0.0)))
+    doubt = next(filter(None, doubts), "")
+    verdict: Verdict = "not judged" if doubt else "met" if found.is_met else "missed"
+    return Judged(case, what, wanted, found.measured, verdict, doubt)
 
 
 def _demands() -> tuple[tuple[str, str, str, Figure], ...]:
@@ -95,7 +106,7 @@ def _demands() -> tuple[tuple[str, str, str, Figure], ...]:
         ("linear", "refused at 0.7x", "<= 0.1 %", _refused_below_capacity),
         ("linear", "wrong answers", "0", _none_wrong),
         ("digits", "goodput at 2x over the peak", ">= 0.5", _over_peak(2, 0.5)),
-        ("digits", "p99 over p50 at 0.7x", "<= 3", _tail),
+        ("digits", "p99 over p50 at 0.7x", "<= 3, unserved <= 0.1 %", _tail),
         ("digits", "wrong answers", "0", _none_wrong),
     )
 
@@ -146,11 +157,17 @@ def _refused_below_capacity(loads: Sequence[Load]) -> _Figure | None:
 
 
 def _tail(loads: Sequence[Load]) -> _Figure | None:
-    at = [each for each in loads if each.times == 0.7 and each.trial.p50_ms]
+    """Of what was served; a short tail is worth nothing if the rest was refused or failed."""
+    at = [each for each in loads if each.times == 0.7 and each.trial.requests]
     if not at:
         return None
-    ratio = at[0].trial.p99_ms / at[0].trial.p50_ms
-    return _Figure(f"{ratio:.1f}", ratio <= 3, at)
+    trial = at[0].trial
+    ratio = trial.p99_ms / trial.p50_ms if trial.p50_ms else math.inf
+    unserved = (trial.refused + trial.errors) / trial.requests
+    told = f"{ratio:.1f}, unserved {unserved:.2%}"
+    late = f"the generator's lag, {trial.lag_p99_ms:.1f} ms (p99), is above p50"
+    doubt = late if trial.lag_p99_ms > trial.p50_ms > 0 else ""
+    return _Figure(told, ratio <= 3 and unserved <= 0.001, at, doubt)
 
 
 def _none_wrong(loads: Sequence[Load]) -> _Figure | None:

@@ -50,7 +50,7 @@ def test_notes_say_what_was_done_and_what_is_to_be_doubted() -> None:
 
 
 def test_it_is_printed_and_written(tmp_path: Path) -> None:
-    console, lines = Console(record=True, width=175), judge(RESULTS)
+    console, lines = Console(record=True, width=175), judge(RESULTS, pinned=True)
     print_report(console, RESULTS)
     print_judged(console, lines)
     write(tmp_path, "overload", as_json(RESULTS, lines, {"command": "overload"}), console)
