@@ -133,7 +133,8 @@ async def _load(
     state = "not found"
     while time.perf_counter() - start_s < seconds - AFTER_S:
         path = f"/models/{target.name}"
-        reply = await asyncio.to_thread(exchange, server.url, "GET", path)
+        # a stall is what this measures: it may last as long as the load
+        reply = await asyncio.to_thread(exchange, server.url, "GET", path, timeout_s=seconds)
         state = json.loads(reply.body).get("state") if reply.status == OK else state
         if state in ("ready", "failed"):
             break

@@ -39,7 +39,7 @@ def settled_counters(server: Server, model: str) -> Counters:
     """
     give_up_at, before = time.monotonic() + SETTLE_S, None
     while time.monotonic() < give_up_at:
-        reply = exchange(server.url, "GET", "/metrics")
+        reply = exchange(server.url, "GET", "/metrics", timeout_s=SETTLE_S)
         if reply.status != 200:
             raise CheckError(f"GET /metrics of {server.name} answered {reply.status}")
         now = parsed(reply.body.decode(), model)

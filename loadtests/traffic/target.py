@@ -171,26 +171,25 @@ def exchange(
     path: str,
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> Reply:
     """One request on a connection of its own.
 
     Raises:
-        TargetError: if it cannot be sent, or no answer comes within `TIMEOUT_S`.
+        TargetError: if it cannot be sent, or no answer comes within `timeout_s`.
         UsageError: if the key of the environment is none.
     """
-    connection, prefix = _connection(url)
+    connection, prefix = _connection(url, timeout_s)
     try:
         connection.request(method, prefix + path, body, with_key(headers or {}))
         response = connection.getresponse()
         names = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, names, response.read())
     except ConnectionRefusedError as error:
-        raise TargetError(
-            f"nothing listens at {url}; start a server (python -m app) or name another one"
-        ) from error
+        raise TargetError(f"nothing listens at {url}; is the server running?") from error
     except TimeoutError as error:
         raise TargetError(
-            f"{method} {url}{path} was not answered within {TIMEOUT_S:g} s; is the server busy?"
+            f"{method} {url}{path} was not answered within {timeout_s:g} s; is the server busy?"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:  # of a name no DNS can hold
         raise TargetError(
@@ -200,7 +199,7 @@ def exchange(
         connection.close()
 
 
-def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
+def _connection(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
     """A connection that is not open yet, and the path before all paths."""
     try:
         parts = urlsplit(url)
@@ -211,4 +210,4 @@ def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
         raise TargetError(f"{url!r} is no address such as http://127.0.0.1:8000")
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    return kind(host, port, timeout=TIMEOUT_S), parts.path.rstrip("/")
+    return kind(host, port, timeout=timeout_s), parts.path.rstrip("/")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import socket
 
 import orjson
 import pytest
 
-from loadtests.traffic.target import TargetError, from_models, learn
+from loadtests.traffic.target import TargetError, exchange, from_models, learn
 from tests.e2e.server import free_port
 from tests.unit.loadtests.traffic.fake_server import (
     LABELLED,
@@ -66,8 +67,15 @@ def test_a_model_can_be_named() -> None:
 
 
 def test_nothing_listens() -> None:
-    with pytest.raises(TargetError, match=r"nothing listens at .*; start a server"):
+    with pytest.raises(TargetError, match=r"nothing listens at .*; is the server running\?"):
         learn(f"http://127.0.0.1:{free_port()}")
+
+
+def test_a_server_that_stalls_is_given_up_after_the_time_that_is_asked_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TargetError, match=r"not answered within 0\.05 s"):
+            exchange(url, "GET", "/", timeout_s=0.05)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://"])
