@@ -145,7 +145,7 @@ async def _load(
         advice = "" if state == "failed" else f"; try --seconds {2 * given.seconds:g}"
         raise NotLoaded(
             f"{target.name} is {state!r} {ready_s - began_s:.0f} s after it was put into the "
-            f"repository{advice}\n{server.log_tail()}"
+            f"repository{advice}"
         )
     return sent, Loading(began_s, ready_s, 0.0)
 

@@ -41,13 +41,13 @@ def settled_counters(server: Server, model: str) -> Counters:
     while time.monotonic() < give_up_at:
         reply = exchange(server.url, "GET", "/metrics", timeout_s=SETTLE_S)
         if reply.status != 200:
-            raise CheckError(f"GET /metrics of {server.name} answered {reply.status}")
+            raise CheckError(f"GET /metrics answered {reply.status}")
         now = parsed(reply.body.decode(), model)
         if now == before:
             return now
         before = now
         time.sleep(STILL_S)
-    raise CheckError(f"{server.name} still computes {SETTLE_S:g} s after the load has ended")
+    raise CheckError(f"items are still computed {SETTLE_S:g} s after the load has ended")
 
 
 def parsed(text: str, model: str) -> Counters:

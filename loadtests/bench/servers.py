@@ -162,11 +162,14 @@ class Fleet:
 
     @contextlib.contextmanager
     def awake(self, spec: ServerSpec) -> Iterator[Server]:
-        """One that was started, while all others sleep."""
+        """One that was started, while all others sleep; errors meanwhile say which, and its log."""
         server = self._servers[spec]
         server.signal_all(signal.SIGCONT)
         try:
             yield server
+        except LoadTestError as error:  # of the same class: callers tell them apart
+            log = f"its log ends with:\n{server.log_tail()}"
+            raise type(error)(f"{server.name}: {error}; {log}") from error
         finally:
             server.signal_all(signal.SIGSTOP)
 

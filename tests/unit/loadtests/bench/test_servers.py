@@ -72,6 +72,19 @@ def test_a_server_that_does_not_start_says_why() -> None:
         fleet.start(ServerSpec("broken", command))
 
 
+def test_an_error_about_a_server_says_which_it_is_and_shows_its_log() -> None:
+    command = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}")
+    spec = ServerSpec("files", command)
+    said = r"^files: nothing listens at (.|\n)*GET / HTTP/1.1. 200"
+    with Fleet() as fleet:
+        fleet.start(spec)
+        with fleet.awake(spec) as server:
+            server.process.kill()
+            server.process.wait()
+        with pytest.raises(TargetError, match=said), fleet.awake(spec):
+            exchange(server.url, "GET", "/")
+
+
 @needs_proc
 def test_processor_time_is_that_of_all_processes_of_a_session(tmp_path: Path) -> None:
     spin = "import time; end = time.process_time() + 3\nwhile time.process_time() < end: pass"
