@@ -108,6 +108,8 @@ def write(folder: Path, name: str, found: Json, console: Console) -> None:
 def cut_short() -> str | None:
     """In a `finally`: why the measurement ends too early; None where it does not."""
     error = sys.exception()
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return "interrupted"
     return None if error is None else str(error) or type(error).__name__
 
 

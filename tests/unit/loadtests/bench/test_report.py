@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from rich.console import Console
 
 from loadtests.bench.acceptance import judge
@@ -14,7 +15,8 @@ from loadtests.bench.measuring import Measured
 from loadtests.bench.report import as_json, print_figures
 from loadtests.bench.results import Entry, Round
 from loadtests.bench.session import TABLE_WIDTH
-from loadtests.reports import print_judged, write
+from loadtests.errors import LoadTestError
+from loadtests.reports import cut_short, print_judged, write
 
 NAN = float("nan")
 
@@ -71,3 +73,20 @@ def test_tables_have_names_and_figures_whole() -> None:
         assert figure in text
     assert "missed, the other is met" in text
     assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (LoadTestError("mosec is gone"), "mosec is gone"),
+        (KeyboardInterrupt(), "interrupted"),
+        (SystemExit(143), "interrupted"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ],
+)
+def test_a_report_that_is_cut_short_says_why(error: BaseException, why: str) -> None:
+    assert cut_short() is None
+    try:
+        raise error
+    except type(error):
+        assert cut_short() == why
