@@ -79,7 +79,10 @@ def _ended_by_signals() -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    before = {each: signal.signal(each, leave) for each in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [  # nohup has SIGHUP ignored
+        each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN
+    ]
+    before = {each: signal.signal(each, leave) for each in heard}
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import io
 import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,26 @@ def test_a_bug_is_no_one_line_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "check", broken)
     with pytest.raises(ValueError, match="a bug"):
         main(["run", "--rate", "5"])
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_hangup_ends_a_command_unless_nohup_has_it_ignored(
+    monkeypatch: pytest.MonkeyPatch, handler: signal.Handlers
+) -> None:
+    meanwhile = []
+
+    def check(given: argparse.Namespace) -> None:
+        meanwhile.append(signal.getsignal(signal.SIGHUP))
+        raise UsageError("that is all")
+
+    monkeypatch.setattr(commands, "check", check)
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        assert main(["run", "--rate", "5"]) == 1
+        assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (meanwhile == [signal.SIG_IGN]) is (handler == signal.SIG_IGN)
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_load(tmp_path: Path) -> None:
