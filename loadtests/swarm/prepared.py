@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.traffic.drawing import WorkloadError
-from loadtests.traffic.reference_inputs import References, ask
+from loadtests.traffic.reference_inputs import MIN_TOLD_APART, References, ask
 from loadtests.traffic.target import Reply, Target, TargetError, exchange, learn
 from loadtests.traffic.workloads import workload
 
@@ -46,7 +46,8 @@ def prepare(url: str, model: str | None) -> Prepared:
         return reply
 
     references = ask(target, send)
-    log.info("%s/%s: %s", target.model, target.version, references.told())
+    level = logging.INFO if references.told_apart >= MIN_TOLD_APART else logging.WARNING
+    log.log(level, "%s/%s: %s", target.model, target.version, references.told())
     told = {name: getattr(target, name) for name in ("url", "model", "version", "precision")}
     return Prepared(
         target, references, {**told, "manifest": dict(target.manifest), "answers": answers}

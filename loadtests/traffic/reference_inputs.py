@@ -95,12 +95,17 @@ class References:
 
     def told(self) -> str:
         """How many there are, and whether an answer that was swapped would be noticed."""
-        share = told_apart([reference.varied for reference in self.items])
+        share = self.told_apart
         warning = "" if share >= MIN_TOLD_APART else ": swapped answers may not be noticed"
         return (
             f"{len(self.items)} reference inputs; of their answers, {share:.1%} of the pairs can "
             f"be told apart{warning}"
         )
+
+    @property
+    def told_apart(self) -> float:
+        """The share of the pairs of answers that differ enough."""
+        return told_apart([reference.varied for reference in self.items])
 
 
 def ask(target: Target, send: Send | None = None) -> References:
@@ -119,7 +124,7 @@ def ask(target: Target, send: Send | None = None) -> References:
     except Refusal as error:
         if not can_be_aligned(target.inputs):
             raise
-        log.info("%s; once more, with free dimensions of one size in all inputs", error)
+        log.warning("%s; once more, with free dimensions of one size in all inputs", error)
         return _ask(target, send, aligned=True)
 
 

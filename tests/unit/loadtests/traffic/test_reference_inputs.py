@@ -23,13 +23,14 @@ TWO_LENGTHS: Sequence[Mapping[str, Any]] = (
 
 @pytest.mark.parametrize("inputs", [TWO_LENGTHS, (IDS, TWO_LENGTHS[1])])
 def test_inputs_that_must_be_of_one_length_are_tried_after_a_refusal(
-    inputs: Sequence[Mapping[str, Any]],
+    inputs: Sequence[Mapping[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     fake = FakeServer(inputs=inputs, aligned=True)
     calls = workload("mixed", fake.target(), 1, ask(fake.target(), fake.post))
     for call in (calls.draw() for _ in range(200)):
         reply = fake.post(call.path, call.headers, call.body)
         assert call.expected.problem(reply.status, reply.headers, reply.body) is None
+    assert "once more, with free dimensions of one size" in caplog.text
 
 
 def test_a_refusal_of_aligned_inputs_is_the_one_that_is_told() -> None:
