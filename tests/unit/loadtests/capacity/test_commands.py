@@ -20,7 +20,9 @@ from loadtests.capacity.search import Answer
 from loadtests.errors import UsageError
 from loadtests.openloop.sender import Kind
 from loadtests.reports import check_writable, warnings
+from loadtests.traffic.credentials import VARIABLE
 from tests.unit.loadtests.openloop.trials import outcomes, summary, trial
+from tests.unit.loadtests.traffic.fake_server import FakeServer, listening
 
 
 def test_the_defaults_of_a_search() -> None:
@@ -130,6 +132,17 @@ def test_an_unreachable_server_is_a_sentence(
         said = capsys.readouterr().err
         assert said.startswith("loadtests: cannot connect to 127.0.0.1:")
         assert said.count("\n") == 1
+
+
+def test_an_unusable_key_is_a_sentence_without_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, "tl secret")
+    with listening(FakeServer()) as url:
+        assert main(["find-capacity", "--url", url]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"loadtests: {VARIABLE} holds no API key")
+    assert "secret" not in said.out + said.err
 
 
 def found(capacity: float | None, end: End = "found") -> Found:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from loadtests.errors import UsageError
@@ -32,6 +34,15 @@ def test_user_and_password_are_refused_and_not_shown() -> None:
     with pytest.raises(UsageError, match="without user and password") as refused:
         reach("http://ann:secret@x:1")
     assert "secret" not in str(refused.value)
+
+
+def test_an_address_without_a_port_is_of_port_80(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(Unreachable, match=r"^cannot connect to \[::1\]:80: "):
+        reach("http://[::1]/")
 
 
 def test_ipv6_stands_in_brackets() -> None:
