@@ -1,12 +1,4 @@
-"""`python -m loadtests COMMAND`: see docs/load-testing.md.
-
-find-capacity  the highest rate whose 99th percentile stays within an SLO
-run            one constant rate, with gates for CI
-bench          Torchlane and other servers on the same work, one core each, in turns
-bench-peers    make the environments of these other servers
-overload       what servers do with 0.7 to 4 times what they hold
-loading        what loading a slow model takes from one that serves
-"""
+"""`python -m loadtests COMMAND`: see docs/load-testing.md."""
 
 from __future__ import annotations
 
@@ -29,13 +21,33 @@ from loadtests.errors import LoadTestError
 LOG_WIDTH = 110
 FAILED, INTERRUPTED = 1, 130
 Act = Callable[[argparse.Namespace, Console, str], int]
-COMMANDS: dict[str, tuple[Act, Callable[[argparse.ArgumentParser], None]]] = {
-    "find-capacity": (commands.find_capacity, options.add_search),
-    "run": (commands.run, options.add_run),
-    "bench": (session.bench, bench_options.add_arguments),
-    "bench-peers": (environments.set_up, environments.add_arguments),
-    "overload": (overload.overload, options.add_overload),
-    "loading": (loading.loading, loading.add_arguments),
+COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] = {
+    "find-capacity": (
+        "Find the highest rate whose 99th percentile stays within an SLO",
+        commands.find_capacity,
+        options.add_search,
+    ),
+    "run": ("Offer one constant rate, with gates for CI", commands.run, options.add_run),
+    "bench": (
+        "Measure Torchlane and other servers on the same work, one core each, in turns",
+        session.bench,
+        bench_options.add_arguments,
+    ),
+    "bench-peers": (
+        "Make the environments of the other servers",
+        environments.set_up,
+        environments.add_arguments,
+    ),
+    "overload": (
+        "Offer servers 0.7 to 4 times what they hold",
+        overload.overload,
+        options.add_overload,
+    ),
+    "loading": (
+        "Measure what loading a slow model takes from one that serves",
+        loading.loading,
+        loading.add_arguments,
+    ),
 }
 
 
@@ -47,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     width = None if sys.stdout.isatty() else LOG_WIDTH
     console = Console(highlight=False, soft_wrap=True, width=width, record=True)
     command = shlex.join(["python", "-m", "loadtests", *arguments])
-    act, _ = COMMANDS[given.command]
+    _, act, _ = COMMANDS[given.command]
     try:
         with _ended_by_signals():
             return act(given, console, command)
@@ -61,14 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m loadtests",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = argparse.ArgumentParser("python -m loadtests", epilog="See docs/load-testing.md.")
     below = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (_, add_arguments) in COMMANDS.items():
-        add_arguments(below.add_parser(name))
+    for name, (what, _, add_arguments) in COMMANDS.items():
+        add_arguments(below.add_parser(name, help=what, description=what))
     return top
 
 

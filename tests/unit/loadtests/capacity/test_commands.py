@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loadtests.__main__ import main, parser
+from loadtests.__main__ import COMMANDS, main, parser
 from loadtests.capacity import commands
 from loadtests.capacity.commands import exit_code, missed_gates
 from loadtests.capacity.finding import End, Found
@@ -23,6 +23,17 @@ from loadtests.reports import check_writable, warnings
 from loadtests.traffic.credentials import VARIABLE
 from tests.unit.loadtests.openloop.trials import outcomes, summary, trial
 from tests.unit.loadtests.traffic.fake_server import FakeServer, listening
+
+
+def test_the_help_says_what_each_command_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, (what, *_) in COMMANDS.items():
+        for asked in (["--help"], [name, "--help"]):
+            with pytest.raises(SystemExit):
+                main(asked)
+            assert what in capsys.readouterr().out
 
 
 def test_the_defaults_of_a_search() -> None:
