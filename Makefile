@@ -133,23 +133,23 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: $(READY) $(COMPILED) ## this server beside others on the same work, by wrk, one core each; BENCH_ARGS=--quick: under two minutes
+bench: $(READY) $(COMPILED) ## this server and others on the same work, by wrk, one core each; BENCH_ARGS=--quick: under two minutes
 	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
 
 .PHONY: overload
-overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, beside others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
+overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, next to others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
 	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
 
 .PHONY: bench-loading
-bench-loading: $(READY) ## latencies of digits before and while a slow model is loaded beside it
+bench-loading: $(READY) ## latencies of digits before and while a slow model is loaded next to it
 	$(BIN)/python -m loadtests loading $(BENCH_ARGS)
 
 .PHONY: bench-devices
-bench-devices: $(READY) ## two CPU devices beside one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
+bench-devices: $(READY) ## two CPU devices next to one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
 	$(BIN)/python -m tests.devices $(BENCH_ARGS)
 
 .PHONY: bench-gpu
-bench-gpu: $(READY) ## a GPU beside bare forwards on it: throughput, copies that are hidden (traces under reports/), graphs
+bench-gpu: $(READY) ## a GPU next to bare forwards on it: throughput, copies that are hidden (traces under reports/), graphs
 	$(BIN)/python -m tests.devices.gpu $(BENCH_ARGS)
 
 .PHONY: bench-peers

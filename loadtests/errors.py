@@ -1,4 +1,4 @@
-"""What may go wrong for a reason that a user can do something about; all else is a bug."""
+"""What may go wrong for a reason that a user can do something about; anything else is a bug."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def loading(given: argparse.Namespace, console: Console, _: str) -> int:
 
 
 def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Console) -> bool:
-    """Load the slow model beside digits and print what came of it; returns whether it is allowed.
+    """Load the slow model next to digits and print what came of it; returns whether it is allowed.
 
     Raises:
         NotLoaded: if it is not ready within `given.seconds`.

@@ -49,7 +49,7 @@ Say = Callable[[str], object]
 def bench(given: argparse.Namespace, console: Console, command: str) -> int:
     """Measure, print, write; returns the exit code.
 
-    A missed demand is a result like any other: it is said, and the exit code is 0.
+    A missed demand is a result like any other: it is reported, and the exit code is 0.
     """
     console.width = max(console.width, TABLE_WIDTH)
     options, generator, folder = Options.of(given), wrk.version(), newest_artifact(given.artifacts)

@@ -60,7 +60,7 @@ MAX_BYTES = 256 * 1024 * 1024  # of one load's requests: they are made beforehan
 def overload(given: argparse.Namespace, console: Console, command: str) -> int:
     """Measure, print, write; returns the exit code.
 
-    A missed demand is a result like any other: it is said, and the exit code is 0.
+    A missed demand is a result like any other: it is reported, and the exit code is 0.
     """
     console.width = max(console.width, WIDTH)
     place = prepare(given, console, command)

@@ -1,4 +1,4 @@
-"""Who stands beside ours in which workload, and how each is started."""
+"""Which servers are measured with ours in which workload, and how each is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds: who follows whom, and ratios of neighbours."""
+"""Rounds: the order of servers, and ratios of neighbours."""
 
 from __future__ import annotations
 

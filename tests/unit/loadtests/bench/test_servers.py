@@ -102,7 +102,7 @@ def test_processor_time_is_that_of_all_processes_of_a_session(tmp_path: Path) ->
     finally:
         server.signal_all(signal.SIGKILL)
         process.wait()
-    server.signal_all(signal.SIGKILL)  # to nobody: no error
+    server.signal_all(signal.SIGKILL)  # none is left: no error
 
 
 @needs_affinity

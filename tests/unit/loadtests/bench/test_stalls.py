@@ -1,4 +1,4 @@
-"""What a core takes away from whoever wants it all."""
+"""What a core takes away from a process that needs all of it."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_an_interruption_keeps_what_was_found() -> None:
 
 @pytest.mark.parametrize(
     ("error", "end"),
-    [(Unreachable("nobody there"), "unreachable"), (TrialTooLarge("too much"), "too large")],
+    [(Unreachable("no server there"), "unreachable"), (TrialTooLarge("too much"), "too large")],
 )
 @pytest.mark.parametrize("after", [0, 2])
 def test_what_cuts_a_search_short_keeps_what_was_found(

@@ -67,11 +67,11 @@ def test_wrong_answers_and_interruptions_are_told() -> None:
 
 def test_a_search_that_was_cut_short_says_by_what() -> None:
     answer = dataclasses.replace(FOUND.answer, confirmed=False)
-    gone = dataclasses.replace(FOUND, answer=answer, end="unreachable", reason="nobody there")
+    gone = dataclasses.replace(FOUND, answer=answer, end="unreachable", reason="no server there")
     assert report.headline(gone, GATES).startswith("Capacity: 200 requests/s, not confirmed")
-    assert "Cut short: nobody there." in report.notes(gone, GATES)
-    early = dataclasses.replace(NOTHING, end="unreachable", reason="nobody there")
-    assert report.headline(early, GATES) == "Cut short before anything was known: nobody there"
+    assert "Cut short: no server there." in report.notes(gone, GATES)
+    early = dataclasses.replace(NOTHING, end="unreachable", reason="no server there")
+    assert report.headline(early, GATES) == "Cut short before anything was known: no server there"
     full = dataclasses.replace(gone, trials=TRIALS[:2], end="too large", at_least=True)
     assert report.headline(full, GATES).endswith("at a higher rate does not fit into memory")
 
