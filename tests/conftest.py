@@ -49,7 +49,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     shared = base.parent if hasattr(request.config, "workerinput") else base
 
     def filled(name: str, fill: Callable[[Path], None]) -> Path:
-        with FileLock(shared / f"{name}.lock", timeout=100):  # less than a test may take
+        with FileLock(shared / f"{name}.lock", timeout=220):  # less than a test may take
             if not (shared / name).exists():
                 filling = tmp_path_factory.mktemp(f"{name}-")
                 fill(filling)

@@ -102,7 +102,7 @@ def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Pat
 
 def test_a_broken_gate_fails_the_run_with_a_reason() -> None:
     gates = ["--fail-p99-ms", "0.1", "--fail-min-rps", "1000000"]
-    shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "1"]
+    shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "2"]
     with listening(FakeServer()) as url:
         done = load(url, *shape, *gates, "UniqueSingles")
     assert "Shape test updating to 2 users" in done.stderr
