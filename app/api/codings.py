@@ -16,8 +16,8 @@ IDENTITY = (b"", b"identity")
 MAX_SHOWN_BYTES = 50
 # To inflate on the event loop, coded and not: a third of a millisecond, 1.6 in the worst case.
 MAX_CODED_ON_LOOP_BYTES, MAX_ON_LOOP_BYTES = 32 << 10, 128 << 10
-# A body may become so many times as large, or a mebibyte: else a few bytes of JSON would have the
-# event loop parse the largest body that is allowed.
+# A body may inflate to 32 times its size, or to a mebibyte. Without this bound a few bytes could
+# have the event loop parse the largest JSON body that is allowed.
 MAX_RATIO, FREE_BYTES = 32, 1 << 20
 MAX_MEMBERS = 10_000  # of a gzip file
 PIECE_BYTES = 64 << 10  # coded, given to the decompressor at once
@@ -85,7 +85,7 @@ class Inflater:
         return b"".join(self._pieces)
 
     def _inflate(self, most: int) -> bool:
-        """Go on until there are so many bytes; whether that is all."""
+        """Inflate up to `most` bytes; return whether the result is complete."""
         while not (self._zlib.eof and self._at == len(self._body)):
             if self._zlib.eof:
                 self._next_member()

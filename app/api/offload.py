@@ -163,7 +163,7 @@ class OffloadPool:
         return task
 
     def leave(self, size_bytes: int, seconds: float | None = None) -> None:
-        """A task has ended after so many seconds; None: it was cancelled before it began."""
+        """Count out a task that took `seconds`; None: it was cancelled before it began."""
         if seconds is not None:
             self._mean_s += MEAN_WEIGHT * (seconds - self._mean_s)
         self.tasks -= 1
@@ -188,6 +188,6 @@ class OffloadPool:
 
 
 def pool_of(cores: int, max_bytes: int) -> OffloadPool:
-    """A pool for a process that may count on so many cores: it takes half of them."""
+    """A pool with a thread for every two of the cores that the process may use."""
     threads = max(1, min(MAX_THREADS, cores // 2))
     return OffloadPool(threads, MAX_TASKS * threads, max_bytes)

@@ -58,23 +58,22 @@ def read_items(
         UnsupportedMediaType: if the model does not read this Content-Type.
         PayloadTooLarge: if there are more than `max_items`.
     """
-    budget = PixelBudget(on_loop=on_loop is True)
     media_type = content_type
     if media_type not in USUAL_SPELLINGS:
         media_type = content_type.partition(";")[0].strip().lower()
-        if media_type == FORM:
-            budget.read(len(body))
-            files = read_files(content_type, body, max_items if many else None)
-            return _items_of_files(codec, files, budget, many=many)
         if media_type in ("", CURLS_DEFAULT):
             media_type = _guessed(codec, media_type, body)
     most = max_items if many else None
-    if media_type != JSON:
-        return codec.decode_raw(media_type, body, max_items=most, budget=budget)
-    if on_loop is not False:  # at any length: simdjson holds the GIL
+    if media_type == JSON and on_loop is not False:  # at any length: simdjson holds the GIL
         items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
         if items is not None:
             return items
+    budget = PixelBudget(on_loop=on_loop is True)
+    if media_type == FORM:
+        budget.read(len(body))
+        return _items_of_files(codec, read_files(content_type, body, most), budget, many=many)
+    if media_type != JSON:
+        return codec.decode_raw(media_type, body, max_items=most, budget=budget)
     budget.read(len(body))
     _check_marks(body, codec, max_items if many else 1)
     values = _values(body, many=many)

@@ -37,10 +37,10 @@ class PixelBudget:
         self._loop_left = MAX_LOOP_COST
 
     def read(self, size: int) -> None:
-        """Call this before so many bytes are searched for a picture or parsed.
+        """Call this before `size` bytes are searched for a picture or parsed.
 
         Raises:
-            TooLongForLoop: on the event loop, if they are many.
+            TooLongForLoop: on the event loop, if that would take too long there.
         """
         if self._on_loop and size > MAX_LOOP_BYTES:
             raise TooLongForLoop

@@ -172,11 +172,9 @@ class Lifecycle:
     def readiness(self) -> Readiness:
         """Ready: this process is, and no other loads the models of the server's start."""
         readiness = self.own_readiness()
-        return (
-            readiness.but("another worker is still loading its models")
-            if self._others_load
-            else readiness
-        )
+        if self._others_load:
+            return readiness.but("another worker is still loading its models")
+        return readiness
 
     def own_readiness(self) -> Readiness:
         """Ready: not draining, and required models answer; if none is required, all were tried."""
