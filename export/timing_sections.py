@@ -65,6 +65,13 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
             "because every form's time grew in proportion to the batch, or one size would take "
             "minutes."
         )
+    if device.layout is not None:
+        rates = zip(device.layout.layouts, device.layout.items_per_s, strict=True)
+        told = ", ".join(f"{layout}: {three_digits(rate)}" for layout, rate in rates)
+        lines.append(
+            f"CPU layout (replicas x threads): {device.layout.chosen}. Items/s in batches of "
+            f"{device.layout.batch_size}, next to a busy event loop: {told}."
+        )
     lines += load_lines(device, f"artifacts/{manifest.model}/{manifest.version}")
     if plan.precision not in device.steps:
         lines.append(f"The default precision, {plan.precision}, has no form on this device.")

@@ -14,6 +14,7 @@ import torch
 
 from export.contest import Measured, contests, time_forms
 from export.errors import ExportError, UsageError, reason
+from export.layout import best_layout
 from models.archive import ArchiveError
 from models.definitions.definition import Progress
 from models.forms import (
@@ -78,7 +79,9 @@ def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Pr
         ExportError: if no variant runs here, or one fails while it is timed.
     """
     precision = default_precision(manifest.variants, options.precision)
-    measured = (_measure_on(kind, folder, manifest, options, progress) for kind in kinds_here())
+    measured = (
+        _measure_on(kind, folder, manifest, options, precision, progress) for kind in kinds_here()
+    )
     devices = [found for found in measured if found is not None]
     if not devices:
         raise ExportError("no variant runs on this machine, so there is nothing to measure")
@@ -103,7 +106,12 @@ def default_precision(variants: Mapping[str, Variant], wanted: Precision | None)
 
 
 def _measure_on(
-    kind: DeviceKind, folder: Path, manifest: Manifest, options: TuneOptions, progress: Progress
+    kind: DeviceKind,
+    folder: Path,
+    manifest: Manifest,
+    options: TuneOptions,
+    precision: Precision,
+    progress: Progress,
 ) -> DevicePlan | None:
     device = torch.device(kind)
     threads = (options.threads or serving_threads()) if kind == "cpu" else 1
@@ -124,7 +132,7 @@ def _measure_on(
             except Exception as error:  # a form may fail in any way at a size that it never ran
                 raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
             progress(done, len(sizes), f"{kind}, batch {size}")
-    return DevicePlan(
+    plan = DevicePlan(
         processor=processor_of(device, threads),
         torch_version=torch.__version__,
         times=tuple(
@@ -134,6 +142,13 @@ def _measure_on(
         kept_waiting=found.kept_waiting,
         unsettled=found.unsettled,
     )
+    if kind != "cpu" or options.threads is not None:
+        return plan  # a server with a fixed number of threads has no choice
+
+    def tell(why: str) -> None:
+        progress(len(sizes), len(sizes), why)
+
+    return plan.model_copy(update={"layout": best_layout(manifest, plan, precision, forms, tell)})
 
 
 def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from models.cpu_layout import FORWARD_S, MeasuredLayout
 from models.processor import DeviceKind, Processor
 from models.tensors import Name, Part
 from models.timing import lasts_s
@@ -78,6 +79,9 @@ class DevicePlan(Part):
     unsettled: tuple[int, ...] = Field(
         default=(), description="batch sizes at which hardly a sample was undisturbed"
     )
+    layout: MeasuredLayout | None = Field(
+        default=None, description="of CPU replicas that run the plan's default precision"
+    )
 
     @model_validator(mode="after")
     def _ascending(self) -> DevicePlan:
@@ -86,6 +90,16 @@ class DevicePlan(Part):
             if not sizes or sizes != sorted(set(sizes)):
                 raise ValueError(f"steps of {precision} must ascend, got up_to {sizes}")
         return self
+
+    def quick_batch(self, most: int) -> int:
+        """The largest batch size up to `most` that some form ran in FORWARD_S; else 1."""
+        quick = (
+            size
+            for times in self.times
+            for size, median_us in zip(times.batch_sizes, times.median_us, strict=True)
+            if size <= most and median_us <= FORWARD_S * 1e6
+        )
+        return max(quick, default=1)
 
 
 class Plan(Part):

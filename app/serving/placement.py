@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,28 +10,43 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import structlog
+import torch
 
 from app.backends.base import Backend
 from app.backends.devices import compute_with, cpu_threads, find_devices
 from app.backends.factory import TorchBackends
 from app.backends.golden import Golden
-from app.backends.selection import Preference, planned_batch, select, stages
+from app.backends.selection import (
+    Preference,
+    Selection,
+    planned_batch,
+    select,
+    stages,
+    stored_steps,
+)
 from app.errors import ArtifactInvalid
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
-from app.serving.cpu_layout import Layout, best, layouts
 from app.serving.version_policy import VersionPolicy
 from app.types import Device, ModelId
+from models.cpu_layout import (
+    BUSY,
+    WEIGHTS,
+    Layout,
+    MeasuredLayout,
+    best,
+    cores_of,
+    layouts,
+    most_replicas,
+)
 from models.manifest import Manifest
 from models.packages import Packages
-from models.resources import memory_left_bytes, numa_nodes, usable_cores
+from models.processor import this_cpu
+from models.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
 CPU = Device("cpu")
 LIMIT_S = 120.0  # for the whole measurement; a model that hangs is reported where it is watched
-FORWARD_S = 0.05  # maximum of a measured forward, where a smaller batch can meet it
-WEIGHTS = (".pt", ".pt2")
-MEMORY_SHARE = 0.5  # of what is left, for the replicas' copies of the model
 
 
 # Finds the best layout of CPU replicas; gives up when the event is set.
@@ -63,8 +77,7 @@ class Placement(NamedTuple):
         on_cpu = [index for index, each in enumerate(self.devices) if each.kind == "cpu"]
         layout = Layout(len(on_cpu) if self.near_memory else 1, self.threads)
         number = on_cpu.index(replica)
-        # Called in the thread: the usable cores can change while the process runs.
-        return lambda: compute_with(self.threads, cores_of(number, layout))
+        return partial(begin_replica, number, layout)
 
 
 def place(
@@ -97,24 +110,12 @@ def place(
     return Placement(devices, threads or cpu_threads(devices, processes), processes == 1)
 
 
-def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
-    """The cores that a CPU replica stays on: those of one NUMA node; None: all.
+def begin_replica(number: int, layout: Layout) -> None:
+    """Set the threads and the cores of a CPU replica, in its own thread.
 
-    Each replica gets the node with the most free cores; if one replica does not fit into any node,
-    none is bound.
+    The usable cores are looked up here, because they can change while the process runs.
     """
-    nodes = numa_nodes()
-    if layout.replicas < 2 or len(nodes) < 2:
-        return None
-    free = [len(node) for node in nodes]
-    chosen: list[int] = []
-    for _ in range(layout.replicas):
-        roomiest = max(range(len(nodes)), key=free.__getitem__)
-        if free[roomiest] < layout.threads:
-            return None
-        free[roomiest] -= layout.threads
-        chosen.append(roomiest)
-    return nodes[chosen[replica]]
+    compute_with(layout.threads, cores_of(number, layout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,8 @@ def measured_layout(
 ) -> Layout:
     """The best layout for the default model, or the largest one, on the cores of this process.
 
+    The artifact's own layout is used if it was measured under the same conditions.
+
     Args:
         repository: has its artifact.
         trial: what to measure.
@@ -150,16 +153,27 @@ def measured_layout(
     found = repository.versions()
     artifact = _model_to_measure(repository, found, trial)
     cores = usable_cores()
-    candidates = layouts(cores, _most_replicas(repository, found, trial.policy, cores))
-    LOG.info("measuring_cpu_layout", model=str(artifact.id), layouts=[str(e) for e in candidates])
-    settings = trial.settings(artifact.id.name)
+    nbytes = sum(
+        _weights_bytes(repository, name, trial.policy.wanted(name, numbers).candidates)
+        for name, numbers in found.items()
+    )
+    candidates = layouts(cores, most_replicas(cores, nbytes))
+    manifest, settings = artifact.manifest, trial.settings(artifact.id.name)
     preference = Preference(settings.variant, settings.precision)
-    selection = select(artifact.manifest, preference, [CPU.kind])
+    selection = select(manifest, preference, [CPU.kind])
     if stages(selection) > 1:
         return candidates[0]  # it would use several replicas as its stages
-    most = settings.largest_batch(planned_batch(artifact.manifest, selection.precision, [CPU.kind]))
-    batch_size = _quick_size(artifact.manifest, most)
-    batch = next(Golden(artifact.manifest, selection.tolerance).batches([batch_size]))
+    most = settings.largest_batch(planned_batch(manifest, selection.precision, [CPU.kind]))
+    plan = manifest.plan.on(CPU.kind) if manifest.plan else None
+    batch_size = plan.quick_batch(most) if plan else 1
+    stored, why_not = _stored_layout(manifest, selection, candidates, most, batch_size)
+    model = str(artifact.id)
+    if stored is not None:
+        _log_layout(model, stored, measured_by="export")
+        return stored.chosen
+    names = [str(each) for each in candidates]
+    LOG.info("measuring_cpu_layout", model=model, layouts=names, reason=why_not)
+    batch = next(Golden(manifest, selection.tolerance).batches([batch_size]))
     backends: dict[bool, Backend] = {}
     try:
         # With a single replica the form may hold the GIL, see `TorchBackends.make`.
@@ -167,9 +181,7 @@ def measured_layout(
             threads = candidates[0].threads if alone else 1
             devices = (CPU,) * (1 if alone else 2)
             maker = TorchBackends(devices, most, threads, packages, trial=True)
-            backend = maker.make(
-                artifact.folder, artifact.manifest, artifact.digest, selection, CPU
-            )
+            backend = maker.make(artifact.folder, manifest, artifact.digest, selection, CPU)
             backends[alone] = backend
             compute_with(threads)  # the fastest form depends on the threads
             backend.load()
@@ -177,21 +189,60 @@ def measured_layout(
         forwards: Mapping[Layout, Callable[[], object]] = {
             each: partial(backends[each.replicas == 1].run, batch) for each in candidates
         }
-        return best(forwards, batch_size, cores_of, stop)
+        measured, others = best(forwards, batch_size, begin_replica, stop)
     finally:
         for backend in backends.values():
             backend.close()
+    _log_layout(model, measured, measured_by="server", others=round(others, 2))
+    if others > BUSY:
+        LOG.warning(
+            "cpu_layout_measured_under_load",
+            others=round(others, 2),
+            chosen=str(measured.chosen),
+            instead="start when the machine is idle, or set TORCHLANE_DEVICES=cpu*REPLICAS and "
+            "TORCHLANE_CPU_THREADS",
+        )
+    return measured.chosen
 
 
-def _quick_size(manifest: Manifest, most: int) -> int:
-    """The largest batch that is fast enough to measure with, by export's measurements."""
+def _stored_layout(
+    manifest: Manifest,
+    selection: Selection,
+    candidates: tuple[Layout, ...],
+    most: int,
+    batch_size: int,
+) -> tuple[MeasuredLayout | None, str]:
+    """The layout that export measured, if it applies here; otherwise the reason why not.
+
+    Cores and memory are the same where the candidates are.
+    """
     plan = manifest.plan.on(CPU.kind) if manifest.plan else None
-    quickest_us: dict[int, float] = {}
-    for times in plan.times if plan else ():
-        for size, median_us in zip(times.batch_sizes, times.median_us, strict=True):
-            quickest_us[size] = min(median_us, quickest_us.get(size, math.inf))
-    quick = [size for size, us in quickest_us.items() if size <= most and us <= FORWARD_S * 1e6]
-    return max(quick, default=1)
+    here = this_cpu(candidates[0].threads)
+    steps, why_not = stored_steps(plan, selection, here, torch.__version__, most)
+    if manifest.plan is None or plan is None or steps is None:
+        return None, why_not
+    found = plan.layout
+    if found is None:
+        return None, "the plan has no layout"
+    if selection.precision != manifest.plan.precision:
+        return None, f"it was measured in {manifest.plan.precision}"
+    if found.layouts != candidates:
+        return None, f"it was measured among {', '.join(map(str, found.layouts))}"
+    if found.batch_size != batch_size:
+        return None, f"it was measured in batches of {found.batch_size}; here is {batch_size}"
+    return found, ""
+
+
+def _log_layout(model: str, found: MeasuredLayout, **more: object) -> None:
+    rates = zip(found.layouts, found.items_per_s, strict=True)
+    LOG.info(
+        "cpu_layout_measured",
+        model=model,
+        chosen=str(found.chosen),
+        items_per_s={str(layout): round(rate) for layout, rate in rates},
+        batch=found.batch_size,
+        **more,
+    )
 
 
 def _model_to_measure(
@@ -219,21 +270,6 @@ def _model_to_measure(
                 LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
     of = f"version of {trial.default_model!r}" if trial.default_model else "intact model"
     raise LookupError(f"the repository has no {of} to measure")
-
-
-def _most_replicas(
-    repository: Repository,
-    found: Mapping[str, Sequence[int]],
-    policy: VersionPolicy,
-    cores: int,
-) -> int:
-    """Number of copies of all served models that fit into memory."""
-    left = memory_left_bytes()
-    nbytes = sum(
-        _weights_bytes(repository, name, policy.wanted(name, numbers).candidates)
-        for name, numbers in found.items()
-    )
-    return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, nbytes)))
 
 
 def _weights_bytes(repository: Repository, name: str, candidates: Sequence[int]) -> int:

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 
+from models.cpu_layout import Layout, MeasuredLayout, layouts
+from models.plan import DevicePlan, Form, Plan, Step
+from models.processor import this_cpu
 from models.resources import usable_cores
 from tests.artifacts import write_artifact
 from tests.e2e.server import PLAIN, free_port, running, start_process
@@ -33,6 +37,34 @@ def test_what_is_chosen_serves_and_is_said(models: Path, tmp_path: Path) -> None
         assert answer.json()["prediction"]["outputs"]["y"] == [6, 8]
         server.signal()
         assert server.exit_code() == 0
+
+
+def test_the_layout_that_export_measured_serves_without_a_measurement(tmp_path: Path) -> None:
+    cores = usable_cores()
+    wanted, script = Layout(cores, 1), Form(variant="script")
+    all_of_them = layouts(cores, cores)
+    layout = MeasuredLayout(
+        chosen=wanted,
+        layouts=all_of_them,
+        items_per_s=(1.0,) * len(all_of_them),
+        batch_size=1,
+    )
+    device = DevicePlan(
+        processor=this_cpu(cores - 1),
+        torch_version=torch.__version__,
+        times=(),
+        steps={"float32": (Step(up_to=64, form=script),)},
+        layout=layout,
+    )
+    plan = Plan(precision="float32", devices=(device,))
+    write_artifact(tmp_path / "models", "double", plan=plan)
+    with running(tmp_path / "models", tmp_path / "log", devices="auto") as server:
+        assert "measuring_cpu_layout" not in server.log
+        told = re.search(r"cpu_layout_measured .*chosen='(.*?)'.* measured_by=export", server.log)
+        assert told is not None
+        assert told[1] == str(wanted)
+        found = httpx.get(f"{server.url}/models/double?full=true", verify=PLAIN).json()
+        assert len(found["replicas"]) == cores
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from models.cores import CoreTime
 from tests.keys import Pair, make_pair
 from tests.unit.export.definitions import CATALOG
 from tests.unit.export.jobs import make
@@ -35,6 +36,13 @@ def old(exported: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "out/tiny/1"
     shutil.copytree(exported, folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _quick_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure CPU layouts in short slices, independent of the load on this machine."""
+    monkeypatch.setattr("models.cpu_layout.SLICE_S", 0.001)
+    monkeypatch.setattr("models.cpu_layout.core_time", CoreTime)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from export.content import content_of, ranges
 from export.sections import Section
 from export.timing_sections import load_lines
+from models.cpu_layout import Layout, MeasuredLayout, layouts
 from models.manifest import Manifest
 from models.plan import Plan, Step, extended
 from tests.unit.export.measured import (
@@ -78,6 +79,17 @@ def test_where_the_machine_was_too_busy_to_tell_it_says_so() -> None:
         "replaces the preferred one only if it was faster in every round."
     )
     assert told in section(measured_manifest(busy), "Plan on cpu").lines
+
+
+def test_the_cpu_layout_has_its_figures() -> None:
+    layout = MeasuredLayout(
+        chosen=Layout(2, 1), layouts=layouts(2, 2), items_per_s=(5700, 9120.4, 98), batch_size=4
+    )
+    found = MIXED.model_copy(update={"layout": layout})
+    assert section(measured_manifest(found), "Plan on cpu").lines[-1] == (
+        "CPU layout (replicas x threads): 2 x 1. Items/s in batches of 4, next to a busy event "
+        "loop: 1 x 1: 5,700, 2 x 1: 9,120, 1 x 2: 98.0."
+    )
 
 
 def test_sizes_that_were_not_timed_are_named() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 
 import pytest
 import torch
 
-from app.backends.devices import cpu_threads, find_devices, share_one_core
+from app.backends.devices import compute_with, cpu_threads, find_devices, share_one_core
 from app.types import Device
 from models.resources import usable_cores
 
@@ -99,3 +101,19 @@ def test_replicas_on_cuda_take_no_share_of_the_cores() -> None:
 
 def test_devices_are_named_as_they_are_asked_for() -> None:
     assert [str(device) for device in (CPU, Device("cuda", 1))] == ["cpu", "cuda:1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
+def test_only_a_replica_stays_on_its_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    seen, before = list[set[int]](), os.sched_getaffinity(0)
+
+    def look() -> None:
+        compute_with(1, {core})
+        seen.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [{core}]
+    assert os.sched_getaffinity(0) == before

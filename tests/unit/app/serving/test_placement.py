@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from structlog.testing import capture_logs
 
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Repository
 from app.serving import placement as module
-from app.serving.cpu_layout import Layout, layouts
-from app.serving.placement import Placement, Trial, cores_of, measured_layout, place
+from app.serving.placement import Placement, Trial, measured_layout, place
 from app.serving.version_policy import VersionPolicy
 from app.types import Device
 from models.cores import CoreTime
+from models.cpu_layout import Layout, MeasuredLayout, layouts
 from models.packages import Packages
+from models.plan import DevicePlan, Form, FormTimes, Plan, Step
+from models.processor import Processor, this_cpu
 from tests.artifacts import write_artifact, write_small
 
 CPU, GPU = Device("cpu"), Device("cuda", 0)
@@ -103,36 +108,11 @@ def test_a_model_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 NODES = (frozenset({0, 1}), frozenset({2, 3}))
-UNEVEN = (frozenset({0, 1, 2, 3, 4, 5}), frozenset({8}))
-
-
-@pytest.mark.parametrize(
-    ("nodes", "layout", "wanted"),
-    [
-        (NODES, Layout(4, 1), [NODES[0], NODES[1], NODES[0], NODES[1]]),
-        (NODES, Layout(2, 2), [*NODES]),
-        (NODES, Layout(1, 2), [None]),  # alone it may have all memory near
-        (NODES, Layout(2, 3), [None, None]),  # does not fit
-        (NODES, Layout(3, 2), [None, None, None]),  # two of them would share a node
-        (UNEVEN, Layout(6, 1), [UNEVEN[0]] * 6),  # the small one is as good when it is its turn
-        (UNEVEN, Layout(2, 3), [UNEVEN[0], UNEVEN[0]]),
-        (NODES[:1], Layout(2, 1), [None, None]),
-        ((), Layout(2, 1), [None, None]),
-    ],
-)
-def test_replicas_are_kept_to_nodes_where_they_fit(
-    monkeypatch: pytest.MonkeyPatch,
-    nodes: tuple[frozenset[int], ...],
-    layout: Layout,
-    wanted: list[frozenset[int] | None],
-) -> None:
-    monkeypatch.setattr(module, "numa_nodes", lambda: nodes)
-    assert [cores_of(replica, layout) for replica in range(layout.replicas)] == wanted
 
 
 def test_a_gpu_between_cpu_replicas_takes_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, object]] = []
-    monkeypatch.setattr(module, "numa_nodes", lambda: NODES)
+    monkeypatch.setattr("models.cpu_layout.numa_nodes", lambda: NODES)
     monkeypatch.setattr(module, "compute_with", lambda n, cores=None: seen.append((n, cores)))
     placement = Placement((CPU, GPU, CPU), 2)
     for replica in range(3):
@@ -140,16 +120,22 @@ def test_a_gpu_between_cpu_replicas_takes_no_node(monkeypatch: pytest.MonkeyPatc
     assert seen == [(2, NODES[0]), (2, None), (2, NODES[1])]
 
 
-def measured(root: Path, default: str | None = None, versions: str = "latest") -> Layout:
-    settings = ModelSettings(max_batch_size=8)
-    trial = Trial(default, VersionPolicy.parse(versions), lambda _: settings)
+def measured(root: Path, default: str | None = None, **changes: Any) -> Layout:
+    settings = ModelSettings(**{"max_batch_size": 8, **changes})
+    trial = Trial(default, VersionPolicy.parse("latest"), lambda _: settings)
     return measured_layout(Repository(root), trial, Packages(), threading.Event())
 
 
-def test_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
-    monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores and no other process on them; slices are short."""
+    set_cores(monkeypatch, 2)
+    monkeypatch.setattr("models.cpu_layout.SLICE_S", 0.001)
+    monkeypatch.setattr("models.cpu_layout.core_time", CoreTime)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_model_is_measured(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
         assert measured(tmp_path) in layouts(2, 2)
@@ -158,15 +144,170 @@ def test_a_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all(log["log_level"] == "info" for log in logs)  # it serves no requests
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_memory_bounds_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
-    monkeypatch.setattr("app.serving.placement.memory_left_bytes", lambda: 1)
-    monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
+    monkeypatch.setattr("models.cpu_layout.memory_left_bytes", lambda: 1)
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
         assert measured(tmp_path).replicas == 1
     assert set(logs[-1]["items_per_s"]) == {"1 x 1", "1 x 2"}
+
+
+STORED = MeasuredLayout(
+    chosen=Layout(2, 1), layouts=layouts(2, 2), items_per_s=(10.0, 20.0, 5.0), batch_size=8
+)
+SCRIPT = Form(variant="script")
+PLANNED = DevicePlan(
+    processor=this_cpu(1),
+    torch_version=torch.__version__,
+    times=(
+        FormTimes(
+            form=SCRIPT,
+            precision="float32",
+            batch_sizes=(4, 8),
+            median_us=(10.0, 20.0),
+            low_us=(9.0, 19.0),
+            high_us=(11.0, 21.0),
+        ),
+    ),
+    steps={"float32": (Step(up_to=8, form=SCRIPT),)},
+    layout=STORED,
+)
+
+
+def write_planned(root: Path, **changes: object) -> None:
+    device = PLANNED.model_copy(update=changes)
+    write_artifact(root, "double", plan=Plan(precision="float32", devices=(device,)))
+
+
+@pytest.mark.usefixtures("two_cores")
+class TestOfThePlan:
+    """An artifact whose layout was measured by export."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Layout, ...]]:
+        """The layouts of each measurement of the server, which finds that the last is the best."""
+        asked: list[tuple[Layout, ...]] = []
+
+        def best(candidates: Iterable[Layout], *_: object) -> tuple[MeasuredLayout, float]:
+            asked.append(tuple(candidates))
+            rates = tuple(range(len(asked[-1])))
+            return MeasuredLayout(
+                chosen=asked[-1][-1], layouts=asked[-1], items_per_s=rates, batch_size=1
+            ), 0.0
+
+        monkeypatch.setattr(module, "best", best)
+        return asked
+
+    def test_it_is_used_under_the_same_conditions(
+        self, tmp_path: Path, asked: list[tuple[Layout, ...]]
+    ) -> None:
+        write_planned(tmp_path)
+        with capture_logs() as logs:
+            assert measured(tmp_path) == (2, 1)
+        assert not asked
+        assert logs == [
+            {
+                "event": "cpu_layout_measured",
+                "log_level": "info",
+                "model": "double/1",
+                "measured_by": "export",
+                "chosen": "2 x 1",
+                "items_per_s": {"1 x 1": 10, "2 x 1": 20, "1 x 2": 5},
+                "batch": 8,
+            }
+        ]
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"layout": None}, "the plan has no layout"),
+            (
+                {"processor": Processor(kind="cpu", name="another CPU", threads=1)},
+                "it was measured on another CPU, 1 thread; here is ",
+            ),
+            ({"processor": this_cpu(3)}, "it was measured on "),
+            ({"torch_version": "1.0"}, "it was measured with torch 1.0; here is "),
+            (
+                {"layout": STORED.model_copy(update={"layouts": (*layouts(2, 1), STORED.chosen)})},
+                "it was measured among 1 x 1, 1 x 2, 2 x 1",
+            ),
+            (
+                {"layout": STORED.model_copy(update={"batch_size": 4})},
+                "it was measured in batches of 4; here is 8",
+            ),
+        ],
+    )
+    def test_another_machine_or_another_plan_is_measured(
+        self,
+        tmp_path: Path,
+        asked: list[tuple[Layout, ...]],
+        changes: dict[str, object],
+        reason: str,
+    ) -> None:
+        write_planned(tmp_path, **changes)
+        with capture_logs() as logs:
+            assert measured(tmp_path) == layouts(2, 2)[-1]
+        assert asked == [layouts(2, 2)]
+        (why,) = (log["reason"] for log in logs if log["event"] == "measuring_cpu_layout")
+        assert why.startswith(reason)
+        assert logs[-1]["measured_by"] == "server"
+
+    def test_another_number_of_cores_is_measured(
+        self,
+        tmp_path: Path,
+        asked: list[tuple[Layout, ...]],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The processor is the same; the cores are those that this process may use."""
+        write_planned(tmp_path)
+        set_cores(monkeypatch, 4)
+        assert measured(tmp_path) == layouts(4, 4)[-1]
+        assert asked == [layouts(4, 4)]
+
+    def test_less_memory_is_measured(
+        self,
+        tmp_path: Path,
+        asked: list[tuple[Layout, ...]],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        write_planned(tmp_path)
+        monkeypatch.setattr("models.cpu_layout.memory_left_bytes", lambda: 1)
+        assert measured(tmp_path).replicas == 1
+        assert asked == [layouts(2, 1)]
+
+    @pytest.mark.parametrize("changes", [{"variant": "script"}, {"max_batch_size": 4}])
+    def test_other_settings_are_measured(
+        self, tmp_path: Path, asked: list[tuple[Layout, ...]], changes: dict[str, Any]
+    ) -> None:
+        write_planned(tmp_path)
+        measured(tmp_path, **changes)
+        assert asked == [layouts(2, 2)]
+
+    def test_another_precision_is_measured(
+        self, tmp_path: Path, asked: list[tuple[Layout, ...]]
+    ) -> None:
+        times = (*PLANNED.times, PLANNED.times[0].model_copy(update={"precision": "bf16"}))
+        bf16 = (Step(up_to=8, form=Form(variant="bf16")),)
+        device = PLANNED.model_copy(
+            update={"times": times, "steps": {**PLANNED.steps, "bf16": bf16}}
+        )
+        write_small(tmp_path, ["script", "bf16"], plan=Plan(precision="float32", devices=(device,)))
+        assert measured(tmp_path) == (2, 1)
+        assert not asked
+        measured(tmp_path, precision="bf16")
+        assert asked == [layouts(2, 2)]
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_load_by_other_processes_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "best", lambda *_: (STORED, 0.3))
+    write_artifact(tmp_path, "double")
+    with capture_logs() as logs:
+        assert measured(tmp_path) == STORED.chosen
+    events = [log["event"] for log in logs]
+    assert events[-2:] == ["cpu_layout_measured", "cpu_layout_measured_under_load"]
+    assert [(log["chosen"], log["others"]) for log in logs[-2:]] == [("2 x 1", 0.3)] * 2
 
 
 def test_there_is_nothing_to_measure(tmp_path: Path) -> None:
@@ -177,23 +318,15 @@ def test_there_is_nothing_to_measure(tmp_path: Path) -> None:
         measured(tmp_path, "other")
 
 
-def test_a_damaged_version_gives_way_to_an_older_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
-    monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
+@pytest.mark.usefixtures("two_cores")
+def test_a_damaged_version_gives_way_to_an_older_one(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
     assert measured(tmp_path) in layouts(2, 2)
 
 
-def test_without_a_default_the_largest_intact_model_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.serving.placement.usable_cores", lambda: 2)
-    monkeypatch.setattr("app.serving.cpu_layout.SLICE_S", 0.001)
-    monkeypatch.setattr("app.serving.cpu_layout.core_time", CoreTime)  # no other process is at work
+@pytest.mark.usefixtures("two_cores")
+def test_without_a_default_the_largest_intact_model_is_measured(tmp_path: Path) -> None:
     write_artifact(tmp_path, "alpha")
     write_small(tmp_path, ["script"])
     (write_artifact(tmp_path, "damaged") / "script.pt").write_bytes(b"damaged" * 100_000)

@@ -1,4 +1,7 @@
-"""Measures how many CPU replicas to use, with how many threads each, on the served model."""
+"""Measures how many CPU replicas to use, with how many threads each, on the served model.
+
+Export measures, and so does a server on another machine; both with the code in this file.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
-import structlog
+from pydantic import Field, model_validator
 
-from app.backends.devices import compute_with
 from models.cores import core_time
+from models.resources import memory_left_bytes, numa_nodes
+from models.tensors import Part
 
-LOG = structlog.get_logger(__name__)
+FORWARD_S = 0.05  # maximum of a measured forward, where a smaller batch can meet it
+WEIGHTS = (".pt", ".pt2")
+MEMORY_SHARE = 0.5  # of what is left, for the replicas' copies of the model
 # Event loop time for an item that comes alone: parsed, queued, answered. For digits as JSON it is
 # 110 us with the compiled request path, 220 us without (docs/performance.md). It needs a core for
 # that while replicas compute, and holds the GIL.
@@ -41,9 +47,24 @@ class Layout(NamedTuple):
         return f"{self.replicas} x {self.threads}"
 
 
+class MeasuredLayout(Part):
+    """The best layout of a model at one batch size, and the items/s of all candidates."""
+
+    chosen: Layout
+    layouts: tuple[Layout, ...] = Field(description="[replicas, threads of each], the usual first")
+    items_per_s: tuple[float, ...] = Field(description="one number per layout; 0: too slow")
+    batch_size: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.chosen not in self.layouts or len(self.items_per_s) != len(self.layouts):
+            raise ValueError("a layout needs its rate, and the chosen one must be among them")
+        return self
+
+
 Forward: TypeAlias = Callable[[], object]
-# The cores that a replica of a layout stays on; None: all.
-CoresOf: TypeAlias = Callable[[int, Layout], frozenset[int] | None]
+# Called first in the thread of a replica: sets its threads, and the cores that it stays on.
+Begin: TypeAlias = Callable[[int, Layout], None]
 
 
 def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
@@ -66,11 +87,42 @@ def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
     return tuple(dict.fromkeys(each for each in found if each.replicas > 0))
 
 
+def most_replicas(cores: int, nbytes: int) -> int:
+    """Number of replicas whose copies of the models fit into memory, one per core at most.
+
+    Args:
+        cores: usable by this process.
+        nbytes: weights of all served models.
+    """
+    left = memory_left_bytes()
+    return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, nbytes)))
+
+
+def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
+    """The cores that a CPU replica stays on: those of one NUMA node; None: all.
+
+    Each replica gets the node with the most free cores; if one replica does not fit into any node,
+    none is bound.
+    """
+    nodes = numa_nodes()
+    if layout.replicas < 2 or len(nodes) < 2:
+        return None
+    free = [len(node) for node in nodes]
+    chosen: list[int] = []
+    for _ in range(layout.replicas):
+        roomiest = max(range(len(nodes)), key=free.__getitem__)
+        if free[roomiest] < layout.threads:
+            return None
+        free[roomiest] -= layout.threads
+        chosen.append(roomiest)
+    return nodes[chosen[replica]]
+
+
 def throughput(
     layout: Layout,
     forward: Forward,
     items: int,
-    cores_of: CoresOf,
+    begin: Begin,
     until: float = math.inf,
     loop_s: float = LOOP_S,
 ) -> float:
@@ -80,7 +132,7 @@ def throughput(
         layout: number of replicas and threads.
         forward: one batch; called by all replicas at once.
         items: in a batch.
-        cores_of: the cores that each replica stays on.
+        begin: called first in the thread of each replica.
         until: end of the measurement on `time.perf_counter`; running forwards are waited for.
         loop_s: event loop time for each item.
 
@@ -96,7 +148,7 @@ def throughput(
 
     def replica(number: int) -> None:
         try:
-            compute_with(layout.threads, cores_of(number, layout))
+            begin(number, layout)
             while True:
                 ahead[number].acquire()
                 if stop.is_set():
@@ -144,20 +196,24 @@ def throughput(
 def best(
     candidates: Mapping[Layout, Forward],
     items: int,
-    cores_of: CoresOf,
+    begin: Begin,
     stop: threading.Event | None = None,
-) -> Layout:
+) -> tuple[MeasuredLayout, float]:
     """The fastest layout; the first one, unless another is clearly faster.
 
     They run in turns, so that noise affects all of them. A layout too slow to be measured in the
     available time counts as zero. While other processes use the cores there are more rounds,
-    another layout must win each of them, and the log says that it was measured under load.
+    another layout must win each of them, and the result is uncertain.
 
     Args:
         candidates: the forward of each; the usual one first.
         items: in one forward.
-        cores_of: the cores that each replica stays on.
+        begin: called first in the thread of each replica.
         stop: set when the result is no longer needed.
+
+    Returns:
+        the measurements, and the share of the cores that other processes used: uncertain if it is
+        more than BUSY.
     """
     rates: dict[Layout, list[float]] = {layout: [] for layout in candidates}
     began, cores, others = time.perf_counter(), core_time(), 0.0
@@ -165,31 +221,20 @@ def best(
     for done in range(1, ROUNDS * PATIENCE + 1):
         for layout, forward in candidates.items():
             if time.perf_counter() < until and not (stop and stop.is_set()):
-                rate = throughput(layout, forward, items, cores_of, until)
+                rate = throughput(layout, forward, items, begin, until)
                 if rate > 0 or not rates[layout]:  # one that was cut off tells nothing more
                     rates[layout].append(rate)
         others = core_time().others_since(cores)
         if done >= ROUNDS and others <= BUSY:
             break
     chosen = _clearly_best(rates, always=others > BUSY)
-    LOG.info(
-        "cpu_layout_measured",
-        chosen=str(chosen),
-        items_per_s={str(layout): round(_median(found)) for layout, found in rates.items()},
-        batch=items,
-        rounds=len(rates[next(iter(rates))]),
-        seconds=round(time.perf_counter() - began, 1),
-        others=round(others, 2),
+    measured = MeasuredLayout(
+        chosen=chosen,
+        layouts=tuple(rates),
+        items_per_s=tuple(round(_median(found), 1) for found in rates.values()),
+        batch_size=items,
     )
-    if others > BUSY:
-        LOG.warning(
-            "cpu_layout_measured_under_load",
-            others=round(others, 2),
-            chosen=str(chosen),
-            instead="start when the machine is idle, or set TORCHLANE_DEVICES=cpu*REPLICAS and "
-            "TORCHLANE_CPU_THREADS",
-        )
-    return chosen
+    return measured, others
 
 
 def _clearly_best(rates: Mapping[Layout, Sequence[float]], *, always: bool) -> Layout:

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import itertools
-import os
+import statistics
 import threading
 import time
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
+from pydantic import ValidationError
 
-from app.backends.devices import compute_with
-from app.serving import cpu_layout as module
-from app.serving.cpu_layout import (
+from models import cpu_layout as module
+from models.cores import CoreTime
+from models.cpu_layout import (
     BUDGET_S,
     PATIENCE,
     ROUNDS,
     Forward,
     Layout,
+    MeasuredLayout,
     best,
+    cores_of,
     layouts,
     throughput,
 )
-from models.cores import CoreTime
 
 ANY = 1000
 USUAL, OTHER, THIRD = Layout(1, 3), Layout(4, 1), Layout(2, 2)
 
 
-def all_cores(_: int, __: Layout) -> None:
-    """Kept to none."""
+def begin(_: int, __: Layout) -> None:
+    """Set neither threads nor cores."""
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,23 @@ def test_of_all(cores: int, most: int) -> None:
     assert (1, cores) in found or cores == 1
 
 
-def test_all_replicas_compute_at_once_with_their_threads() -> None:
-    together, threads = threading.Barrier(3), set[int]()
+def test_all_replicas_compute_at_once_each_in_its_own_thread() -> None:
+    together, met, began = threading.Barrier(3), threading.Event(), dict[str, int]()
+
+    def begin(replica: int, layout: Layout) -> None:
+        assert layout == (3, 2)
+        began[threading.current_thread().name] = replica
 
     def forward() -> None:
-        threads.add(torch.get_num_threads())
-        together.wait(10)  # for two others that are at the same time in it
+        assert threading.current_thread().name in began
+        if not met.is_set():
+            together.wait(10)  # for two others that are at the same time in it
+            met.set()
 
-    before = torch.get_num_threads(), threading.active_count()
-    assert throughput(Layout(3, 2), forward, 4, all_cores, loop_s=0.0) > 0
-    assert threads == {2}
-    assert (torch.get_num_threads(), threading.active_count()) == before
+    before = threading.active_count()
+    assert throughput(Layout(3, 2), forward, 4, begin, loop_s=0.0) > 0
+    assert sorted(began.values()) == [0, 1, 2]
+    assert threading.active_count() == before
 
 
 def test_one_that_fails_is_heard_of_and_no_thread_stays() -> None:
@@ -81,24 +87,36 @@ def test_one_that_fails_is_heard_of_and_no_thread_stays() -> None:
         raise ValueError("too large")
 
     with pytest.raises(ValueError, match="too large"):
-        throughput(Layout(2, 1), forward, 4, all_cores)
+        throughput(Layout(2, 1), forward, 4, begin)
     assert threading.active_count() == before
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_only_a_replica_stays_on_its_cores() -> None:
-    core = min(os.sched_getaffinity(0))
-    seen, before = list[set[int]](), os.sched_getaffinity(0)
+NODES = (frozenset({0, 1}), frozenset({2, 3}))
+UNEVEN = (frozenset({0, 1, 2, 3, 4, 5}), frozenset({8}))
 
-    def look() -> None:
-        compute_with(1, {core})
-        seen.append(os.sched_getaffinity(0))
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [{core}]
-    assert os.sched_getaffinity(0) == before
+@pytest.mark.parametrize(
+    ("nodes", "layout", "wanted"),
+    [
+        (NODES, Layout(4, 1), [NODES[0], NODES[1], NODES[0], NODES[1]]),
+        (NODES, Layout(2, 2), [*NODES]),
+        (NODES, Layout(1, 2), [None]),  # alone it may have all memory near
+        (NODES, Layout(2, 3), [None, None]),  # does not fit
+        (NODES, Layout(3, 2), [None, None, None]),  # two of them would share a node
+        (UNEVEN, Layout(6, 1), [UNEVEN[0]] * 6),  # the small one is as good when it is its turn
+        (UNEVEN, Layout(2, 3), [UNEVEN[0], UNEVEN[0]]),
+        (NODES[:1], Layout(2, 1), [None, None]),
+        ((), Layout(2, 1), [None, None]),
+    ],
+)
+def test_replicas_are_kept_to_nodes_where_they_fit(
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: tuple[frozenset[int], ...],
+    layout: Layout,
+    wanted: list[frozenset[int] | None],
+) -> None:
+    monkeypatch.setattr(module, "numa_nodes", lambda: nodes)
+    assert [cores_of(replica, layout) for replica in range(layout.replicas)] == wanted
 
 
 @pytest.fixture(autouse=True)
@@ -134,10 +152,15 @@ def test_the_usual_one_unless_another_does_clearly_more(
 ) -> None:
     machine = Machine({USUAL: usual, OTHER: other})
     monkeypatch.setattr(module, "throughput", machine.throughput)
-    with capture_logs() as logs:
-        assert best({USUAL: int, OTHER: int}, 8, all_cores) == chosen
+    found, others = best({USUAL: int, OTHER: int}, 8, begin)
     assert machine.asked == [USUAL, OTHER] * ROUNDS  # in turns
-    assert logs[0]["chosen"] == str(chosen)
+    assert found == MeasuredLayout(
+        chosen=chosen,
+        layouts=(USUAL, OTHER),
+        items_per_s=(statistics.median(usual), statistics.median(other)),
+        batch_size=8,
+    )
+    assert others == 0
 
 
 class TestUnderLoad:
@@ -160,29 +183,24 @@ class TestUnderLoad:
         rounds = PATIENCE * ROUNDS
         rates = {USUAL: [100.0] * rounds, OTHER: [200.0] * (rounds - 1) + [last]}
         monkeypatch.setattr(module, "throughput", Machine(rates).throughput)
-        with capture_logs() as logs:
-            assert best({USUAL: int, OTHER: int}, 8, all_cores) == chosen
-        assert [log["event"] for log in logs] == [
-            "cpu_layout_measured",
-            "cpu_layout_measured_under_load",
-        ]
-        assert [(log["chosen"], log["others"]) for log in logs] == [(str(chosen), 0.3)] * 2
+        found, others = best({USUAL: int, OTHER: int}, 8, begin)
+        assert found.chosen == chosen
+        assert others == pytest.approx(0.3)
 
     def test_until_it_is_quiet_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         shares = itertools.chain([0.5] * ROUNDS, itertools.repeat(0.0))
         monkeypatch.setattr(CoreTime, "others_since", lambda *_: next(shares))
         machine = Machine({USUAL: [100.0] * 99})
         monkeypatch.setattr(module, "throughput", machine.throughput)
-        with capture_logs() as logs:
-            assert best({USUAL: int}, 8, all_cores) == USUAL
+        _, others = best({USUAL: int}, 8, begin)
         assert len(machine.asked) == ROUNDS + 1
-        assert [log["event"] for log in logs] == ["cpu_layout_measured"]
+        assert others == 0
 
 
 def test_the_best_of_several_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {USUAL: [100.0] * ROUNDS, OTHER: [150.0] * ROUNDS, THIRD: [180.0] * ROUNDS}
     monkeypatch.setattr(module, "throughput", Machine(rates).throughput)
-    assert best({USUAL: int, OTHER: int, THIRD: int}, 8, all_cores) == THIRD
+    assert best({USUAL: int, OTHER: int, THIRD: int}, 8, begin)[0].chosen == THIRD
 
 
 def test_no_more_time_is_taken_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +208,8 @@ def test_no_more_time_is_taken_than_there_is(monkeypatch: pytest.MonkeyPatch) ->
     now = iter([0.0, 1.0, BUDGET_S - 1, *([BUDGET_S + 1] * 100)])
     machine = Machine({USUAL: [100.0], OTHER: [200.0], THIRD: [900.0]})
     monkeypatch.setattr(module, "throughput", machine.throughput)
-    monkeypatch.setattr("app.serving.cpu_layout.time.perf_counter", lambda: next(now))
-    assert best({USUAL: int, OTHER: int, THIRD: int}, 8, all_cores) == OTHER
+    monkeypatch.setattr("models.cpu_layout.time.perf_counter", lambda: next(now))
+    assert best({USUAL: int, OTHER: int, THIRD: int}, 8, begin)[0].chosen == OTHER
     assert machine.asked == [USUAL, OTHER]
 
 
@@ -200,15 +218,30 @@ def test_one_that_is_too_slow_for_its_time_does_nothing() -> None:
     until = time.perf_counter() + 0.05
     waker = threading.Timer(0.1, gate.set)
     waker.start()
-    assert throughput(Layout(2, 1), lambda: gate.wait(10), 4, all_cores, until) == 0.0
+    assert throughput(Layout(2, 1), lambda: gate.wait(10), 4, begin, until) == 0.0
     waker.join()
 
 
 def test_nothing_runs_after_the_stop_event() -> None:
     stop, ran = threading.Event(), list[int]()
     stop.set()
-    assert best({USUAL: lambda: ran.append(1)}, 8, all_cores, stop) == USUAL
+    assert best({USUAL: lambda: ran.append(1)}, 8, begin, stop)[0].chosen == USUAL
     assert not ran
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"chosen": THIRD}, "must be among them"), ({"items_per_s": (1.0,)}, "needs its rate")],
+)
+def test_a_record_that_contradicts_itself_is_rejected(
+    change: dict[str, object], problem: str
+) -> None:
+    good = MeasuredLayout(
+        chosen=OTHER, layouts=(USUAL, OTHER), items_per_s=(1.0, 2.0), batch_size=8
+    )
+    assert MeasuredLayout.model_validate_json(good.model_dump_json()) == good
+    with pytest.raises(ValidationError, match=problem):
+        MeasuredLayout.model_validate(good.model_dump() | change)
 
 
 def test_a_cut_off_slice_does_not_count(
@@ -216,4 +249,4 @@ def test_a_cut_off_slice_does_not_count(
 ) -> None:
     rates = {USUAL: [100.0] * ROUNDS, OTHER: [200.0] + [0.0] * (ROUNDS - 1)}
     monkeypatch.setattr(module, "throughput", Machine(rates).throughput)
-    assert best({USUAL: int, OTHER: int}, 8, all_cores) == OTHER
+    assert best({USUAL: int, OTHER: int}, 8, begin)[0].chosen == OTHER
