@@ -23,12 +23,13 @@ from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
 from app.api.bodies import BodyMemory
+from app.api.endpoints import Endpoints
 from app.api.error_handlers import install_error_handlers
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import ALLOWED, EXPOSED, METHODS, Hosts, Origins
-from app.api.routes import add_routes
+from app.api.routes import PATHS, add_routes
 from app.api.service import RequestLimits, Service
 from app.api.transport.middleware import RequestMiddleware
 from app.api.transport.protocol import protocol_for
@@ -185,11 +186,12 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
-    app.state.protocol = protocol_for(service)  # for its server
+    endpoints = Endpoints(PATHS)
+    app.state.protocol = protocol_for(service, endpoints)  # for its server
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
     add_routes(app, service)
-    _surround(app, service)
+    _surround(app, service, endpoints)
     install_openapi(app, service)
     return app
 
@@ -209,7 +211,7 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
     return keys
 
 
-def _surround(app: FastAPI, service: Service) -> None:
+def _surround(app: FastAPI, service: Service, endpoints: Endpoints) -> None:
     """Add the middleware for every request off the fast path; the outermost last."""
     if service.origins.allowed:
         app.add_middleware(
@@ -220,7 +222,10 @@ def _surround(app: FastAPI, service: Service) -> None:
             expose_headers=EXPOSED,
         )
     app.add_middleware(
-        RequestMiddleware, service=service, stopping=lambda: service.lifecycle.stopping
+        RequestMiddleware,
+        service=service,
+        endpoints=endpoints,
+        stopping=lambda: service.lifecycle.stopping,
     )
 
 

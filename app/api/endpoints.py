@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-PATH = re.compile(
-    rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
-    rb"(?:\?top_k=(0{0,9}[1-9][0-9]{0,8}))?"
-)
 MAX_PATHS = 256  # remembered; bounded because clients choose them
 
 
@@ -18,37 +16,55 @@ class Endpoint:
 
     Attributes:
         route: the path as it is documented, for the metrics.
-        many: whether bodies hold many items.
+        call: the class of its protocol below `app.api.calls.Call`.
         name: of the model; None: the default one.
         version: of the model, as it was written; None: the one that is loaded.
+        many: whether bodies hold many items.
         top_k: how many of the highest scores; None: as the query says, if it does.
         query: the part of the query string that is still to be parsed.
     """
 
     route: str
-    many: bool
+    call: Callable[..., Any]
     name: str | None = None
     version: str | None = None
+    many: bool = False
     top_k: int | None = None
     query: bytes = b""
 
 
-class Endpoints:
-    """Recognizes the requests that take the fast path."""
+class Paths(NamedTuple):
+    """The URLs of a protocol's predictions.
 
-    def __init__(self) -> None:
+    Attributes:
+        pattern: of the whole URL.
+        endpoint: makes the endpoint of a match.
+    """
+
+    pattern: re.Pattern[bytes]
+    endpoint: Callable[[re.Match[bytes]], Endpoint]
+
+
+class Endpoints:
+    """Recognizes the requests that take the fast path.
+
+    Args:
+        paths: of every protocol.
+    """
+
+    def __init__(self, paths: Sequence[Paths]) -> None:
+        self._paths = tuple(paths)
         self._known: dict[bytes, Endpoint] = {}
 
     def at(self, url: bytes) -> Endpoint | None:
-        """The endpoint of a prediction URL; None: another path, or a query beyond top_k."""
+        """The endpoint of a prediction URL; None: another path, or a query to be parsed."""
         endpoint = self._known.get(url)
-        if endpoint is None and (match := PATH.fullmatch(url)):
-            name, version, call, top_k = (each.decode("ascii") for each in match.groups(b""))
-            prefix = "/models/{name}" * bool(name) + "/versions/{version}" * bool(version)
-            many = call == "batch-predict"
-            route = f"{prefix}/{call}"
-            most = int(top_k) if top_k else None
-            endpoint = Endpoint(route, many, name or None, version or None, most)
-            if len(self._known) < MAX_PATHS:
-                self._known[url] = endpoint
-        return endpoint
+        if endpoint is not None:
+            return endpoint
+        for pattern, make in self._paths:
+            if match := pattern.fullmatch(url):
+                endpoint = make(match)
+                if len(self._known) < MAX_PATHS:
+                    self._known[url] = endpoint
+                return endpoint
+        return None

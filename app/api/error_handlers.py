@@ -42,7 +42,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         raise error
     code = HTTP_CODES.get(error.status_code, "http_error")
     message = HTTP_HINTS.get(error.status_code, str(error.detail))
-    content = error_body(request.scope, code, message)
+    content = error_body(request.scope, error.status_code, code, message)
     headers = {"content-type": "application/json", **(error.headers or {})}
     if headers.get("Allow") == "GET":
         headers["Allow"] = "GET, HEAD"  # see RequestMiddleware
@@ -54,6 +54,4 @@ async def _validation_error(request: Request, error: Exception) -> Response:
         raise error
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    code = errors.InvalidInput.code
-    content = error_body(request.scope, code, f"{where}: {first['msg']}")
-    return Response(content, 422, media_type="application/json")
+    return error_response(request.scope, errors.InvalidInput(f"{where}: {first['msg']}"))

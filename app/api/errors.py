@@ -52,13 +52,34 @@ LAST_ANSWERS = (
     errors.HeadLate,
 )
 NOTHING_MORE: Mapping[str, float] = MappingProxyType({})
+INVALID = {"oip": 400, "torchserve": 400}  # the status of InvalidInput in other protocols
+# TorchServe names the Java class of an error; its clients look at the statuses.
+TORCHSERVE_TYPES = {
+    400: "BadRequestException",
+    401: "InvalidKeyException",
+    403: "InvalidKeyException",
+    404: "ResourceNotFoundException",
+    405: "MethodNotAllowedException",
+    413: "RequestEntityTooLargeException",
+    503: "ServiceUnavailableException",
+}
+INTERNAL_TYPE = "InternalServerException"
 
 
 RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 
 
+def protocol_of(path: str) -> str:
+    """Which protocol's shape an error below this path has: `native`, `oip` or `torchserve`."""
+    if path.startswith("/v2") and path[3:4] in ("", "/"):
+        return "oip"
+    if path.startswith("/predictions/") or path == "/ping":
+        return "torchserve"
+    return "native"
+
+
 def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
-    """Status, headers and body of an error.
+    """Status, headers and body of an error, as the protocol of the scope's path has them.
 
     Raises:
         TorchlaneError: the error itself, if the table lacks it: that is a bug.
@@ -66,6 +87,8 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     status = STATUS.get(type(error))
     if status is None:
         raise error
+    if status == 422:
+        status = INVALID.get(protocol_of(scope.get("path", "")), status)
     headers = [(b"content-type", b"application/json")]
     more: dict[str, float] = {}
     if isinstance(error, errors.Unauthorized):  # RFC 6750
@@ -78,28 +101,36 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
         more["retry_after_ms"] = round(error.retry_after_s * 1000, 1)
     if isinstance(error, LAST_ANSWERS):
         headers.append((b"connection", b"close"))
-    content = error_body(scope, error.code, str(error), error.details, more)
+    content = error_body(scope, status, error.code, str(error), error.details, more)
     headers.append((b"content-length", b"%d" % len(content)))
     return status, headers, content
 
 
 def error_body(
     scope: Scope,
+    status: int,
     code: str,
     message: str,
     details: Sequence[errors.Detail] = (),
     more: Mapping[str, float] = NOTHING_MORE,
 ) -> bytes:
-    """An error in the common shape; its code is put into the scope for the metrics.
+    """An error as the protocol has it; its code is put into the scope for the metrics.
 
     Args:
-        scope: of the request.
+        scope: of the request; its path tells the protocol.
+        status: of the answer.
         code: for programs.
         message: for people.
         details: such as which item is wrong.
         more: fields that only this error has.
     """
     scope[OUTCOME] = code
+    protocol = protocol_of(scope.get("path", ""))
+    if protocol == "oip":
+        return orjson.dumps({"error": message})
+    if protocol == "torchserve":
+        kind = TORCHSERVE_TYPES.get(status, INTERNAL_TYPE)
+        return orjson.dumps({"code": status, "type": kind, "message": message})
     return orjson.dumps(
         {
             "error": message,

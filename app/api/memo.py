@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import sys
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cachetools import LRUCache
 
-from app.codecs.base import NPY, OCTET_STREAM
 from app.types import ModelId
 
 ONCE = 1 << 14  # hashes of bodies seen once, in each of two generations
 ENTRY_OVERHEAD_BYTES = 400  # of a cachetools LRU cache's tables, the object and the tuple
-NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
+HEADER_BYTES = 160  # of the tuple, its two strings and its place
+Written: TypeAlias = tuple[tuple[tuple[bytes, bytes], ...], bytes]  # headers and body of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,15 @@ class Remembered:
 
     Attributes:
         keys: of its items.
-        content: the JSON answer.
+        written: the answer.
     """
 
     keys: tuple[bytes, ...]
-    content: bytes
+    written: Written
 
 
 class AnswerMemo:
-    """Maps the digest of a body to the keys of its items and the JSON answer.
+    """Maps the digest of a body to the keys of its items and the answer.
 
     A body is digested when it comes for the second time: recognizing a repeat costs a fifth of a
     digest, so bodies that never repeat pay no more. The prediction cache decides whether an answer
@@ -53,36 +54,28 @@ class AnswerMemo:
         """Bytes of all entries, with their overhead."""
         return int(self._entries.currsize)
 
-    def digest(
-        self,
-        model: ModelId,
-        identity: str,
-        content_type: str,
-        body: bytes,
-        *,
-        many: bool,
-        top_k: int | None = None,
-    ) -> bytes | None:
-        """Digest of a request that came before; None: it is new, or need not be kept.
+    def has_come_before(self, body: bytes) -> bool:
+        """Whether a body like this came before, and is worth a digest."""
+        if not self._on:
+            return False
+        quick = hash(body)  # keyed by the process: clients cannot force collisions
+        if quick in self._once or quick in self._once_before:
+            return True
+        if len(self._once) >= ONCE:
+            self._once, self._once_before = set(), self._once
+        self._once.add(quick)
+        return False
+
+    def digest(self, model: ModelId, identity: str, asked: str, body: bytes) -> bytes:
+        """Digest of a request.
 
         Args:
             model: the name and version that the answer will show.
             identity: what the keys of its items belong to, see `Engine.identity`.
-            content_type: as the caller sent it.
+            asked: what else decides the answer, such as the Content-Type.
             body: as the caller sent it.
-            many: whether bodies hold many items.
-            top_k: as the caller asked; it changes the answer, not the items.
         """
-        if not self._on or content_type in NOT_PARSED:
-            return None
-        quick = hash(body)  # keyed by the process: clients cannot force collisions
-        if quick not in self._once and quick not in self._once_before:
-            if len(self._once) >= ONCE:
-                self._once, self._once_before = set(), self._once
-            self._once.add(quick)
-            return None
-        asked = f"{model}|{identity}|{many}|{top_k}|{content_type}\n"
-        digest = hashlib.sha256(asked.encode())
+        digest = hashlib.sha256(f"{model}|{identity}|{asked}\n".encode())
         digest.update(body)
         return digest.digest()
 
@@ -97,10 +90,11 @@ class AnswerMemo:
 
 
 def _cost(remembered: Remembered) -> int:
-    keys = sum(sys.getsizeof(key) for key in remembered.keys)
+    headers, content = remembered.written
     return (
-        keys
+        sum(sys.getsizeof(key) for key in remembered.keys)
         + sys.getsizeof(remembered.keys)
-        + sys.getsizeof(remembered.content)
+        + sys.getsizeof(content)
+        + HEADER_BYTES * len(headers)
         + ENTRY_OVERHEAD_BYTES
     )

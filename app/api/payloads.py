@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import orjson
 
 from app.api.multipart import FORM, File, read_files
-from app.codecs.base import NPY, OCTET_STREAM, Codec, PixelBudget, at_index, check_count
+from app.codecs.base import JSON, NPY, OCTET_STREAM, Codec, PixelBudget, at_index, check_count
 from app.codecs.sniffing import sniffed
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
 
-JSON = "application/json"
 # A list takes three bytes of JSON but 64 and more in Python: only smaller bodies go uncounted.
 MAX_UNCOUNTED_BYTES = 64 << 10
 MAX_BLANKS = 1000  # before JSON without a Content-Type

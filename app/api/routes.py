@@ -12,13 +12,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.access import Scraper
 from app.api.admin import add_admin
 from app.api.docs_page import add_docs_page
+from app.api.endpoints import Endpoint
 from app.api.errors import ROUTE
-from app.api.model_info import add_models
+from app.api.native import predictions as native
+from app.api.native.models import add_models
 from app.api.openapi import schemas
 from app.api.openapi.document import prediction_docs
 from app.api.service import Service
 from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import CONTENT_TYPE
+
+PATHS = (native.PATHS,)  # of the predictions of every protocol
 
 
 class PredictRoute(APIRoute):
@@ -37,14 +41,13 @@ class PredictRoute(APIRoute):
 
 def add_routes(app: FastAPI, service: Service) -> None:
     """Add every route to the application."""
-    single, batch = PredictionApp(service, many=False), PredictionApp(service, many=True)
     for prefix, suffix in (
         ("", ""),
         ("/models/{name}", "_by_model"),
         ("/models/{name}/versions/{version}", "_by_version"),
     ):
-        _add_prediction(app, f"{prefix}/predict", _predict, suffix, single)
-        _add_prediction(app, f"{prefix}/batch-predict", _batch_predict, suffix, batch)
+        _add_prediction(app, service, f"{prefix}/predict", _predict, suffix)
+        _add_prediction(app, service, f"{prefix}/batch-predict", _batch_predict, suffix)
     add_models(app, service)
     add_admin(app, service)
     _add_health(app, service)
@@ -61,13 +64,14 @@ async def _batch_predict() -> None:
 
 def _add_prediction(
     app: FastAPI,
+    service: Service,
     path: str,
     documented: Callable[[], Coroutine[Any, Any, None]],
     suffix: str,
-    application: PredictionApp,
 ) -> None:
-    """Add a route documented by a function's name and docstring, and answered by `application`."""
+    """Add a route that is documented by a function's name and docstring."""
     name = documented.__name__.strip("_")
+    many = name == "batch_predict"
     route = PredictRoute(
         path,
         documented,
@@ -76,9 +80,9 @@ def _add_prediction(
         operation_id=name + suffix,
         tags=["predictions"],
         response_class=Response,
-        **prediction_docs(path, many=name == "batch_predict"),
+        **prediction_docs(path, many=many),
     )
-    route.application = application
+    route.application = PredictionApp(service, Endpoint(path, native.NativeCall, many=many))
     app.router.routes.append(route)
 
 

@@ -10,6 +10,7 @@ from app.errors import CallerError, PayloadTooLarge
 from app.types import Arrays, Item
 from models.manifest import Manifest
 
+JSON = "application/json"
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
 PNG = "image/png"

@@ -6,6 +6,7 @@ ARCHITECTURE.md lists the laws that it keeps, each with its test.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -178,15 +179,24 @@ class Engine:
         self._open.add(waiter)
         return Submission(waiter, CacheCounts())
 
-    def supply(self, submission: Submission, items: Sequence[Item], lag_s: float = 0.0) -> None:
+    def supply(
+        self,
+        submission: Submission,
+        items: Sequence[Item],
+        deadline: float = math.inf,
+        lag_s: float = 0.0,
+    ) -> None:
         """The items of an expected request: accept or reject them as `submit` does.
 
-        Nothing happens if its wait has ended.
+        Nothing happens if its wait has ended. A deadline later than the one that `expect` was told
+        changes nothing.
         """
         waiter = submission.waiter
         served = self._expected.pop(waiter, None)
         if served is None:
             return
+        if deadline < waiter.deadline:
+            self._open.hasten(waiter, deadline)
         waiter.settled = served.closed
         try:
             submission.cache = self._place(served, waiter, items, lag_s)

@@ -44,6 +44,15 @@ class OpenWaiters:
         if self._timer is None or waiter.deadline < self._timer_at:
             self._set_timer(waiter.deadline)
 
+    def hasten(self, waiter: Waiter, deadline: float) -> None:
+        """A request that waits expires earlier than it was added for."""
+        waiter.deadline = deadline
+        heapq.heappush(
+            self._by_deadline, (deadline, waiter.number)
+        )  # the later entry finds it closed
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline)
+
     def close(self, waiter: Waiter) -> None:
         """It waits no longer; harmless when it did not."""
         self._open.pop(waiter.number, None)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.api.multipart import FORM
-from app.api.payloads import JSON
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.codecs.image import PICTURES
 from app.codecs.item_schema import JsonSchema
 

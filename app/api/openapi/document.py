@@ -23,9 +23,8 @@ from app.api.openapi.bodies import (
 )
 from app.api.openapi.headers import CHALLENGE, REQUEST_ID, RETRY_AFTER, answered
 from app.api.openapi.headers import parameters as header_parameters
-from app.api.payloads import JSON
 from app.api.service import Service
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import TorchlaneError
 from app.registry.loaded_models import LoadedModel
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
-from app.api.errors import REQUEST_ID, ROUTE, RawAnswer, error_answer
+from app.api.errors import REQUEST_ID, RawAnswer, error_answer
 from app.api.payloads import check_length
 from app.api.service import Service
 from app.engine.submission import Submission
@@ -29,12 +29,12 @@ class PredictionApp:
 
     Args:
         service: engine, models and limits.
-        many: whether bodies hold many items.
+        endpoint: of the route; its path parameters and its query come with each request.
     """
 
-    def __init__(self, service: Service, *, many: bool) -> None:
+    def __init__(self, service: Service, endpoint: Endpoint) -> None:
         self._service = service
-        self._many = many
+        self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI; `scope["path_params"]` may name a model and a version."""
@@ -53,9 +53,10 @@ class PredictionApp:
     async def _answer(self, scope: Scope, receive: Receive) -> RawAnswer:
         service, wanted = self._service, scope.get("path_params") or {}
         name, version = wanted.get("name"), wanted.get("version")
+        known = self._endpoint
         query: bytes = scope["query_string"]
-        endpoint = Endpoint(scope[ROUTE], self._many, name, version, query=query)
-        call = Call(service, endpoint, dict(scope["headers"]))
+        endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
+        call: Call = known.call(service, endpoint, dict(scope["headers"]))
         try:
             async with asyncio.timeout(call.deadline - service.engine.now()):
                 body = await _read_body(receive, service.limits.max_body_bytes, service.bodies)

@@ -113,7 +113,7 @@ class Exchange:
         """Check the head."""
         try:
             connection = self._connection
-            self._call = Call(connection.service, self._endpoint, connection.fields)
+            self._call = self._endpoint.call(connection.service, self._endpoint, connection.fields)
         except Exception as error:
             self._fail(error)
 
@@ -201,13 +201,14 @@ class Exchange:
 
     def _error_answer(self, error: Exception) -> RawAnswer:
         self._scope[REQUEST_ID] = self._request_id.decode("ascii")
+        self._scope["path"] = self._endpoint.route
         if isinstance(error, TorchlaneError):
             try:
                 return error_answer(self._scope, error)
             except Exception as bug:  # the table lacks it, or its details are not JSON
                 error = bug
         LOG.error("unhandled_error", exc_info=error, request_id=self._scope[REQUEST_ID])
-        content = error_body(self._scope, "internal", INTERNAL_MESSAGE)
+        content = error_body(self._scope, 500, "internal", INTERNAL_MESSAGE)
         length = (b"content-length", b"%d" % len(content))
         return 500, [(b"content-type", b"application/json"), length], content
 

@@ -36,16 +36,19 @@ class RequestMiddleware:
     Args:
         app: the inner application.
         service: access checks and metrics.
+        endpoints: of predictions.
         stopping: whether the server is about to end.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, service: Service, endpoints: Endpoints, stopping: Callable[[], bool]
+    ) -> None:
         self._app = app
         self._service = service
         self._metrics = service.metrics
         self._stopping = stopping
         self._ids = RequestIds()
-        self._endpoints = Endpoints()
+        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -90,7 +93,7 @@ class RequestMiddleware:
             LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
             if status:
                 raise  # half an answer is out: only closing the connection tells the client
-            content = error_body(scope, "internal", INTERNAL_MESSAGE)
+            content = error_body(scope, 500, "internal", INTERNAL_MESSAGE)
             response = Response(content, 500, media_type="application/json")
             await response(scope, receive, send_own)
         finally:

@@ -106,9 +106,9 @@ class Protocol(LimitedProtocol):
             self._exchange.give_up()
 
 
-def protocol_for(service: Service) -> Callable[..., Protocol]:
+def protocol_for(service: Service, endpoints: Endpoints) -> Callable[..., Protocol]:
     """The factory of each connection's protocol, as uvicorn calls it."""
-    ids, endpoints = RequestIds(), Endpoints()
+    ids = RequestIds()
 
     def make(**uvicorn: Any) -> Protocol:
         return Protocol(service, ids, endpoints, **uvicorn)

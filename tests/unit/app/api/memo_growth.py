@@ -14,6 +14,7 @@ import psutil
 from app.api.memo import AnswerMemo, Remembered
 from app.types import ModelId
 
+HEADERS = ((b"content-type", b"application/json"),)
 MODEL = ModelId("double", 1)
 
 
@@ -33,12 +34,10 @@ def main(entries: int, keys: int, content_bytes: int) -> str:
 
 def fill(memo: AnswerMemo, body: bytes, keys: int, content_bytes: int) -> None:
     """As for a repeated body."""
-    memo.digest(MODEL, "digest:any", "application/json", body, many=True)
-    digest = memo.digest(MODEL, "digest:any", "application/json", body, many=True)
-    if digest is None:
-        raise RuntimeError("a body that came before was not noticed")
+    memo.has_come_before(body)
+    digest = memo.digest(MODEL, "digest:any", "application/json", body)
     made = tuple(os.urandom(32) for _ in range(keys))
-    memo.put(digest, Remembered(made, os.urandom(content_bytes)))
+    memo.put(digest, Remembered(made, (HEADERS, os.urandom(content_bytes))))
 
 
 if __name__ == "__main__":

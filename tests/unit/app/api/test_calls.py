@@ -12,6 +12,7 @@ import pytest
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
+from app.api.native.predictions import NativeCall
 from app.api.service import Service
 from app.codecs.tensor import TensorCodec
 from app.engine.execution.batch_runner import Contract
@@ -21,8 +22,8 @@ from models.manifest import Manifest
 from tests.artifacts import write_artifact
 from tests.integration.listening import listening
 
-SINGLE = Endpoint("/predict", many=False)
-BATCH = Endpoint("/batch-predict", many=True)
+SINGLE = Endpoint("/predict", NativeCall)
+BATCH = Endpoint("/batch-predict", NativeCall, many=True)
 BODY = b'{"input": [1, 2]}'
 TIMEOUT_S = 30.0
 
@@ -49,7 +50,8 @@ def counting(service: Service) -> CountingCodec:
 
 def begun(service: Service, endpoint: Endpoint = SINGLE, **headers: str) -> Call:
     given = {name.replace("_", "-").encode(): v.encode() for name, v in headers.items()}
-    return Call(service, endpoint, given)
+    call: Call = endpoint.call(service, endpoint, given)
+    return call
 
 
 async def answered(
@@ -100,12 +102,12 @@ class TestHead:
     @pytest.mark.parametrize("version", ["2", "9" * 5000, "x", "-1", "\u0663", ""])
     async def test_a_version_that_is_not_there(self, service: Service, version: str) -> None:
         with pytest.raises(ModelNotFound):
-            begun(service, Endpoint("r", many=False, name="double", version=version))
+            begun(service, Endpoint("r", NativeCall, name="double", version=version))
 
     async def test_models(self, service: Service) -> None:
-        begun(service, Endpoint("r", many=False, name="double", version="1"))
+        begun(service, Endpoint("r", NativeCall, name="double", version="1"))
         with pytest.raises(ModelNotFound):
-            begun(service, Endpoint("r", many=False, name="nope"))
+            begun(service, Endpoint("r", NativeCall, name="nope"))
 
 
 async def test_one_that_has_not_begun_has_no_answer(service: Service) -> None:

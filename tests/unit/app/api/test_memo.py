@@ -8,52 +8,17 @@ import sys
 import pytest
 
 from app.api.memo import ONCE, AnswerMemo, Remembered
-from app.codecs.base import NPY, OCTET_STREAM
 from app.types import ModelId
 
 MODEL = ModelId("double", 1)
 IDENTITY = "digest:double"
-JSON = "application/json"
 BODY = b'{"input": [1, 2]}'
-ANSWER = Remembered((b"k" * 32,), b'{"prediction": 1}')
+HEADERS = ((b"content-type", b"application/json"),)
+ANSWER = Remembered((b"k" * 32,), (HEADERS, b'{"prediction": 1}'))
 
 
-def noticed(
-    memo: AnswerMemo,
-    body: bytes = BODY,
-    *,
-    model: ModelId = MODEL,
-    identity: str = IDENTITY,
-    content_type: str = JSON,
-    many: bool = False,
-    top_k: int | None = None,
-) -> bytes | None:
-    return memo.digest(model, identity, content_type, body, many=many, top_k=top_k)
-
-
-def digest_of(
-    memo: AnswerMemo,
-    body: bytes = BODY,
-    *,
-    model: ModelId = MODEL,
-    identity: str = IDENTITY,
-    content_type: str = JSON,
-    many: bool = False,
-    top_k: int | None = None,
-) -> bytes:
-    """Of a body that came before."""
-    noticed(memo, body)
-    digest = noticed(
-        memo,
-        body,
-        model=model,
-        identity=identity,
-        content_type=content_type,
-        many=many,
-        top_k=top_k,
-    )
-    assert digest is not None
-    return digest
+def noticed(memo: AnswerMemo, body: bytes = BODY) -> bytes | None:
+    return memo.digest(MODEL, IDENTITY, "", body) if memo.has_come_before(body) else None
 
 
 @pytest.mark.parametrize(("entries", "keys", "content"), [(50_000, 1, 150), (5_000, 64, 6000)])
@@ -100,27 +65,17 @@ def test_only_old_bodies_are_forgotten() -> None:
     assert noticed(memo, b"old") is None
 
 
-def test_digests_differ_by_model_version_identity_call_content_type_and_body() -> None:
+def test_digests_differ_by_model_identity_body_and_what_is_asked() -> None:
     memo = AnswerMemo(10_000)
     digests = [
-        digest_of(memo),
-        digest_of(memo, many=True),
-        digest_of(memo, top_k=1),
-        digest_of(memo, top_k=2),
-        digest_of(memo, model=ModelId("double", 2)),
-        digest_of(memo, model=ModelId("doubl", 1)),
-        digest_of(memo, identity="digest:another"),
-        digest_of(memo, content_type="application/json; charset=utf-8"),
-        digest_of(memo, content_type=""),
-        digest_of(memo, body=BODY + b" "),
+        memo.digest(MODEL, IDENTITY, "", BODY),
+        memo.digest(MODEL, IDENTITY, "top_k=1", BODY),
+        memo.digest(ModelId("double", 2), IDENTITY, "", BODY),
+        memo.digest(ModelId("doubl", 1), IDENTITY, "", BODY),
+        memo.digest(MODEL, "digest:another", "", BODY),
+        memo.digest(MODEL, IDENTITY, "", BODY + b" "),
     ]
     assert len(set(digests)) == len(digests)
-
-
-@pytest.mark.parametrize("content_type", [OCTET_STREAM, NPY])
-def test_what_needs_no_parsing_is_not_kept(content_type: str) -> None:
-    memo = AnswerMemo(10_000)
-    assert [noticed(memo, content_type=content_type) for _ in range(4)] == [None] * 4
 
 
 def test_no_capacity_means_no_memo() -> None:
@@ -164,5 +119,8 @@ class TestBounds:
 
     def test_keys_and_content_are_counted(self) -> None:
         memo = AnswerMemo(1 << 30)
-        memo.put(self.digest(0), Remembered(tuple(b"k" * 32 for _ in range(100)), b"c" * 10_000))
+        memo.put(
+            self.digest(0),
+            Remembered(tuple(b"k" * 32 for _ in range(100)), (HEADERS, b"c" * 10_000)),
+        )
         assert memo.used_bytes > self.cost() + 100 * 32 + 9_000

@@ -8,8 +8,8 @@ import numpy as np
 import orjson
 import pytest
 
-from app.api.payloads import JSON, MAX_UNCOUNTED_BYTES, check_length, read_items
-from app.codecs.base import NPY, OCTET_STREAM
+from app.api.payloads import MAX_UNCOUNTED_BYTES, check_length, read_items
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from models.tensors import Dimension, TensorSpec

@@ -8,10 +8,9 @@ import numpy as np
 import orjson
 import pytest
 
-from app.api.payloads import JSON
-from app.api.replies import answer_media_type, binary_answer, json_answer
+from app.api.native.replies import answer_media_type, binary_answer, json_answer
 from app.backends.selection import Preference, select
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.codecs.choose import codec_for
 from app.errors import BackendFailed, ItemFailed, NonFiniteOutput, NotAcceptable
 from app.registry.loaded_models import LoadedModel
@@ -38,7 +37,7 @@ from tests.unit.models.manifests import make_manifest, spec
     ],
 )
 def test_the_answers_form_is_what_accept_likes_best(accept: str, chosen: str) -> None:
-    assert answer_media_type(accept) == chosen
+    assert answer_media_type(accept.encode()) == chosen
 
 
 def loaded(manifest: Manifest | None = None) -> LoadedModel:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from app.api.payloads import read_items
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput
 from app.types import Array
@@ -22,7 +22,6 @@ IDS = TensorSpec(name="ids", dtype="int64", shape=(-1, 3), minimum=0, maximum=49
 FREE = IDS.model_copy(update={"shape": (-1, -1), "dimensions": (SEQ,)})
 MASK = TensorSpec(name="mask", dtype="bool", shape=(-1, -1), dimensions=(SEQ,))
 SQUARE = TensorSpec(name="links", dtype="float32", shape=(-1, -1, -1), dimensions=(N, N))
-JSON = "application/json"
 
 
 def npy(value: object) -> bytes:

@@ -10,8 +10,8 @@ from fastapi import FastAPI, Request
 from app.api.access import Reader
 from app.api.openapi import schemas
 from app.api.openapi.document import ERRORS, path_parameter
-from app.api.payloads import JSON
 from app.api.service import Service
+from app.codecs.base import JSON
 from app.errors import InvalidInput, ModelNotFound
 from app.registry.loaded_models import LoadedModel, ModelState, ReplicaStatus, VersionStatus
 

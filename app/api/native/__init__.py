@@ -1,0 +1,1 @@
+"""The server's own calls: /predict, /batch-predict and /models."""

@@ -1,0 +1,109 @@
+"""A native prediction call: /predict, /batch-predict, and both below /models/NAME."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import parse_qsl
+
+from app.api.calls import MAX_DIGITS, Call
+from app.api.endpoints import Endpoint, Paths
+from app.api.memo import Written
+from app.api.native.replies import answer_media_type, binary_answer, json_answer
+from app.api.payloads import read_items
+from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.errors import InvalidInput, NotAcceptable
+from app.types import Item, Outcome
+
+MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
+JSON_HEADERS = ((b"content-type", JSON.encode()),)
+NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
+
+
+class NativeCall(Call):
+    """See `Call`."""
+
+    __slots__ = ("_content_type", "_top_k", "_written_as")
+
+    def read_head(self, fields: Mapping[bytes, bytes]) -> None:
+        """See `Call`."""
+        self._content_type = fields.get(b"content-type", b"").decode("latin-1")
+        endpoint = self.endpoint
+        self._top_k = read_top_k(endpoint.query) if endpoint.query else endpoint.top_k
+        self._written_as = answer_media_type(fields.get(b"accept", b""))
+
+    def check_model(self) -> None:
+        """See `Call`."""
+        if self._top_k is None:
+            return
+        self.model.codec.check_top_k()
+        if self._written_as != JSON:
+            raise NotAcceptable(
+                f"an answer with top_k has scores with their labels or indices, which only {JSON} "
+                f"can carry; ask for {JSON}, or for {self._written_as} without top_k"
+            )
+
+    def asked(self) -> str | None:
+        """See `Call`."""
+        if self._content_type in NOT_PARSED:
+            return None
+        return f"{self.endpoint.many}|{self._top_k}|{self._written_as}|{self._content_type}"
+
+    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+        """See `Call`."""
+        return read_items(
+            self.model.codec,
+            self._content_type,
+            body,
+            many=self.endpoint.many,
+            max_items=self.service.limits.max_items,
+            on_loop=on_loop,
+        )
+
+    def write(self, outcomes: Sequence[Outcome]) -> Written:
+        """See `Call`."""
+        many = self.endpoint.many
+        if self._written_as == JSON:
+            content = json_answer(self.model, outcomes, many=many, top_k=self._top_k)
+            return JSON_HEADERS, content
+        content = binary_answer(self.model, self._written_as, outcomes, many=many)
+        return ((b"content-type", self._written_as.encode()),), content
+
+
+def read_top_k(query: bytes) -> int | None:
+    """The number of scores that a query asks for; None: any. Other parameters are ignored.
+
+    Raises:
+        InvalidInput: if top_k is not one whole number of at least 1.
+    """
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), True, max_num_fields=MAX_PARAMETERS)
+    except ValueError as error:
+        raise InvalidInput(f"the URL has more than {MAX_PARAMETERS} query parameters") from error
+    given = [value for name, value in pairs if name == "top_k"]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidInput(f"the URL has top_k {len(given)} times; give it once")
+    text = given[0]
+    digits = text.lstrip("0")
+    if not text.isascii() or not text.isdigit() or not digits:
+        raise InvalidInput(f"top_k must be a whole number of at least 1, got {text[:MAX_DIGITS]!r}")
+    return int(digits[:MAX_DIGITS])
+
+
+def _endpoint(match: re.Match[bytes]) -> Endpoint:
+    name, version, call, top_k = (each.decode("ascii") for each in match.groups(b""))
+    prefix = "/models/{name}" * bool(name) + "/versions/{version}" * bool(version)
+    most = int(top_k) if top_k else None
+    many = call == "batch-predict"
+    return Endpoint(f"{prefix}/{call}", NativeCall, name or None, version or None, many, most)
+
+
+PATHS = Paths(
+    re.compile(
+        rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
+        rb"(?:\?top_k=(0{0,9}[1-9][0-9]{0,8}))?"
+    ),
+    _endpoint,
+)

@@ -1,0 +1,1 @@
+"""The calls of TorchServe, so that its clients go on working."""
