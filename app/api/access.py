@@ -3,8 +3,9 @@
     @app.post("/admin/reload")
     async def reload(caller: Admin) -> ...:
 
-`Admin` rejects every caller while no API key is configured. For paths below /admin/ the middleware
-checks before any body is read; the dependency also guards routes elsewhere.
+`Admin` rejects every caller while no API key is configured. For the paths of
+`ADMIN_PATHS` the middleware checks before any body is read; the dependency also guards routes
+elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from app.access.entries import ADMIN, METRICS, PREDICT
 from app.access.guard import Caller, Guard
 
-ADMIN_PREFIX = "/admin"
+# With everything below them.
+ADMIN_PATHS = ("/admin", "/v2/repository/models")
 CALLER = (
     "torchlane.caller"  # key in the ASGI scope: the caller that the middleware let in as an admin
 )
@@ -36,7 +38,7 @@ SECURITY_SCHEMES = {
 
 def is_admin_path(path: str) -> bool:
     """Whether a path needs the admin scope, even if no route matches it."""
-    return path == ADMIN_PREFIX or path.startswith(f"{ADMIN_PREFIX}/")
+    return any(path == each or path.startswith(f"{each}/") for each in ADMIN_PATHS)
 
 
 def _admin(

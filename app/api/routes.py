@@ -16,6 +16,7 @@ from app.api.endpoints import Endpoint
 from app.api.errors import ROUTE
 from app.api.native import predictions as native
 from app.api.native.models import add_models
+from app.api.oip.routes import add_oip
 from app.api.openapi import schemas
 from app.api.openapi.document import prediction_docs
 from app.api.service import Service
@@ -50,6 +51,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         _add_prediction(app, service, f"{prefix}/batch-predict", _batch_predict, suffix)
     add_models(app, service)
     add_admin(app, service)
+    add_oip(app, service)
     _add_health(app, service)
     add_docs_page(app)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,6 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
 from app.metrics.bound import (
     KeyMetrics,
@@ -29,6 +31,7 @@ from app.types import ModelId
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 MAX_KEY_NAMES = 1000  # with their own series: names may come and go for years
 OTHER_KEYS = "(other)"  # not a valid key name
+T = TypeVar("T")
 
 
 class Metrics(Counters, Gauges):
@@ -115,8 +118,12 @@ class Metrics(Counters, Gauges):
 
     async def scraped(self) -> bytes:
         """The answer of GET /metrics in the Prometheus text format; called on the event loop."""
+        return await self.read(generate_latest)
+
+    async def read(self, how: Callable[[Collector], T]) -> T:
+        """What `how` makes of all metrics as they are now; called on the event loop."""
         self.tasks.set(len(asyncio.all_tasks()))
-        return generate_latest(self.registry)
+        return how(self.registry)
 
     def open(self) -> None:
         """Get ready for scrapes; called on the event loop. A single process needs nothing."""

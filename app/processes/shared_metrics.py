@@ -12,19 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from prometheus_client import (
-    Counter,
-    Gauge,
-    ProcessCollector,
-    generate_latest,
-    multiprocess,
-    values,
-)
+from prometheus_client import Counter, Gauge, ProcessCollector, multiprocess, values
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from app.metrics import Metrics
+from app.metrics import Metrics, T
 from app.metrics.counters import LABELS
 from app.metrics.gauges import MODEL_GAUGES, MODEL_INFO, ModelGauges
 from app.types import ModelId
@@ -158,12 +151,12 @@ class SharedMetrics(Metrics):
         finally:  # whatever a gauge says, no count is lost
             super().close()
 
-    async def scraped(self) -> bytes:
-        """The metrics of all processes, in the Prometheus text format."""
+    async def read(self, how: Callable[[Collector], T]) -> T:
+        """See `Metrics`; the metrics are those of all processes, read in a thread."""
         self.write_down()
         self.write_devices()
         declared = [_empty(family) for family in self.registry.collect()]
-        return await asyncio.to_thread(generate_latest, _Merged(declared))
+        return await asyncio.to_thread(how, _Merged(declared))
 
     def write_down(self) -> None:
         """Keep the counts and the gauges of this process for the next scrape of any process."""

@@ -48,6 +48,11 @@ ERRORS: dict[int, Responses] = {
     status: {status: {"model": schemas.ErrorBody, "description": text}}
     for status, text in _DESCRIPTIONS.items()
 }
+V2 = "open inference protocol"  # tag of its calls
+V2_ERRORS: dict[int, Responses] = {
+    status: {status: {"model": schemas.V2Error, "description": text}}
+    for status, text in {**_DESCRIPTIONS, 400: "The request does not fit the model"}.items()
+}
 ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
 
 
@@ -104,7 +109,7 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
     for many in (False, True):
         made["components"]["schemas"][request_name(many=many)] = request_schema(many=many)
     _show_access(made, service)
-    for operation in _operations(made):
+    for _, operation in _operations(made):
         for response in operation["responses"].values():
             response["headers"] = {**response.get("headers", {}), **REQUEST_ID}
     if model is not None:
@@ -129,7 +134,7 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
     for path, methods in made["paths"].items():
         for operation in methods.values():
             tags = operation.get("tags", ())
-            if "predictions" not in tags and "models" not in tags:
+            if not {"predictions", "models", V2} & set(tags):
                 continue  # a pasted example of an admin call would unload the default model
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "path" and parameter["name"] in named:
@@ -142,16 +147,17 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
 
 def _show_access(made: Docs, service: Service) -> None:
     """Mark the operations that need a key, as this server is configured."""
-    asked = {"predictions", "models"} if service.guard.asks_for_keys else set()
-    for operation in _operations(made):
+    asked = {"predictions", "models", V2} if service.guard.asks_for_keys else set()
+    for path, operation in _operations(made):
         tags = set(operation.get("tags", ()))
         metered = "predictions" in tags and service.guard.enabled
         closed = operation["operationId"] == "metrics" and not service.limits.open_metrics
         if tags & asked or closed:
             operation["security"] = SECURITY
         statuses = {401, 403} if "security" in operation else set()
+        schema = "V2Error" if path.startswith("/v2") else "ErrorBody"
         for status in sorted(statuses | ({429} if metered else set())):
-            content = {JSON: {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+            content = {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
             shown = {
                 "description": _DESCRIPTIONS[status],
                 "content": content,
@@ -162,9 +168,10 @@ def _show_access(made: Docs, service: Service) -> None:
             made["components"].setdefault("securitySchemes", {}).update(SECURITY_SCHEMES)
 
 
-def _operations(made: Docs) -> Iterator[Docs]:
-    for methods in made["paths"].values():
-        yield from methods.values()
+def _operations(made: Docs) -> Iterator[tuple[str, Docs]]:
+    for path, methods in made["paths"].items():
+        for operation in methods.values():
+            yield path, operation
 
 
 def path_parameter(name: str, schema: Docs) -> Docs:

@@ -26,6 +26,12 @@ class ErrorBody(BaseModel):
     )
 
 
+class V2Error(BaseModel):
+    """The shape of every error of the Open Inference Protocol."""
+
+    error: str = Field(description="a sentence that says what to do")
+
+
 class LabelledPrediction(BaseModel):
     """A prediction of a model with labels."""
 

@@ -59,7 +59,7 @@ class PredictionApp:
         call: Call = known.call(service, endpoint, dict(scope["headers"]))
         try:
             async with asyncio.timeout(call.deadline - service.engine.now()):
-                body = await _read_body(receive, service.limits.max_body_bytes, service.bodies)
+                body = await read_body(receive, service.limits.max_body_bytes, service.bodies)
         except TimeoutError as error:
             raise DeadlineExceeded(BODY_LATE) from error
         submission = call.begin(body, scope[REQUEST_ID].encode("ascii"))
@@ -68,7 +68,7 @@ class PredictionApp:
         return call.answer()
 
 
-async def _read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
+async def read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
     """The whole body; rejected once it, or all bodies together, are known to be too large."""
     chunks: list[bytes] = []
     size = held = 0

@@ -23,15 +23,16 @@ from app.api.service import Service
 from app.errors import Abandoned, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
-PROBES = frozenset(("/health/live", "/health/ready"))  # called by IP address; they reveal nothing
+# Called by IP address; they reveal nothing.
+PROBES = frozenset(("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"))
 
 
 class RequestMiddleware:
     """Gives each request an id, answers unhandled errors, counts and times predictions.
 
-    It rejects requests for another host, and requests below /admin without a key for it, before
-    anything of a body is read, whether or not a route matches. HEAD is answered as GET, without the
-    body (RFC 9110, section 9.3.2).
+    It rejects requests for another host, and requests for an admin path without a key for it,
+    before anything of a body is read, whether or not a route matches. HEAD is answered as GET,
+    without the body (RFC 9110, section 9.3.2).
 
     Args:
         app: the inner application.

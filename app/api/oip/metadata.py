@@ -1,0 +1,212 @@
+"""What the server and its models are, as the protocol describes them.
+
+Plain dicts, for REST and gRPC alike. Outputs are those after the codec has finished them: a softmax
+changes neither name, dtype nor shape.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from app.api.oip.datatypes import DATATYPES, config_type
+from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
+from app.types import Device
+from models.tensors import TensorSpec
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "statistics",
+)
+PLATFORM = "pytorch_torchscript"  # as the protocol names it
+TRITON_PLATFORM, TRITON_BACKEND = "pytorch_libtorch", "pytorch"  # as Triton names it
+
+
+class ServerMetadata(TypedDict):
+    """The server."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(TypedDict):
+    """An input or output; in its shape -1 is the batch or a free axis."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(TypedDict):
+    """A model; its versions are those that are loaded."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ConfigInput(TypedDict):
+    """An input; its dims lack the batch axis."""
+
+    name: str
+    data_type: str
+    format: str
+    dims: list[int]
+    is_shape_tensor: bool
+    optional: bool
+
+
+class ConfigOutput(TypedDict):
+    """An output; its dims lack the batch axis."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+    is_shape_tensor: bool
+
+
+class SpecificVersions(TypedDict):
+    """The versions that are served."""
+
+    versions: list[int]
+
+
+class ConfigVersionPolicy(TypedDict):
+    """Which versions are served."""
+
+    specific: SpecificVersions
+
+
+class InstanceGroup(TypedDict):
+    """The replicas on one device."""
+
+    name: str
+    kind: str
+    count: int
+    gpus: list[int]
+
+
+class DynamicBatching(TypedDict):
+    """How batches are formed."""
+
+    preferred_batch_size: list[int]
+    max_queue_delay_microseconds: int
+
+
+class ResponseCache(TypedDict):
+    """Whether predictions are cached."""
+
+    enable: bool
+
+
+class ConfigParameter(TypedDict):
+    """A value that Triton's configuration has no field for."""
+
+    string_value: str
+
+
+class ModelConfig(TypedDict):
+    """A model in the form of Triton's ModelConfig, as far as it applies."""
+
+    name: str
+    platform: str
+    backend: str
+    version_policy: ConfigVersionPolicy
+    max_batch_size: int
+    input: list[ConfigInput]
+    output: list[ConfigOutput]
+    instance_group: list[InstanceGroup]
+    dynamic_batching: DynamicBatching
+    response_cache: ResponseCache
+    parameters: dict[str, ConfigParameter]
+
+
+def server_metadata(version: str) -> ServerMetadata:
+    """The server, with the extensions that work."""
+    return {"name": "torchlane", "version": version, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(model: LoadedModel, loaded: LoadedModels) -> ModelMetadata:
+    """A loaded model; pictures are described as the array that they become."""
+    return {
+        "name": model.id.name,
+        "versions": [str(number) for number in _versions(model, loaded)],
+        "platform": PLATFORM,
+        "inputs": [_tensor(spec) for spec in model.manifest.inputs],
+        "outputs": [_tensor(spec) for spec in model.manifest.outputs],
+    }
+
+
+def model_config(
+    model: LoadedModel, loaded: LoadedModels, replicas: Iterable[ReplicaStatus]
+) -> ModelConfig:
+    """The configuration of a loaded model, which has these replicas."""
+    manifest, settings = model.manifest, model.settings
+    format_ = "FORMAT_NCHW" if manifest.codec.kind == "image" else "FORMAT_NONE"
+    devices = Counter(each.device for each in replicas)
+    return {
+        "name": model.id.name,
+        "platform": TRITON_PLATFORM,
+        "backend": TRITON_BACKEND,
+        "version_policy": {"specific": {"versions": _versions(model, loaded)}},
+        "max_batch_size": model.max_batch_size,
+        "input": [
+            {
+                "name": spec.name,
+                "data_type": config_type(spec.dtype),
+                "format": format_,
+                "dims": list(spec.item_shape),
+                "is_shape_tensor": False,
+                "optional": False,
+            }
+            for spec in manifest.inputs
+        ],
+        "output": [
+            {
+                "name": spec.name,
+                "data_type": config_type(spec.dtype),
+                "dims": list(spec.item_shape),
+                "is_shape_tensor": False,
+            }
+            for spec in manifest.outputs
+        ],
+        "instance_group": [
+            _instance_group(f"{model.id.name}_{index}", device, count)
+            for index, (device, count) in enumerate(devices.items())
+        ],
+        "dynamic_batching": {
+            "preferred_batch_size": [model.max_batch_size],
+            "max_queue_delay_microseconds": round(settings.batch_wait_s * 1e6),
+        },
+        "response_cache": {"enable": settings.cache},
+        "parameters": {
+            "codec": {"string_value": manifest.codec.kind},
+            "precision": {"string_value": model.selection.precision},
+        },
+    }
+
+
+def _versions(model: LoadedModel, loaded: LoadedModels) -> list[int]:
+    return sorted(each.version for each in loaded.versions(model.id.name))
+
+
+def _tensor(spec: TensorSpec) -> TensorMetadata:
+    return {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": list(spec.shape)}
+
+
+def _instance_group(name: str, device: Device, count: int) -> InstanceGroup:
+    on_cpu = device.kind == "cpu"
+    return {
+        "name": name,
+        "kind": "KIND_CPU" if on_cpu else "KIND_GPU",
+        "count": count,
+        "gpus": [] if on_cpu else [device.index],
+    }

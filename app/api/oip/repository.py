@@ -1,0 +1,107 @@
+"""Triton's model repository extension, for REST and gRPC alike.
+
+Which versions there are, whether they answer, and how to load and unload them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from app.errors import InvalidInput, ModelNotFound, ModelNotReady
+from app.registry.loaded_models import LoadedModels, ModelState
+from app.serving.lifecycle import Lifecycle
+
+READY, UNAVAILABLE = "READY", "UNAVAILABLE"
+STATES = {  # Triton's names
+    ModelState.LOADING: "LOADING",
+    ModelState.READY: READY,
+    ModelState.DRAINING: "UNLOADING",
+    ModelState.UNLOADED: UNAVAILABLE,
+    ModelState.FAILED: UNAVAILABLE,
+}
+MAX_DIGITS = 9  # of a version
+
+
+class IndexEntry(TypedDict):
+    """One version; the reason says why it is in its state, where there is something to say."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+def version_number(text: str) -> int | None:
+    """The number of a version; None: the text is empty, which means the newest.
+
+    Raises:
+        ModelNotFound: if it is no whole number.
+    """
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
+        raise ModelNotFound(
+            "a version is a whole number; the model's metadata lists what is loaded"
+        )
+    return int(text)
+
+
+def is_ready(lifecycle: Lifecycle, name: str, version: int | None) -> bool:
+    """Whether a version answers; without one, the version for requests that name none.
+
+    Raises:
+        ModelNotFound: if there is no such model, or the version is not loaded.
+    """
+    try:
+        model = lifecycle.loaded.resolve(name, version)
+    except ModelNotReady:
+        return False
+    replicas = lifecycle.replica_states(model.id)
+    return not lifecycle.stopping and any(each.state == "ready" for each in replicas)
+
+
+def index(loaded: LoadedModels, *, only_ready: bool) -> list[IndexEntry]:
+    """Every version that the server knows; or only those that are served."""
+    entries: list[IndexEntry] = [
+        {
+            "name": name,
+            "version": str(status.id.version),
+            "state": STATES[status.state],
+            "reason": status.problem or ("unloaded" * (status.state is ModelState.UNLOADED)),
+        }
+        for name in sorted(loaded.names)
+        for status in reversed(loaded.statuses(name))
+    ]
+    return [entry for entry in entries if entry["state"] == READY or not only_ready]
+
+
+async def load(lifecycle: Lifecycle, name: str, parameters: Mapping[str, object]) -> None:
+    """Serve the versions that the version policy selects, even those that were unloaded.
+
+    Raises:
+        InvalidInput: if a parameter would replace the configuration or a file; or if a version
+            could not be loaded: what was served before still is.
+        ModelNotFound: if the repository has no such model.
+    """
+    for parameter in parameters:
+        if parameter == "config" or parameter.startswith("file:"):
+            raise InvalidInput(
+                f"the parameter {parameter!r} is not supported: a model is served as it was "
+                "exported and proved; export another version, or set what is to differ in the "
+                "server's models file"
+            )
+    changes = await lifecycle.load(name)
+    problems = [f"{each.id}: {each.problem}" for each in changes.failed if each.id.name == name]
+    if problems:
+        raise InvalidInput(f"failed to load {name!r}: {'; '.join(problems)}")
+
+
+async def unload(lifecycle: Lifecycle, name: str) -> None:
+    """Serve no version of a model until it is loaded again; no other model depends on it.
+
+    Raises:
+        ModelNotFound: if the repository has no such model.
+    """
+    await lifecycle.unload(name)
