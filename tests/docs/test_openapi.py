@@ -31,6 +31,17 @@ ADMIN = {
 }
 
 
+V2_MODEL = {
+    f"/v2/models/{{name}}{version}{call}"
+    for version in ("", "/versions/{version}")
+    for call in ("", "/ready", "/config", "/stats")
+}
+V2 = V2_MODEL | {
+    *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/v2/repository/index"),
+    *("/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"),
+}
+
+
 def schema_of(described: dict[str, Any]) -> str:
     """The reference to the schema of a JSON body or answer."""
     return str(described["content"][JSON]["schema"]["$ref"])
@@ -44,7 +55,7 @@ async def test_every_route_is_there(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = set((await document(api))["paths"])
     others = {"/models", "/models/{name}", "/health/live", "/health/ready", "/metrics"}
-    assert paths == ROUTES | ADMIN | others
+    assert paths == ROUTES | ADMIN | V2 | others
 
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
@@ -141,7 +152,7 @@ async def test_only_paths_that_change_nothing_have_examples(repository: Path) ->
         for operation in methods.values()
         if any("example" in each for each in operation.get("parameters", ()))
     }
-    assert shown == {path for path in ROUTES if "{" in path} | {"/models/{name}"}
+    assert shown == {path for path in ROUTES if "{" in path} | {"/models/{name}"} | V2_MODEL
 
 
 @pytest.mark.parametrize("ready", [False, True])
@@ -213,4 +224,4 @@ async def test_operation_ids_are_unique(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
-        assert len(ids) == len(set(ids)) == 16
+        assert len(ids) == len(set(ids)) == 31

@@ -72,7 +72,7 @@ async def test_rule(server: Server, name: str, path: str) -> None:
 
 GETS = (
     *("/health/live", "/health/ready", "/metrics", "/models", "/models/double"),
-    *("/openapi.json", "/docs"),
+    *("/openapi.json", "/docs", "/v2", "/v2/health/ready", "/v2/models/double/config"),
 )
 
 

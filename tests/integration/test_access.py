@@ -217,7 +217,8 @@ async def test_hosts_hold_for_every_path_but_probes(models: Path) -> None:
             answer = await get(server, path)
             assert (answer.status, answer.code) == (400, "untrusted_host"), path
         assert (await server.ask(READY)).status == 200
-        assert (await get(server, "/health/live")).status == 200
+        for path in ("/health/live", "/v2/health/live", "/v2/health/ready"):
+            assert (await get(server, path)).status == 200, path
 
 
 @pytest.mark.parametrize(
@@ -289,9 +290,10 @@ class TestAdmin:
     async def test_it_is_refused_before_a_body_is_read(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
             with_admin_routes(server.app)
-            wire = await server.connect()
-            wire.send(request("/admin/example", b" " * 1000)[:-1000])
-            assert (await wire.answer()).status == 401
+            for path in ("/admin/example", "/v2/repository/models/double/load"):
+                wire = await server.connect()
+                wire.send(request(path, b" " * 1000)[:-1000])
+                assert (await wire.answer()).status == 401
 
 
 class TestDocument:
@@ -331,7 +333,7 @@ class TestDocument:
     async def test_with_keys(self, models: Path) -> None:
         operations = await self.operations(models, api_keys=KEYS)
         for name, operation in operations.items():
-            open_to_all = name in {"live", "ready", "metrics"}
+            open_to_all = name in {"live", "ready", "v2_live", "v2_ready", "metrics"}
             assert ("security" in operation) is not open_to_all, name
             if not open_to_all:
                 assert operation["security"] == [{"bearer": []}, {"api_key": []}], name

@@ -1,0 +1,295 @@
+"""The Open Inference Protocol over REST, all but `infer`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.access.entries import make_key
+from app.backends.base import Backend
+from app.backends.fake import FakeBackend
+from app.backends.selection import Selection
+from app.errors import ReplicaError
+from app.registry.repository import Artifact
+from app.types import Arrays, Device
+from models.manifest import TensorCodecSpec
+from tests.artifacts import write_artifact, write_small
+from tests.integration.harness import Api, serving, settled
+from tests.integration.test_reload import Publisher, answered_by
+
+SECRET, LINE = make_key("ops", ["admin", "predict"])
+OTHER_SECRET, OTHER_LINE = make_key("mobile", ["predict"])
+BREAKS = 77
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    """A model in two versions, and one with a free axis."""
+    write_artifact(tmp_path, "double", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
+    write_artifact(tmp_path, "double", 2)
+    write_small(tmp_path, ["script"], free=True)
+    async with serving(tmp_path, versions="all", max_batch_size=16, default_model="double") as api:
+        yield api
+
+
+async def get(api: Api, path: str) -> tuple[int, Any]:
+    answer = await api.client.get(path)
+    assert answer.headers["content-type"] == "application/json"
+    return answer.status_code, answer.json()
+
+
+async def post(api: Api, path: str, body: bytes = b"") -> tuple[int, Any]:
+    """Without a Content-Type, as clients do."""
+    answer = await api.client.post(path, content=body)
+    return answer.status_code, answer.json() if answer.content else None
+
+
+async def test_the_server(api: Api) -> None:
+    assert await get(api, "/v2") == (
+        200,
+        {
+            "name": "torchlane",
+            "version": version("torchlane"),
+            "extensions": [
+                *("binary_tensor_data", "classification", "model_configuration"),
+                *("model_repository", "statistics"),
+            ],
+        },
+    )
+    assert await get(api, "/v2/health/live") == (200, {"live": True})
+    assert await get(api, "/v2/health/ready") == (200, {"ready": True})
+
+
+@pytest.mark.parametrize("path", ["double", "double/versions/1", "double/versions/2"])
+async def test_metadata_has_every_loaded_version(api: Api, path: str) -> None:
+    """A softmax changes neither the name nor the shape of its output."""
+    assert await get(api, f"/v2/models/{path}") == (
+        200,
+        {
+            "name": "double",
+            "versions": ["1", "2"],
+            "platform": "pytorch_torchscript",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+        },
+    )
+    assert await get(api, f"/v2/models/{path}/ready") == (200, {"name": "double", "ready": True})
+
+
+async def test_config_is_as_triton_says_it(api: Api) -> None:
+    _, config = await get(api, "/v2/models/small/config")
+    assert config["max_batch_size"] == 16
+    assert [(each["name"], each["data_type"], each["dims"]) for each in config["input"]] == [
+        ("picture", "TYPE_FP32", [1, 4, 4]),
+        ("shift", "TYPE_FP32", [-1]),
+    ]
+    assert [(each["name"], each["dims"]) for each in config["output"]] == [("y", [3])]
+    assert config["instance_group"] == [
+        {"name": "small_0", "kind": "KIND_CPU", "count": 1, "gpus": []}
+    ]
+    assert await get(api, "/v2/models/small/versions/1/config") == (200, config)
+
+
+async def test_statistics(api: Api) -> None:
+    async def counts(path: str) -> list[tuple[str, str, int, int, int]]:
+        status, body = await get(api, path)
+        assert status == 200
+        return [
+            (
+                *(each["name"], each["version"], each["inference_count"]),
+                *(each["inference_stats"][which]["count"] for which in ("success", "cache_hit")),
+            )
+            for each in body["model_stats"]
+        ]
+
+    idle = [("double", "1", 0, 0, 0), ("double", "2", 0, 0, 0)]
+    assert sorted(await counts("/v2/models/double/stats")) == idle
+    for _ in range(2):
+        inputs = {"inputs": [[1, 2], [1, 2], [3, 4]]}
+        answer = await api.client.post("/models/double/versions/2/batch-predict", json=inputs)
+        assert answer.status_code == 200
+    assert sorted(await counts("/v2/models/double/stats"))[1] == ("double", "2", 2, 6, 3)
+    assert await counts("/v2/models/double/versions/1/stats") == idle[:1]
+    assert len(await counts("/v2/models/stats")) == 3
+
+
+@pytest.mark.parametrize("call", ["", "/ready", "/config", "/stats"])
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("none", "there is no model 'none'"),
+        ("double/versions/9", "version 9 of 'double' is not loaded; loaded: 2, 1"),
+        ("double/versions/new", "a version is a whole number"),
+        ("double/versions/1000000000", "a version is a whole number"),
+    ],
+)
+async def test_what_is_not_there(api: Api, call: str, model: str, says: str) -> None:
+    status, body = await get(api, f"/v2/models/{model}{call}")
+    assert status == 404
+    assert set(body) == {"error"}
+    assert says in body["error"]
+
+
+async def test_another_method_is_told_what_is_allowed(api: Api) -> None:
+    for method, path, allowed in (
+        ("DELETE", "/v2/models/double", "GET, HEAD"),
+        ("GET", "/v2/repository/index", "POST"),
+    ):
+        answer = await api.client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+        assert set(answer.json()) == {"error"}
+
+
+async def test_a_model_named_stats_is_described_by_its_version(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "stats")
+    async with serving(tmp_path) as api:
+        assert set((await get(api, "/v2/models/stats"))[1]) == {"model_stats"}
+        assert (await get(api, "/v2/models/stats/versions/1"))[1]["name"] == "stats"
+        assert (await get(api, "/v2/models/stats/ready"))[1] == {"name": "stats", "ready": True}
+
+
+async def test_a_model_that_loads_is_not_ready(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    go_on = threading.Event()
+
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
+        go_on.wait(20)
+        return FakeBackend(lambda inputs: {"y": inputs["x"] * 2})
+
+    async with serving(tmp_path, make_backend=make, wait_ready=False) as api:
+        try:
+            async with asyncio.timeout(20):
+                while not (await api.client.get("/models")).json()["models"]:
+                    await asyncio.sleep(0.01)
+            assert await get(api, "/v2/health/ready") == (503, {"ready": False})
+            unready = {"name": "double", "ready": False}
+            assert await get(api, "/v2/models/double/ready") == (503, unready)
+            for call in ("", "/config", "/stats"):
+                status, body = await get(api, f"/v2/models/double{call}")
+                assert (status, "is loading" in body["error"]) == (503, True)
+            entry = {"name": "double", "version": "1", "state": "LOADING", "reason": ""}
+            assert await post(api, "/v2/repository/index") == (200, [entry])
+            assert await post(api, "/v2/repository/index", b'{"ready": true}') == (200, [])
+        finally:
+            go_on.set()
+        await settled(api)
+        assert (await get(api, "/v2/models/double/ready"))[0] == 200
+        api.app.state.lifecycle.begin_drain(5.0)
+        assert await get(api, "/v2/health/ready") == (503, {"ready": False})
+        assert await get(api, "/v2/models/double/ready") == (503, unready)
+
+
+async def test_a_model_without_a_replica_that_works_is_not_ready(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
+        def script(inputs: Arrays) -> Arrays:
+            if (inputs["x"] == BREAKS).any():
+                raise ReplicaError("broken on purpose")
+            return {"y": inputs["x"] * 2}
+
+        return FakeBackend(script)
+
+    async with serving(tmp_path, make_backend=make) as api:
+        await api.client.post("/predict", json={"input": [BREAKS, 0]})
+        assert (await get(api, "/v2/models/double/ready"))[0] == 503
+
+
+class TestRepository:
+    @pytest.fixture
+    def publisher(self, tmp_path: Path) -> Publisher:
+        made = Publisher(tmp_path)
+        made.publish(1)
+        return made
+
+    @pytest.fixture
+    async def api(self, publisher: Publisher) -> AsyncIterator[Api]:
+        keys = f"{LINE};{OTHER_LINE}"
+        async with serving(publisher.repository, reload_s=0, api_keys=keys) as api:
+            api.client.headers["authorization"] = f"Bearer {SECRET}"
+            yield api
+
+    async def index(self, api: Api, body: bytes = b"") -> dict[str, tuple[str, str]]:
+        status, entries = await post(api, "/v2/repository/index", body)
+        assert status == 200
+        return {each["version"]: (each["state"], each["reason"]) for each in entries}
+
+    @pytest.mark.parametrize(
+        "body", [b"", b"{}", b'{"parameters": {"unload_dependents": true, "other": 1}, "more": 2}']
+    )
+    async def test_a_model_is_unloaded_and_loaded(self, api: Api, body: bytes) -> None:
+        assert await post(api, "/v2/repository/models/m/unload", body) == (200, None)
+        assert await self.index(api) == {"1": ("UNAVAILABLE", "unloaded")}
+        assert await self.index(api, b'{"ready": true}') == {}
+        assert (await get(api, "/v2/models/m/ready"))[0] == 404
+        assert await post(api, "/v2/repository/models/m/load", body) == (200, None)
+        assert await self.index(api, b'{"ready": true}') == {"1": ("READY", "")}
+        assert await answered_by(api) == 1
+
+    async def test_a_load_serves_the_newest_version(self, api: Api, publisher: Publisher) -> None:
+        publisher.publish(2)
+        assert (await post(api, "/v2/repository/models/m/load"))[0] == 200
+        assert await answered_by(api) == 2
+
+    async def test_a_version_that_fails_is_told(self, api: Api, publisher: Publisher) -> None:
+        publisher.publish_wrong(2)
+        status, body = await post(api, "/v2/repository/models/m/load")
+        assert status == 400
+        assert "failed to load 'm': m/2: " in body["error"]
+        assert "golden example 0" in body["error"]
+        found = await self.index(api)
+        assert found["1"] == ("READY", "")
+        assert (found["2"][0], "golden example 0" in found["2"][1]) == ("UNAVAILABLE", True)
+        assert await answered_by(api) == 1
+
+    @pytest.mark.parametrize("parameter", ["config", "file:1/model.pt"])
+    async def test_nothing_of_a_model_can_be_replaced(self, api: Api, parameter: str) -> None:
+        body = json.dumps({"parameters": {parameter: "{}"}}).encode()
+        status, answer = await post(api, "/v2/repository/models/m/load", body)
+        assert status == 400
+        assert f"the parameter {parameter!r} is not supported" in answer["error"]
+
+    @pytest.mark.parametrize("call", ["load", "unload"])
+    async def test_a_model_that_is_not_there(self, api: Api, call: str) -> None:
+        status, body = await post(api, f"/v2/repository/models/none/{call}")
+        assert (status, body) == (404, {"error": "there is no model 'none' in the repository"})
+
+    @pytest.mark.parametrize("call", ["index", "models/m/load", "models/m/unload"])
+    @pytest.mark.parametrize(
+        ("body", "status", "says"),
+        [
+            (b"{", 400, "the body is not JSON"),
+            (b"[]", 400, "the body must be a JSON object"),
+            (b'{"ready": 1, "parameters": 1}', 400, "must be"),
+            (b"{" + b" " * 65_536, 413, "the limit is 65536"),
+        ],
+    )
+    async def test_another_body(
+        self, api: Api, call: str, body: bytes, status: int, says: str
+    ) -> None:
+        answered, answer = await post(api, f"/v2/repository/{call}", body)
+        assert (answered, says in answer["error"]) == (status, True), answer
+        assert await answered_by(api) == 1
+
+    @pytest.mark.parametrize("path", ["models/m/load", "models/m/unload", "models/m/nope"])
+    async def test_who_may_change_something(self, api: Api, path: str) -> None:
+        api.client.headers["authorization"] = f"Bearer {OTHER_SECRET}"
+        assert (await post(api, f"/v2/repository/{path}"))[0] == 403
+        del api.client.headers["authorization"]
+        assert (await post(api, f"/v2/repository/{path}"))[0] == 401
+
+    @pytest.mark.parametrize("path", ["", "/models/m", "/models/m/ready", "/models/stats"])
+    async def test_who_may_read(self, api: Api, path: str) -> None:
+        api.client.headers["authorization"] = f"Bearer {OTHER_SECRET}"
+        assert (await get(api, f"/v2{path}"))[0] == 200
+        del api.client.headers["authorization"]
+        assert (await get(api, f"/v2{path}"))[0] == 401
+        assert (await post(api, "/v2/repository/index"))[0] == 401
+        assert (await get(api, "/v2/health/ready"))[0] == 200

@@ -1,0 +1,111 @@
+"""Models as the protocol describes them, and the names of their dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from app.api.oip.datatypes import DATATYPES, DTYPES, config_type
+from app.api.oip.metadata import model_config, model_metadata
+from app.backends.selection import Preference, select
+from app.codecs.choose import codec_for
+from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
+from app.registry.model_settings import ModelSettings
+from app.types import Device, ModelId
+from models.manifest import ImageCodecSpec, Manifest, PicturePreprocess
+from models.tensors import Dtype
+from tests.unit.models.manifests import make_manifest, spec
+
+PICTURES = ImageCodecSpec(
+    preprocess=PicturePreprocess(width=2, height=4, channels=1, mean=(0,), std=(1,))
+)
+
+
+def published(manifest: Manifest, *versions: int) -> LoadedModels:
+    """The model `tiny` in these versions."""
+    loaded = LoadedModels(None)
+    for version in versions:
+        selection = select(manifest, Preference())
+        model = LoadedModel(ModelId("tiny", version), manifest, codec_for(manifest), selection)
+        loaded.publish(model)
+    return loaded
+
+
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+def test_every_dtype_has_a_datatype_of_its_size(dtype: Dtype) -> None:
+    datatype = DATATYPES[dtype]
+    assert DTYPES[datatype] == dtype
+    assert config_type(dtype) == f"TYPE_{datatype}"
+    assert datatype == "BOOL" or datatype.endswith(str(8 * np.dtype(dtype).itemsize))
+
+
+def test_a_free_axis_is_minus_one_and_versions_are_strings_in_order() -> None:
+    manifest = make_manifest(
+        [spec("a", "int64", (-1, -1, 3)), spec("b", "bool", (-1,))], [spec("y", "float16", (-1, 2))]
+    )
+    loaded = published(manifest, 10, 9)
+    assert model_metadata(loaded.resolve("tiny", 9), loaded) == {
+        "name": "tiny",
+        "versions": ["9", "10"],
+        "platform": "pytorch_torchscript",
+        "inputs": [
+            {"name": "a", "datatype": "INT64", "shape": [-1, -1, 3]},
+            {"name": "b", "datatype": "BOOL", "shape": [-1]},
+        ],
+        "outputs": [{"name": "y", "datatype": "FP16", "shape": [-1, 2]}],
+    }
+
+
+def test_the_configuration_has_no_batch_axis() -> None:
+    manifest = make_manifest([spec("a", "uint8", (-1, -1, 3))], [spec("y", "float64", (-1, 2))])
+    loaded = published(manifest, 2, 1)
+    config = model_config(loaded.resolve("tiny", 1), loaded, ())
+    assert config["input"] == [
+        {
+            "name": "a",
+            "data_type": "TYPE_UINT8",
+            "format": "FORMAT_NONE",
+            "dims": [-1, 3],
+            "is_shape_tensor": False,
+            "optional": False,
+        }
+    ]
+    assert config["output"] == [
+        {"name": "y", "data_type": "TYPE_FP64", "dims": [2], "is_shape_tensor": False}
+    ]
+    assert config["version_policy"] == {"specific": {"versions": [1, 2]}}
+
+
+def test_pictures_have_their_channels_first() -> None:
+    manifest = make_manifest([spec("picture", shape=(-1, 1, 4, 2))], codec=PICTURES)
+    loaded = published(manifest, 1)
+    config = model_config(loaded.resolve("tiny"), loaded, ())
+    assert (config["input"][0]["format"], config["input"][0]["dims"]) == ("FORMAT_NCHW", [1, 4, 2])
+
+
+def test_the_replicas_of_a_device_are_one_group() -> None:
+    loaded = published(make_manifest(), 1)
+    replicas = [
+        ReplicaStatus(f"{device}#{index}", device, "ready", None)
+        for index, device in enumerate((Device("cuda", 1), Device("cpu"), Device("cuda", 1)))
+    ]
+    assert model_config(loaded.resolve("tiny"), loaded, replicas)["instance_group"] == [
+        {"name": "tiny_0", "kind": "KIND_GPU", "count": 2, "gpus": [1]},
+        {"name": "tiny_1", "kind": "KIND_CPU", "count": 1, "gpus": []},
+    ]
+
+
+def test_batching_and_caching_are_those_of_the_models_settings() -> None:
+    loaded = published(make_manifest(), 1)
+    settings = ModelSettings(batch_wait_s=0.0025, cache=False)
+    model = dataclasses.replace(loaded.resolve("tiny"), settings=settings, max_batch_size=48)
+    config = model_config(model, loaded, ())
+    assert config["max_batch_size"] == 48
+    assert config["dynamic_batching"] == {
+        "preferred_batch_size": [48],
+        "max_queue_delay_microseconds": 2500,
+    }
+    assert config["response_cache"] == {"enable": False}

@@ -1,0 +1,111 @@
+"""Metrics as Triton's statistics, of one process and of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.api.oip.statistics import VersionStatistics, statistics
+from app.backends.selection import Preference, select
+from app.codecs.choose import codec_for
+from app.metrics import Metrics
+from app.processes import shared_metrics
+from app.processes.shared_metrics import SharedMetrics
+from app.registry.loaded_models import LoadedModel
+from app.types import CacheCounts, ModelId
+from tests.unit.models.manifests import make_manifest
+
+NOTHING = {"count": 0, "ns": 0}
+
+
+def model(version: int = 3) -> LoadedModel:
+    made = make_manifest()
+    selection = select(made, Preference())
+    return LoadedModel(
+        ModelId("tiny", version), made, codec_for(made), selection, max_batch_size=2000
+    )
+
+
+def work(metrics: Metrics) -> None:
+    """Requests for 13 items: 4 in the cache, 2 that are computed already, 7 in 3 batches."""
+    of_model = metrics.model(ModelId("tiny", 3))
+    of_model.looked_up(CacheCounts(hit=4, miss=7, joined=2))
+    for size in (1, 3, 4):
+        of_model.batch_size.observe(size)
+        of_model.compute_seconds.observe(0.002)
+    for _ in range(7):
+        of_model.queue_seconds.observe(0.001)
+    of_model.computed.inc(7)
+    of_model.outcome("ok", 10)
+    of_model.outcome("overloaded", 2)
+    of_model.outcome("abandoned")
+
+
+def check(found: VersionStatistics, processes: int) -> None:
+    def times(count: int, ns: int = 0) -> dict[str, int]:
+        return {"count": count * processes, "ns": ns * processes}
+
+    assert found == {
+        "name": "tiny",
+        "version": "3",
+        "last_inference": 0,
+        "inference_count": 7 * processes,
+        "execution_count": 3 * processes,
+        "inference_stats": {
+            "success": times(10),
+            "fail": times(3),
+            "queue": times(7, 7_000_000),
+            "compute_input": NOTHING,
+            "compute_infer": times(3, 6_000_000),
+            "compute_output": NOTHING,
+            "cache_hit": times(4),
+            "cache_miss": times(7),
+        },
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": NOTHING,
+                "compute_infer": times(count),
+                "compute_output": NOTHING,
+            }
+            for size, count in ((1, 1), (4, 2))
+        ],
+    }
+
+
+async def test_figures_are_those_of_the_metrics() -> None:
+    metrics = Metrics()
+    work(metrics)
+    (found,) = (await statistics(metrics, [model()]))["model_stats"]
+    check(found, processes=1)
+
+
+async def test_several_processes_are_summed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(shared_metrics.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("prometheus_client.values.ValueClass", None)  # restored when it is over
+    workers = []
+    for index in range(2):
+        workers.append(SharedMetrics(index))
+        work(workers[-1])
+        workers[-1].write_down()
+    for each in workers:
+        (found,) = (await statistics(each, [model()]))["model_stats"]
+        check(found, processes=2)
+
+
+async def test_a_version_has_only_its_own_and_one_that_did_nothing_has_zeros() -> None:
+    metrics = Metrics()
+    work(metrics)
+    found = (await statistics(metrics, [model(4), model(3)]))["model_stats"]
+    assert [(each["version"], each["inference_count"]) for each in found] == [("4", 0), ("3", 7)]
+    assert found[0]["batch_stats"] == []
+
+
+async def test_batches_beyond_the_largest_bucket_count_as_the_largest_size() -> None:
+    metrics = Metrics()
+    metrics.model(ModelId("tiny", 3)).batch_size.observe(1500)
+    (found,) = (await statistics(metrics, [model()]))["model_stats"]
+    assert [each["batch_size"] for each in found["batch_stats"]] == [2000]
