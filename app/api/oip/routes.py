@@ -108,7 +108,9 @@ def _add_model(
         "responses": {**V2_ERRORS[404], **V2_ERRORS[503]},
         "openapi_extra": {"parameters": parameters},
     }
-    unready = {503: {"model": ModelReady, "description": "It cannot answer now"}}
+    unready: dict[int | str, dict[str, Any]] = {
+        503: {"model": ModelReady, "description": "It cannot answer now"}
+    }
 
     @router.get(path, operation_id=f"v2_model{suffix}", **shown)
     async def metadata(request: Request) -> ModelMetadata:
