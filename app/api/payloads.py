@@ -74,7 +74,7 @@ def read_items(
     if media_type != JSON:
         return codec.decode_raw(media_type, body, max_items=most, budget=budget)
     budget.read(len(body))
-    _check_marks(body, codec, max_items if many else 1)
+    check_marks(body, codec, max_items if many else 1)
     values = _values(body, many=many)
     check_count(len(values), max_items)
     if not many:
@@ -134,7 +134,7 @@ def _item_of_file(codec: Codec, file: File, budget: PixelBudget) -> list[Item]:
     return codec.decode_raw(media_type, file.data, max_items=None, budget=budget)
 
 
-def _check_marks(body: bytes, codec: Codec, items: int) -> None:
+def check_marks(body: bytes, codec: Codec, items: int, more: int = 4) -> None:
     """Reject a body with far more lists or numbers than any valid one, before it is parsed.
 
     Lists are also counted on their own: a picture has a thousand numbers for each of its lists, and
@@ -144,6 +144,7 @@ def _check_marks(body: bytes, codec: Codec, items: int) -> None:
         body: as it came.
         codec: knows how many one item has at most.
         items: the most that it may hold.
+        more: marks around the items.
 
     Raises:
         PayloadTooLarge: with both numbers.
@@ -151,14 +152,14 @@ def _check_marks(body: bytes, codec: Codec, items: int) -> None:
     if len(body) <= MAX_UNCOUNTED_BYTES:
         return
     opened = body.count(b"[") + body.count(b"{")
-    most = (codec.most_lists + 1) * items + 4
+    most = (codec.most_lists + 1) * items + more
     if opened > most:
         raise PayloadTooLarge(
             f"the body has {opened} lists and objects; the largest valid body for this model has "
             f"{most}"
         )
     marks = opened + body.count(b",")
-    most = (codec.most_marks + 2) * items + 4
+    most = (codec.most_marks + 2) * items + more
     if marks > most:
         raise PayloadTooLarge(
             f"the body has {marks} commas and opening brackets; the largest valid body for this "

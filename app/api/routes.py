@@ -16,14 +16,15 @@ from app.api.endpoints import Endpoint
 from app.api.errors import ROUTE
 from app.api.native import predictions as native
 from app.api.native.models import add_models
+from app.api.oip import infer as oip
 from app.api.oip.routes import add_oip
 from app.api.openapi import schemas
-from app.api.openapi.document import prediction_docs
+from app.api.openapi.document import infer_docs, prediction_docs
 from app.api.service import Service
 from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import CONTENT_TYPE
 
-PATHS = (native.PATHS,)  # of the predictions of every protocol
+PATHS = (native.PATHS, oip.PATHS)  # of the predictions of every protocol
 
 
 class PredictRoute(APIRoute):
@@ -42,13 +43,20 @@ class PredictRoute(APIRoute):
 
 def add_routes(app: FastAPI, service: Service) -> None:
     """Add every route to the application."""
-    for prefix, suffix in (
+    for below, suffix in (
         ("", ""),
         ("/models/{name}", "_by_model"),
         ("/models/{name}/versions/{version}", "_by_version"),
     ):
-        _add_prediction(app, service, f"{prefix}/predict", _predict, suffix)
-        _add_prediction(app, service, f"{prefix}/batch-predict", _batch_predict, suffix)
+        for documented, many in ((_predict, False), (_batch_predict, True)):
+            path = f"{below}/{_name(documented).replace('_', '-')}"
+            endpoint = Endpoint(path, native.NativeCall, many=many)
+            docs = prediction_docs(path, many=many)
+            _add_prediction(app, service, endpoint, documented, suffix, docs)
+        if below:
+            endpoint = Endpoint(f"/v2{below}/infer", oip.InferCall, many=True)
+            docs = infer_docs(endpoint.route)
+            _add_prediction(app, service, endpoint, _infer, suffix, docs)
     add_models(app, service)
     add_admin(app, service)
     add_oip(app, service)
@@ -64,28 +72,36 @@ async def _batch_predict() -> None:
     """Many inputs, many predictions in the same order; equal inputs are computed once."""
 
 
+async def _infer() -> None:
+    """Open Inference Protocol: many items as tensors; equal items are computed once."""
+
+
 def _add_prediction(
     app: FastAPI,
     service: Service,
-    path: str,
+    endpoint: Endpoint,
     documented: Callable[[], Coroutine[Any, Any, None]],
     suffix: str,
+    docs: dict[str, Any],
 ) -> None:
     """Add a route that is documented by a function's name and docstring."""
-    name = documented.__name__.strip("_")
-    many = name == "batch_predict"
+    name = _name(documented) + suffix
     route = PredictRoute(
-        path,
+        endpoint.route,
         documented,
         methods=["POST"],
-        name=name + suffix,
-        operation_id=name + suffix,
+        name=name,
+        operation_id=name,
         tags=["predictions"],
         response_class=Response,
-        **prediction_docs(path, many=many),
+        **docs,
     )
-    route.application = PredictionApp(service, Endpoint(path, native.NativeCall, many=many))
+    route.application = PredictionApp(service, endpoint)
     app.router.routes.append(route)
+
+
+def _name(documented: Callable[[], Coroutine[Any, Any, None]]) -> str:
+    return documented.__name__.strip("_")
 
 
 def _add_health(app: FastAPI, service: Service) -> None:

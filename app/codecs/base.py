@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
 from app.errors import CallerError, PayloadTooLarge
-from app.types import Arrays, Item
+from app.types import Array, Arrays, Item
 from models.manifest import Manifest
 
 JSON = "application/json"
@@ -111,6 +111,27 @@ class Codec(Protocol):
             InvalidInput: if the bytes do not match the media type and the manifest.
             PayloadTooLarge: if there are too many items (checked before any is made), or
                 if the budget is spent.
+        """
+
+    def decode_arrays(self, arrays: Arrays) -> list[Item]:
+        """The items of batches: one array [n, *shape] for each input, in the manifest's order.
+
+        Args:
+            arrays: of the manifest's dtypes, aligned, with n equal and at least 1.
+
+        Raises:
+            InvalidInput: a shape or a value is wrong; of values the message has the item's index.
+        """
+
+    def convert_numbers(self, name: str, numbers: Array | list[object]) -> Array:
+        """Numbers of JSON in the dtype of an input.
+
+        Args:
+            name: of the input.
+            numbers: a list, flat or nested; or float64 or int64, if no item of it was a bool.
+
+        Raises:
+            InvalidInput: if a number would change by more than rounding, or lists are ragged.
         """
 
     def item_schema(self) -> JsonSchema:

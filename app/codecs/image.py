@@ -39,6 +39,8 @@ class ImageCodec:
         self.most_marks = self._tensor.most_marks
         self.most_lists = self._tensor.most_lists
         self.decode_numbers = self._tensor.decode_numbers
+        self.decode_arrays = self._tensor.decode_arrays
+        self.convert_numbers = self._tensor.convert_numbers
         self.finish = self._tensor.finish
         self.check_top_k = self._tensor.check_top_k
         self.encode = self._tensor.encode

@@ -28,6 +28,36 @@ COMMA = np.uint8(ord(","))
 OTHERWISE = (ValueError, KeyError, TypeError, RuntimeError)
 
 
+class NumberRange:
+    """The numbers that are exact in an input's dtype, and within its limits.
+
+    Args:
+        spec: of the input, of any dtype but bool.
+    """
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.dtype = np.dtype(spec.dtype)
+        if self.dtype.kind == "f":
+            self._most = min(MAX_EXACT, float(np.finfo(self.dtype).max))
+            self._least = -self._most
+        else:
+            whole = np.iinfo(self.dtype)
+            self._least = whole.min if spec.minimum is None else spec.minimum
+            self._most = whole.max if spec.maximum is None else spec.maximum
+
+    def cast(self, numbers: Array) -> Array | None:
+        """These float64 or int64 numbers in the dtype; None: the numbers as written may differ."""
+        if not numbers.size:
+            return numbers.astype(self.dtype)
+        few = numbers.size <= MAX_PRODUCT_SIZE and numbers.dtype.kind == "f"
+        # The sum is no smaller than any one of the squares, even when rounded.
+        if few and np.vdot(numbers, numbers) < self._most * self._most:
+            return numbers.astype(self.dtype, copy=False)
+        if numbers.min() < self._least or numbers.max() > self._most:
+            return None
+        return numbers.astype(self.dtype, copy=False)
+
+
 class NumberReader:
     """Reads `{key: item}`, the item also as `{name: item}`, and `{key: [item, ...]}`.
 
@@ -37,18 +67,11 @@ class NumberReader:
 
     def __init__(self, spec: TensorSpec) -> None:
         self._name = spec.name
-        self._dtype = np.dtype(spec.dtype)
         self._shape = spec.item_shape
         self._flat = (math.prod(self._shape),)
         # A list of 2 lists of 3 numbers: 1 + 2 lists.
         self._lists = sum(math.prod(self._shape[:depth]) for depth in range(len(self._shape)))
-        if self._dtype.kind == "f":
-            self._most = min(MAX_EXACT, float(np.finfo(self._dtype).max))
-            self._least = -self._most
-        else:
-            whole = np.iinfo(self._dtype)
-            self._least = whole.min if spec.minimum is None else spec.minimum
-            self._most = whole.max if spec.maximum is None else spec.maximum
+        self._range = NumberRange(spec)
         self._parser = simdjson.Parser()
 
     @staticmethod
@@ -70,7 +93,7 @@ class NumberReader:
         if not body.isascii():  # simdjson would skip a byte order mark, which JSON forbids
             return None
         octets = np.frombuffer(body, np.uint8)
-        lists = _count(octets, OPENING)
+        lists = count_of(octets, OPENING)
         if lists < min(self._lists, 1) + (max_items is not None):
             return None  # such as pictures
         if self._is_too_much(octets, lists, max_items or 1):
@@ -78,9 +101,8 @@ class NumberReader:
         if max_items is not None and body.rfind(b"{") > body.find(b"{"):
             return None  # items that are objects
         numbers = self._numbers(key, body, lists, max_items)
-        if numbers is None or not self._fits(numbers):
-            return None
-        return numbers.astype(self._dtype, copy=False).reshape(-1, *self._shape)
+        cast = None if numbers is None else self._range.cast(numbers)
+        return None if cast is None else cast.reshape(-1, *self._shape)
 
     def _is_too_much(self, octets: Array, lists: int, items: int) -> bool:
         """Whether a body has too many items: parsing takes twelve times its bytes."""
@@ -88,7 +110,7 @@ class NumberReader:
             return True
         if len(octets) <= MAX_KEPT_BYTES:
             return False
-        return _count(octets, COMMA) >= self._flat[0] * items
+        return count_of(octets, COMMA) >= self._flat[0] * items
 
     def _numbers(self, key: str, body: bytes, lists: int, max_items: int | None) -> Array | None:
         """All numbers of a well-structured body, in order, as float64 or int64.
@@ -108,12 +130,9 @@ class NumberReader:
                 return None
             sizes = self._sizes(lists, len(value), max_items)
             # These are all lists of the body, so the innermost hold none.
-            if sizes is None or not _has_sizes(value, sizes):
+            if sizes is None or not has_sizes(value, sizes):
                 return None
-            if self._dtype.kind == "f":
-                numbers = np.frombuffer(value.as_buffer(of_type="d"), np.float64)
-            else:
-                numbers = np.frombuffer(value.as_buffer(of_type="i"), np.int64)
+            numbers = flattened(value, self._range.dtype)
         except OTHERWISE:
             return None
         # simdjson counts a list no further than 2**24 - 1.
@@ -134,21 +153,25 @@ class NumberReader:
         plain, flat = (length, *self._shape), (length, *self._flat)
         return {1 + length: flat, 1 + length * self._lists: plain}.get(lists)
 
-    def _fits(self, numbers: Array) -> bool:
-        """Whether casting these float64 or int64 numbers equals casting the numbers as written."""
-        few = numbers.size <= MAX_PRODUCT_SIZE and numbers.dtype.kind == "f"
-        # The sum is no smaller than any one of the squares, even when rounded.
-        if few and np.vdot(numbers, numbers) < self._most * self._most:
-            return True
-        return bool(numbers.min() >= self._least and numbers.max() <= self._most)
+
+def flattened(value: simdjson.Array, dtype: np.dtype[Any]) -> Array:
+    """All numbers of a list, however they are nested: float64 for a float dtype, else int64.
+
+    Raises:
+        RuntimeError, TypeError, ValueError: not all are numbers of that kind.
+    """
+    if dtype.kind == "f":
+        return np.frombuffer(value.as_buffer(of_type="d"), np.float64)
+    return np.frombuffer(value.as_buffer(of_type="i"), np.int64)
 
 
-def _count(octets: Array, octet: np.uint8) -> int:
+def count_of(octets: Array, octet: np.uint8) -> int:
+    """How often an octet occurs."""
     # Not ==: the fuzzer's instrumentation would keep every result.
     return int(np.count_nonzero(np.equal(octets, octet)))
 
 
-def _has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
+def has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
     """Whether lists are nested with exactly these sizes; the innermost values are not examined.
 
     Raises:
@@ -158,7 +181,7 @@ def _has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
         return False
     if len(sizes) <= 2:
         return len(sizes) == 1 or set(map(len, nested)) == {sizes[1]}
-    return all(_has_sizes(each, sizes[1:]) for each in nested)
+    return all(has_sizes(each, sizes[1:]) for each in nested)
 
 
 def is_finite(array: Array) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
-from app.codecs.numbers import NumberReader
+from app.codecs.numbers import NumberRange, NumberReader
 from app.codecs.values import check_values, convert, misshapen, not_all, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
@@ -53,6 +53,9 @@ class TensorCodec:
         self._shared = shared_axes(manifest.inputs)
         self.most_marks = sum(map(_most_marks, self._inputs))
         self.most_lists = sum(map(_most_lists, self._inputs))
+        self._ranges = {
+            spec.name: NumberRange(spec) for spec in self._inputs if spec.dtype != "bool"
+        }
         self._reader: NumberReader | None = None
         self._signature: Signature | None = None  # the same for all items, if no dimension is free
         if all(spec.is_fixed for spec in self._inputs):
@@ -115,6 +118,32 @@ class TensorCodec:
         items = self._items(stacked)
         self._check_shared(items[0].arrays)  # items of one array have one shape
         return items
+
+    def decode_arrays(self, arrays: Arrays) -> list[Item]:
+        """Rows of the arrays."""
+        for spec in self._inputs:
+            array = arrays[spec.name]
+            if not spec.takes(array.shape[1:]):
+                raise misshapen(spec, array.shape[1:])
+            check_values(spec, array, many=True)
+        if len(self._inputs) == 1:
+            items = self._items(arrays[self._inputs[0].name])
+        else:
+            count = len(arrays[self._inputs[0].name])
+            items = [
+                Item({name: array[index, ...] for name, array in arrays.items()}, self._signature)
+                for index in range(count)
+            ]
+        self._check_shared(items[0].arrays)  # all have the same shapes
+        return items
+
+    def convert_numbers(self, name: str, numbers: Array | list[object]) -> Array:
+        """See `Codec`."""
+        spec = next(each for each in self._inputs if each.name == name)
+        if isinstance(numbers, list):
+            return _converted(spec, numbers, _array(spec, numbers))
+        cast = self._ranges[name].cast(numbers)
+        return convert(spec, numbers) if cast is None else cast
 
     def item_schema(self) -> JsonSchema:
         """See `Codec`."""
@@ -182,15 +211,7 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
 
 def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
     """Convert a JSON value to one item of an input."""
-    if not isinstance(value, list | int | float):
-        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {_kind(value)}")
-    try:
-        array = np.asarray(value)
-    except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
-        raise InvalidInput(
-            f"{spec.name!r}: expected {wanted(spec)}, got ragged nesting: lists at one depth must "
-            "be of equal length"
-        ) from error
+    array = _array(spec, value)
     if array.size == 0 and array.dtype == np.float64:  # an empty list has no type of its own
         array = array.astype(spec.dtype)
         if not spec.is_fixed:  # because there is one way to write [0], [0, 2] and [0, 0, 7]
@@ -200,13 +221,31 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
         array = array.reshape(spec.item_shape)
     if not spec.takes(array.shape):
         raise misshapen(spec, array.shape)
-    # numpy turns bools among numbers into numbers.
-    if spec.dtype != "bool" and array.dtype.kind != "b" and _holds_bools(value):
-        raise not_all(spec)
-    converted = convert(spec, array)
+    converted = _converted(spec, value, array)
     if spec.dtype != "bool":  # converted bools are 0 or 1
         check_values(spec, converted)
     return converted
+
+
+def _array(spec: TensorSpec, value: object) -> Array:
+    """A JSON value as an array of whatever kind it is."""
+    if not isinstance(value, list | int | float):
+        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {_kind(value)}")
+    try:
+        return np.asarray(value)
+    except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
+        raise InvalidInput(
+            f"{spec.name!r}: expected {wanted(spec)}, got ragged nesting: lists at one depth must "
+            "be of equal length"
+        ) from error
+
+
+def _converted(spec: TensorSpec, value: object, array: Array) -> Array:
+    """The array of a JSON value in the input's dtype."""
+    # numpy turns bools among numbers into numbers.
+    if spec.dtype != "bool" and array.dtype.kind != "b" and _holds_bools(value):
+        raise not_all(spec)
+    return convert(spec, array)
 
 
 def _holds_bools(value: object) -> bool:

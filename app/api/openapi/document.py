@@ -82,6 +82,11 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
     }
 
 
+def infer_docs(path: str) -> Docs:
+    """Keyword arguments for an `APIRoute` that describe an infer route."""
+    return {}
+
+
 def install_openapi(app: FastAPI, service: Service) -> None:
     """Make the document on request, and again when another default model is loaded."""
     made_for: object = None

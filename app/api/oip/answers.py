@@ -1,0 +1,152 @@
+"""From outcomes to the answer of an infer request: JSON, and bytes of tensors behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import orjson
+
+from app.api.calls import failure_of
+from app.api.memo import Written
+from app.api.oip.datatypes import BYTES, DATATYPES
+from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted, short
+from app.api.oip.tensors import join_bytes
+from app.codecs.answers import highest
+from app.codecs.base import JSON, OCTET_STREAM
+from app.errors import InvalidInput, ItemFailed
+from app.registry.loaded_models import LoadedModel
+from app.types import Array, Arrays, Outcome
+
+JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+JSON_HEADERS = ((b"content-type", JSON.encode()),)
+
+
+class Output(NamedTuple):
+    """An output of an answer; `values` are an array, or the elements of BYTES."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    values: Array | list[bytes]
+    binary: bool
+
+
+def check_outputs(model: LoadedModel, request: InferRequest) -> None:
+    """Reject outputs that the model does not have, before anything is computed.
+
+    Raises:
+        InvalidInput: naming those that it has.
+    """
+    if request.outputs is None:
+        return
+    names = [spec.name for spec in model.manifest.outputs]
+    for wanted in request.outputs:
+        if wanted.name not in names:
+            raise InvalidInput(f"there is no output {short(wanted.name)}; the model has {names}")
+        rank = len(model.manifest.outputs[names.index(wanted.name)].shape)
+        if wanted.classes and rank != 2:
+            raise InvalidInput(
+                f"output {wanted.name!r} has {rank} axes; classification needs scores [n, classes]"
+            )
+
+
+def outputs_of(
+    model: LoadedModel, request: InferRequest, outcomes: Sequence[Outcome]
+) -> list[Output]:
+    """The outputs that a request asks for, each with all its items.
+
+    Raises:
+        ItemFailed: if an item failed: the protocol has no place for that.
+        InvalidInput: the items differ in shape, so no tensor has them all.
+    """
+    if any(isinstance(each, ItemFailed) for each in outcomes):
+        raise failure_of(outcomes)
+    items = cast(Sequence[Arrays], outcomes)
+    wanted = request.outputs
+    if wanted is None:
+        wanted = tuple(Wanted(spec.name, request.binary) for spec in model.manifest.outputs)
+    first = model.manifest.outputs[0].name
+    labels = model.manifest.codec.labels
+    return [
+        _classes(each, items, labels if each.name == first else None)
+        if each.classes
+        else _tensor(each, items)
+        for each in wanted
+    ]
+
+
+def _tensor(wanted: Wanted, items: Sequence[Arrays]) -> Output:
+    rows = [item[wanted.name] for item in items]
+    if len(rows) == 1:
+        stacked = rows[0][np.newaxis]
+    elif len({row.shape for row in rows}) > 1:
+        raise InvalidInput(
+            f"the items' outputs {wanted.name!r} differ in shape, so that no tensor can have them "
+            "all; send items of one shape, or each in a request of its own"
+        )
+    else:
+        stacked = np.stack(rows)
+    datatype = DATATYPES[stacked.dtype.name]  # type: ignore[index]  # of the manifest's
+    return Output(wanted.name, datatype, stacked.shape, stacked, wanted.binary)
+
+
+def _classes(wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | None) -> Output:
+    """The highest scores of each item as `score:index:label`, Triton's classification."""
+    found: list[bytes] = []
+    most = wanted.classes
+    for item in items:
+        scores = item[wanted.name]
+        most = min(most, len(scores))
+        for index in highest(scores, most).tolist():
+            text = f"{float(scores[index]):f}:{index}"
+            found.append((text if labels is None else f"{text}:{labels[index]}").encode())
+    return Output(wanted.name, BYTES, (len(items), most), found, wanted.binary)
+
+
+def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Output]) -> Written:
+    """The whole body, and its headers."""
+    octets: list[bytes] = []
+    shown: list[dict[str, Any]] = []
+    for output in outputs:
+        one: dict[str, Any] = {
+            "name": output.name,
+            "datatype": output.datatype,
+            "shape": output.shape,
+        }
+        if output.binary:
+            octets.append(octets_of(output))
+            one["parameters"] = {"binary_data_size": len(octets[-1])}
+        else:
+            one["data"] = _json_data(output.values)
+        shown.append(one)
+    document: dict[str, Any] = {
+        **({"id": request.id} if request.id else {}),
+        "model_name": model.id.name,
+        "model_version": str(model.id.version),
+        "outputs": shown,
+    }
+    head = orjson.dumps(document, option=JSON_OPTIONS)
+    if not octets:
+        return JSON_HEADERS, head
+    headers = (
+        (b"content-type", OCTET_STREAM.encode()),
+        (HEADER_LENGTH.lower().encode(), b"%d" % len(head)),
+    )
+    return headers, b"".join((head, *octets))
+
+
+def octets_of(output: Output) -> bytes:
+    """The values as the protocol's binary form has them: little-endian, row-major."""
+    values = output.values
+    if isinstance(values, list):
+        return join_bytes(values)
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
+
+
+def _json_data(values: Array | list[bytes]) -> object:
+    if isinstance(values, list):
+        return [each.decode() for each in values]
+    return values.reshape(math.prod(values.shape))  # flat and C-contiguous

@@ -1,0 +1,172 @@
+"""From tensors of an infer request to items of a model: names, datatypes, sizes and bytes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.api.oip.datatypes import BYTES, DATATYPES
+from app.api.oip.requests import Tensor, short
+from app.codecs.base import PNG, Codec, PixelBudget, at_index, check_count
+from app.codecs.sniffing import sniffed
+from app.codecs.values import wanted
+from app.errors import CallerError, InvalidInput
+from app.types import Array, Item
+from models.tensors import TensorSpec
+
+LENGTH = struct.Struct("<I")  # before each element of BYTES
+BF16 = "BF16"  # the upper half of an FP32: no model has it, but what it carries is exact in FP32
+
+
+def items_of(
+    codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: PixelBudget
+) -> list[Item]:
+    """The items of a request, in order.
+
+    Args:
+        codec: the model's.
+        tensors: as they came.
+        max_items: the most that a request may have.
+        budget: of the request's pictures.
+
+    Raises:
+        InvalidInput: saying what was expected and what was sent.
+        PayloadTooLarge: if there are more than `max_items`.
+        TooLongForLoop: see `PixelBudget`.
+    """
+    specs = codec.manifest.inputs
+    given = {tensor.name: tensor for tensor in tensors}
+    names = [spec.name for spec in specs]
+    if len(given) != len(tensors) or set(given) != set(names):
+        raise InvalidInput(
+            f"expected exactly the inputs {names}, got "
+            f"[{', '.join(short(tensor.name) for tensor in tensors[: len(names) + 1])}]"
+        )
+    counts = {name: given[name].shape[0] for name in names}
+    count = counts[names[0]]
+    if any(each != count for each in counts.values()):
+        raise InvalidInput(f"the first axis counts the items, and differs: {counts}")
+    if count < 1:
+        raise InvalidInput("the first axis counts the items, and is 0; send at least one")
+    check_count(count, max_items)
+    if given[names[0]].datatype == BYTES and PNG in codec.media_types:
+        return _pictures(codec, given[names[0]], budget)
+    arrays = {spec.name: _array(codec, spec, given[spec.name]) for spec in specs}
+    return codec.decode_arrays(arrays)
+
+
+def _array(codec: Codec, spec: TensorSpec, tensor: Tensor) -> Array:
+    """The values of an input, [n, *shape] of the manifest's dtype."""
+    datatype = DATATYPES[spec.dtype]
+    widened = tensor.datatype == BF16 and datatype == "FP32"
+    if tensor.datatype != datatype and not widened:
+        raise InvalidInput(
+            f"input {spec.name!r} has the datatype {short(tensor.datatype)}, the model takes "
+            f"{datatype}"
+        )
+    data = tensor.data
+    if isinstance(data, memoryview):
+        return _from_octets(spec, tensor, data, widened=widened)
+    if widened:
+        raise InvalidInput(f"input {spec.name!r}: BF16 comes as binary data only, not in JSON")
+    array = codec.convert_numbers(spec.name, data)
+    if array.shape != tensor.shape:
+        if array.ndim != 1 or array.size != math.prod(tensor.shape):
+            raise _differs(spec, tensor, f"data of shape {list(array.shape)}")
+        array = array.reshape(tensor.shape)
+    return array
+
+
+def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened: bool) -> Array:
+    dtype = np.dtype("<u2") if widened else np.dtype(spec.dtype).newbyteorder("<")
+    if math.prod(tensor.shape) * dtype.itemsize != len(data):
+        raise _differs(spec, tensor, f"{len(data)} bytes")
+    array = np.frombuffer(data, dtype)
+    if not array.flags.aligned or not dtype.isnative:  # the JSON may have any length
+        array = array.astype(dtype.newbyteorder("="))
+    if widened:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.reshape(tensor.shape)
+
+
+def _differs(spec: TensorSpec, tensor: Tensor, got: str) -> CallerError:
+    return InvalidInput(
+        f"input {spec.name!r} has the shape {list(tensor.shape)} and the datatype "
+        f"{short(tensor.datatype)}, but {got}; the model takes {wanted(spec)} for each item"
+    )
+
+
+def _pictures(codec: Codec, tensor: Tensor, budget: PixelBudget) -> list[Item]:
+    """One item from each file: BYTES [n], or [n, 1]."""
+    name = f"input {tensor.name!r}"
+    if math.prod(tensor.shape) != tensor.shape[0]:
+        raise InvalidInput(
+            f"{name}: BYTES for a picture must be of shape [n] or [n, 1], a PNG or JPEG file each, "
+            f"got {list(tensor.shape)}"
+        )
+    data = tensor.data
+    if isinstance(data, memoryview):
+        budget.read(len(data))
+        files: Sequence[object] = split_bytes(name, data, tensor.shape[0])
+    else:
+        files = _flat(data)
+    if len(files) != tensor.shape[0]:
+        raise InvalidInput(f"{name}: {len(files)} files for the shape {list(tensor.shape)}")
+    return [_picture(codec, index, each, budget) for index, each in enumerate(files)]
+
+
+def _flat(data: Sequence[object] | Array) -> list[object]:
+    """Strings of a list, flat or one in a list each."""
+    return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
+
+
+def _picture(codec: Codec, index: int, file: object, budget: PixelBudget) -> Item:
+    try:
+        if isinstance(file, str):
+            budget.read(len(file))
+            try:
+                file = base64.b64decode(file, validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise InvalidInput("a picture in JSON is a PNG or JPEG file in base64") from error
+        kind = sniffed(file) if isinstance(file, bytes) else None
+        if not isinstance(file, bytes) or kind not in codec.media_types:
+            raise InvalidInput("it is neither a PNG nor a JPEG file")
+        return codec.decode_raw(kind, file, max_items=None, budget=budget)[0]
+    except InvalidInput as error:
+        raise at_index(index, error) from error
+
+
+def split_bytes(where: str, data: memoryview, count: int) -> list[bytes]:
+    """The elements of a BYTES tensor: four bytes of length before each (little-endian).
+
+    Raises:
+        InvalidInput: if the lengths do not add up to the data, or to another number of elements.
+    """
+    found: list[bytes] = []
+    at = 0
+    while at < len(data) and len(found) < count:
+        begin = at + LENGTH.size
+        if begin > len(data):
+            raise InvalidInput(f"{where}: element {len(found)} is cut off in its length")
+        (size,) = LENGTH.unpack_from(data, at)
+        at = begin + size
+        if at > len(data):
+            raise InvalidInput(
+                f"{where}: element {len(found)} says {size} bytes, {len(data) - begin} are left"
+            )
+        found.append(bytes(data[begin:at]))
+    if at != len(data) or len(found) != count:
+        raise InvalidInput(
+            f"{where}: {count} elements with their lengths take {at} of {len(data)} bytes"
+        )
+    return found
+
+
+def join_bytes(elements: Sequence[bytes]) -> bytes:
+    """A BYTES tensor, as `split_bytes` reads it."""
+    return b"".join(LENGTH.pack(len(each)) + each for each in elements)

@@ -1,0 +1,489 @@
+"""Infer calls of the Open Inference Protocol, on both paths through the server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import io
+import json
+import struct
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+from PIL import Image
+from torch import nn
+
+from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.tensors import TensorSpec
+from tests.artifacts import write_artifact, write_small
+from tests.integration.listening import Listening, listening
+from tests.integration.wire import WireAnswer, request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PATHS: Mapping[str, Mapping[str, str]] = {"fast": {}, "asgi": {"expect": "100-continue"}}
+X = {"name": "x", "shape": [1, 2], "datatype": "FP32"}
+ROW = {**X, "data": [1, 2]}
+BINARY = {**X, "parameters": {"binary_data_size": 8}}
+OCTETS = np.array([1, 2], "<f4").tobytes()
+ANSWER = {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [2.0, 4.0]}
+
+
+class Brightness(nn.Module):
+    """picture [n, 1, 2, 2] -> scores [n, 2] of dark and light."""
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        light = picture.mean(dim=(1, 2, 3))
+        return torch.stack([1 - light, light], dim=1)
+
+
+class Same(nn.Module):
+    """x -> x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x
+
+
+class Server:
+    """Sends infer requests on one kept connection."""
+
+    def __init__(self, listening: Listening, path: str) -> None:
+        self.listening = listening
+        self._more = PATHS[path]
+        self._asgi = path == "asgi"
+
+    async def infer(
+        self, document: object, octets: bytes = b"", *, model: str = "double", **headers: str
+    ) -> WireAnswer:
+        """An answer to JSON, with bytes behind it; both may be given as they shall be sent."""
+        head = document if isinstance(document, bytes) else json.dumps(document).encode()
+        if octets:
+            headers.setdefault("inference-header-content-length", str(len(head)))
+        return await self.send(head + octets, model, **headers)
+
+    async def send(self, body: bytes, model: str = "double", **headers: str) -> WireAnswer:
+        before = len(self.listening.asgi)
+        data = request(f"/v2/models/{model}/infer", body, **{**self._more, **headers})
+        answer = await self.listening.ask(data)
+        assert (len(self.listening.asgi) > before) == self._asgi
+        return answer
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_artifact(folder, "double")
+    write_small(folder, ["script"], free=True)
+    how = PicturePreprocess(width=2, height=2, channels=1, mean=(0,), std=(1,))
+    write_artifact(
+        *(folder, "pictures", 1, Brightness()),
+        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 2, 2)),),
+        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
+        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
+        golden=[{"picture": np.zeros((1, 2, 2), np.float32)}],
+    )
+    for dtype in ("bool", "int8", "int64", "uint8", "float16", "float64"):
+        spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 3))  # type: ignore[arg-type]
+        write_artifact(
+            *(folder, dtype, 1, Same()),
+            inputs=(spec,),
+            outputs=(spec.model_copy(update={"name": "y"}),),
+            golden=[{"x": np.array([0, 1, 1], dtype)}],
+        )
+    return folder
+
+
+@pytest_asyncio.fixture(params=PATHS, scope="module", loop_scope="module")
+async def server(models: Path, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    async with listening(models, default_model="double", max_items=10, max_body_bytes=5000) as it:
+        yield Server(it, request.param)
+
+
+def outputs(answer: WireAnswer) -> list[dict[str, Any]]:
+    assert answer.status == 200, answer.body
+    assert answer["content-type"] == "application/json"
+    found: list[dict[str, Any]] = answer.json()["outputs"]
+    return found
+
+
+def parts(answer: WireAnswer) -> tuple[Any, bytes]:
+    """The JSON of a binary answer, and the bytes behind it."""
+    assert answer.status == 200, answer.body
+    assert answer["content-type"] == "application/octet-stream"
+    size = int(answer["inference-header-content-length"])
+    return json.loads(answer.body[:size]), answer.body[size:]
+
+
+def refused(answer: WireAnswer, *words: str, status: int = 400) -> None:
+    assert answer.status == status, answer.body
+    assert answer["content-type"] == "application/json"
+    assert set(answer.json()) == {"error"}
+    for word in words:
+        assert word in answer.json()["error"], answer.json()
+
+
+class TestJson:
+    async def test_the_whole_answer(self, server: Server) -> None:
+        answer = await server.infer({"id": "mine", "inputs": [ROW]})
+        assert answer.json() == {
+            **{"model_name": "double", "model_version": "1", "id": "mine"},
+            "outputs": [ANSWER],
+        }
+        assert "id" not in (await server.infer({"id": "", "inputs": [ROW]})).json()
+
+    async def test_no_content_type_and_a_wrong_one(self, server: Server) -> None:
+        for kind in ("", "application/octet-stream", "text/plain"):
+            assert outputs(await server.infer({"inputs": [ROW]}, content_type=kind)) == [ANSWER]
+
+    @pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]], [[1.0, 2], [3, 4e0]]])
+    async def test_flat_and_nested_numbers(self, server: Server, data: object) -> None:
+        given = {**X, "shape": [2, 2], "data": data}
+        (found,) = outputs(await server.infer({"inputs": [given]}))
+        assert (found["shape"], found["data"]) == ([2, 2], [2.0, 4.0, 6.0, 8.0])
+
+    async def test_what_other_clients_add_is_accepted(self, server: Server) -> None:
+        more = {"priority": 3, "sequence_id": 7, "sequence_start": True, "timeout": 0, "mine": "x"}
+        given = {**ROW, "parameters": {"content_type": "np"}}
+        document = {"model_name": "double", "inputs": [given], "parameters": more, "extra": [1]}
+        assert outputs(await server.infer(document)) == [ANSWER]
+        nulls = {"id": None, "parameters": None, "outputs": None}
+        assert outputs(await server.infer({**nulls, "inputs": [{**ROW, "parameters": None}]}))
+
+    @pytest.mark.parametrize(
+        ("dtype", "datatype", "data"),
+        [
+            ("bool", "BOOL", [True, False, True]),
+            ("int8", "INT8", [-128, 127, 0]),
+            ("int64", "INT64", [2**63 - 1, -(2**63), 1]),
+            ("uint8", "UINT8", [255, 0, 1]),
+            ("float16", "FP16", [0.0999755859375, 1, 2]),
+            ("float64", "FP64", [0.1, 1e300, 2]),
+        ],
+    )
+    async def test_every_datatype(
+        self, server: Server, dtype: str, datatype: str, data: list[float]
+    ) -> None:
+        given = {"name": "x", "datatype": datatype, "shape": [1, 3]}
+        (found,) = outputs(await server.infer({"inputs": [{**given, "data": data}]}, model=dtype))
+        assert found["datatype"] == datatype
+        assert np.array_equal(np.array(found["data"], dtype), np.array(data, dtype))
+        raw = np.array(data, np.dtype(dtype).newbyteorder("<")).tobytes()
+        sized = {**given, "parameters": {"binary_data_size": len(raw)}}
+        binary = {"inputs": [sized], "parameters": {"binary_data_output": True}}
+        assert parts(await server.infer(binary, raw, model=dtype))[1] == raw
+
+    async def test_several_inputs_with_a_free_axis(self, server: Server) -> None:
+        picture = {"name": "picture", "datatype": "FP32", "shape": [2, 1, 4, 4], "data": [0.5] * 32}
+        shift = {"name": "shift", "datatype": "FP32", "shape": [2, 3], "data": [[1, 2, 3]] * 2}
+        (found,) = outputs(await server.infer({"inputs": [shift, picture]}, model="small"))
+        assert found["shape"] == [2, 3]
+        assert found["data"][:3] == found["data"][3:]
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"shape": [1, 3], "data": [1, 2, 3]}, ["[2]", "[3]"]),
+            ({"shape": [2]}, ["shape"]),
+            ({"shape": [0, 2], "data": []}, ["at least one"]),
+            ({"shape": [-1, 2]}, ["at least 0"]),
+            ({"shape": [1, 2.0]}, ["whole numbers"]),
+            ({"shape": [True, 2]}, ["whole numbers"]),
+            ({"shape": []}, ["1 to 32 sizes"]),
+            ({"shape": None}, ["shape"]),
+            ({"shape": [2**63, 2**63]}, ["limit"]),
+            ({"shape": [1, 2**63]}, ["data of shape [2]"]),
+            ({"data": [1]}, ["[1, 2]", "data of shape [1]"]),
+            ({"data": [[1], [2]]}, ["data of shape [2, 1]"]),
+            ({"data": [[1, 2], []]}, ["ragged"]),
+            ({"data": [1, "2"]}, ["not all numbers"]),
+            ({"data": [1, None]}, ["not all numbers"]),
+            ({"data": [1, True]}, ["not all numbers"]),
+            ({"data": [1, 1e300]}, ["too large"]),
+            ({"data": None}, ["neither data nor"]),
+            ({"data": {"a": 1}}, ["not all numbers"]),
+            ({"datatype": "FP64"}, ["FP64", "FP32"]),
+            ({"datatype": "fp32"}, ["FP32"]),
+            ({"datatype": 1}, ["strings"]),
+            ({"datatype": "BYTES", "data": ["AA=="]}, ["BYTES", "FP32"]),
+            ({"datatype": "BF16"}, ["binary"]),
+            ({"name": "z"}, ["['x']", "'z'"]),
+            ({"name": None}, ["name"]),
+            ({"parameters": 1}, ["parameters"]),
+            ({"parameters": {"shared_memory_region": "a"}}, ["shared memory"]),
+            ({"parameters": {"binary_data_size": 8}}, ["both"]),
+        ],
+    )
+    async def test_a_wrong_input(
+        self, server: Server, change: dict[str, object], words: list[str]
+    ) -> None:
+        status = 413 if words == ["limit"] else 400
+        refused(await server.infer({"inputs": [{**ROW, **change}]}), *words, status=status)
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            (b"", ["malformed"]),
+            (b"{", ["malformed"]),
+            (b"[]", ["object"]),
+            (b"\xff\xfe{}", ["malformed"]),
+            (b'{"inputs": [{"data": [NaN]}]}', ["NaN or Infinity"]),
+            (b'{"inputs": [{"data": [-Infinity]}]}', ["NaN or Infinity"]),
+            (b"[" * 5000, ["malformed"]),
+            ({}, ["inputs"]),
+            ({"inputs": {}}, ["inputs"]),
+            ({"inputs": []}, ["at least one"]),
+            ({"inputs": [1]}, ["inputs[0]"]),
+            ({"inputs": [ROW, ROW]}, ["exactly"]),
+            ({"inputs": [ROW] * 65}, ["64"]),
+            ({"inputs": [ROW], "id": 1}, ["id"]),
+            ({"inputs": [ROW], "parameters": []}, ["parameters"]),
+            ({"inputs": [ROW], "parameters": {"timeout": -1}}, ["timeout"]),
+            ({"inputs": [ROW], "parameters": {"timeout": "1"}}, ["timeout"]),
+            ({"inputs": [ROW], "parameters": {"binary_data_output": 1}}, ["binary_data_output"]),
+            ({"inputs": [ROW], "outputs": 1}, ["outputs"]),
+            ({"inputs": [ROW], "outputs": [1]}, ["outputs[0]"]),
+            ({"inputs": [ROW], "outputs": [{"name": "z"}]}, ["'z'", "['y']"]),
+            (
+                {
+                    "inputs": [ROW],
+                    "outputs": [{"name": "y", "parameters": {"shared_memory_region": "a"}}],
+                },
+                ["shared memory"],
+            ),
+            (
+                {"inputs": [ROW], "outputs": [{"name": "y", "parameters": {"classification": -1}}]},
+                ["classification"],
+            ),
+        ],
+    )
+    async def test_a_wrong_document(self, server: Server, body: object, words: list[str]) -> None:
+        refused(await server.infer(body), *words)
+
+    async def test_errors_of_the_head_and_the_model(self, server: Server) -> None:
+        many = {"inputs": [{**X, "shape": [11, 2], "data": [1] * 22}]}
+        refused(await server.infer(many), "11 items", status=413)
+        refused(await server.infer({"inputs": [ROW]}, model="none"), "no model", status=404)
+        answer = await server.infer({"inputs": [ROW]}, model="double/versions/2")
+        refused(answer, "version 2", status=404)
+        fails = {"inputs": [{**X, "data": [101, 0]}]}
+        refused(await server.infer(fails), status=500)
+        refused(await server.infer(b" " * 6000), "5000", status=413)
+        refused(await server.infer({}, content_encoding="br"), "gzip", status=415)
+
+    async def test_one_bad_item_fails_its_request_and_no_other(self, server: Server) -> None:
+        bad = {"inputs": [{**X, "shape": [2, 2], "data": [1, 2, 101, 0]}]}
+        failed, answered = await asyncio.gather(server.infer(bad), server.infer({"inputs": [ROW]}))
+        refused(failed, "1 of 2 items", status=500)
+        assert outputs(answered) == [ANSWER]
+
+
+class TestBinary:
+    async def test_in_and_out(self, server: Server) -> None:
+        document = {"inputs": [BINARY], "parameters": {"binary_data_output": True}}
+        head, octets = parts(await server.infer(document, OCTETS))
+        (found,) = head["outputs"]
+        assert found["parameters"] == {"binary_data_size": 8}
+        assert "data" not in found
+        assert np.frombuffer(octets, "<f4").tolist() == [2, 4]
+
+    async def test_each_output_may_say_how_it_comes(self, server: Server) -> None:
+        wanted = [{"name": "y", "parameters": {"binary_data": each}} for each in (True, False)]
+        head, octets = parts(await server.infer({"inputs": [BINARY], "outputs": wanted}, OCTETS))
+        assert [sorted(each) for each in head["outputs"]] == [
+            ["datatype", "name", "parameters", "shape"],
+            ["data", "datatype", "name", "shape"],
+        ]
+        assert len(octets) == 8
+
+    async def test_a_header_that_covers_the_whole_body(self, server: Server) -> None:
+        body = json.dumps({"inputs": [ROW]}).encode()
+        answer = await server.send(body, inference_header_content_length=str(len(body)))
+        assert outputs(answer) == [ANSWER]
+
+    @pytest.mark.parametrize("padding", range(4))
+    async def test_bytes_at_any_address(self, server: Server, padding: int) -> None:
+        head = json.dumps({"inputs": [BINARY]}).encode() + b" " * padding
+        assert outputs(await server.infer(head, OCTETS)) == [ANSWER]
+
+    async def test_raw_bytes_without_json(self, server: Server) -> None:
+        head, octets = parts(await server.send(OCTETS * 2, inference_header_content_length="0"))
+        assert head["outputs"][0]["shape"] == [2, 2]
+        assert np.frombuffer(octets, "<f4").tolist() == [2, 4, 2, 4]
+
+    async def test_bfloat16_is_widened(self, server: Server) -> None:
+        octets = (np.array([1.5, -2], "<f4").view("<u4") >> 16).astype("<u2").tobytes()
+        given = {**X, "datatype": "BF16", "parameters": {"binary_data_size": 4}}
+        (found,) = outputs(await server.infer({"inputs": [given]}, octets))
+        assert found["data"] == [3, -4]
+
+    @pytest.mark.parametrize("coding", ["gzip", "deflate"])
+    async def test_compressed_as_a_whole(self, server: Server, coding: str) -> None:
+        head = json.dumps({"inputs": [BINARY]}).encode()
+        squeeze = gzip.compress if coding == "gzip" else zlib.compress
+        headers = {"content_encoding": coding, "inference_header_content_length": str(len(head))}
+        answer = await server.send(squeeze(head + OCTETS), **headers)
+        assert outputs(answer) == [ANSWER]
+
+    @pytest.mark.parametrize(
+        "given", ["", "-1", "+8", " ", "0x10", "1_0", "8, 8", "1" * 30, "99999", "abc", "\u00b2"]
+    )
+    async def test_a_wrong_header_length(self, server: Server, given: str) -> None:
+        wire = await server.listening.connect()
+        body = json.dumps({"inputs": [ROW]}).encode()
+        path = "/v2/models/double/infer"
+        wrong = request(path, body, inference_header_content_length=given)
+        refused(await wire.ask(wrong), "Inference-Header-Content-Length")
+        assert outputs(await wire.ask(request(path, body))) == [ANSWER]  # it stays usable
+        await wire.close()
+
+    @pytest.mark.parametrize(
+        ("change", "octets", "words"),
+        [
+            ({"parameters": {"binary_data_size": 4}}, OCTETS, ["add up to 4"]),
+            ({"parameters": {"binary_data_size": 4}}, OCTETS[:4], ["4 bytes"]),
+            ({"parameters": {"binary_data_size": 16}}, OCTETS, ["only 8 bytes"]),
+            ({"parameters": {"binary_data_size": 2**63}}, OCTETS, ["only 8 bytes"]),
+            ({"parameters": {"binary_data_size": -8}}, OCTETS, ["at least 0"]),
+            ({"parameters": {"binary_data_size": "8"}}, OCTETS, ["whole number"]),
+            ({"parameters": {"binary_data_size": True}}, OCTETS, ["whole number"]),
+            ({"parameters": {}, "data": [1, 2]}, OCTETS, ["8 bytes follow"]),
+            ({"shape": [2, 2]}, OCTETS, ["8 bytes"]),
+            ({"shape": [2**62, 4]}, OCTETS, ["limit"]),
+            ({"shape": [1, 2**63]}, OCTETS, ["8 bytes"]),
+            ({"shape": [1, 0]}, OCTETS, ["8 bytes"]),
+        ],
+    )
+    async def test_bytes_that_do_not_add_up(
+        self, server: Server, change: dict[str, object], octets: bytes, words: list[str]
+    ) -> None:
+        status = 413 if words == ["limit"] else 400
+        answer = await server.infer({"inputs": [{**BINARY, **change}]}, octets)
+        refused(answer, *words, status=status)
+
+    async def test_values_no_model_takes(self, server: Server) -> None:
+        octets = np.array([1, np.nan], "<f4").tobytes()
+        refused(await server.infer({"inputs": [BINARY]}, octets), "inputs[0]", "NaN")
+        given = {"name": "x", "datatype": "BOOL", "shape": [1, 3]}
+        document = {"inputs": [{**given, "parameters": {"binary_data_size": 3}}]}
+        refused(await server.infer(document, b"\0\1\2", model="bool"), "0 or 1")
+
+
+def png(value: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (2, 2), value).save(file, "png")
+    return file.getvalue()
+
+
+PICTURES = {"name": "picture", "datatype": "BYTES", "shape": [2]}
+FILES = (png(0), png(255))
+
+
+class TestPictures:
+    @pytest.mark.parametrize("shape", [[2], [2, 1]])
+    async def test_files(self, server: Server, shape: list[int]) -> None:
+        framed = b"".join(struct.pack("<I", len(each)) + each for each in FILES)
+        given = {**PICTURES, "shape": shape, "parameters": {"binary_data_size": len(framed)}}
+        answer = await server.infer({"inputs": [given]}, framed, model="pictures")
+        assert outputs(answer)[0]["data"] == [1, 0, 0, 1]
+        text = [base64.b64encode(each).decode() for each in FILES]
+        same = await server.infer({"inputs": [{**PICTURES, "data": text}]}, model="pictures")
+        assert outputs(same) == outputs(answer)
+
+    async def test_tensors_too(self, server: Server) -> None:
+        given = {"name": "picture", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": [1.0] * 4}
+        assert outputs(await server.infer({"inputs": [given]}, model="pictures"))[0]["data"] == [
+            0,
+            1,
+        ]
+
+    @pytest.mark.parametrize("binary", [False, True])
+    async def test_classes(self, server: Server, binary: bool) -> None:
+        text = [base64.b64encode(each).decode() for each in FILES]
+        wanted = {"name": "scores", "parameters": {"classification": 5, "binary_data": binary}}
+        document = {"inputs": [{**PICTURES, "data": text}], "outputs": [wanted]}
+        answer = await server.infer(document, model="pictures")
+        lines = ["1.000000:0:dark", "0.000000:1:light", "1.000000:1:light", "0.000000:0:dark"]
+        if binary:
+            head, octets = parts(answer)
+            assert head["outputs"][0]["shape"] == [2, 2]
+            assert octets == b"".join(struct.pack("<I", len(t)) + t.encode() for t in lines)
+        else:
+            assert outputs(answer) == [
+                {"name": "scores", "datatype": "BYTES", "shape": [2, 2], "data": lines}
+            ]
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"data": ["AAAA", "AAAA"]}, ["inputs[0]", "neither a PNG nor a JPEG"]),
+            ({"data": ["?", "?"]}, ["base64"]),
+            ({"data": [1, 2]}, ["neither a PNG nor a JPEG"]),
+            ({"data": ["AAAA"]}, ["1 files"]),
+            ({"shape": [1, 2], "data": ["AAAA"]}, ["[n] or [n, 1]"]),
+        ],
+    )
+    async def test_wrong_files(
+        self, server: Server, change: dict[str, object], words: list[str]
+    ) -> None:
+        document = {"inputs": [{**PICTURES, **change}]}
+        refused(await server.infer(document, model="pictures"), *words)
+
+    @pytest.mark.parametrize(
+        "octets", [b"\1", b"\4\0\0\0", b"\1\0\0\0a", b"\xff\xff\xff\xffa", b"\0\0\0\0" * 3]
+    )
+    async def test_wrong_framing(self, server: Server, octets: bytes) -> None:
+        given = {**PICTURES, "parameters": {"binary_data_size": len(octets)}}
+        refused(await server.infer({"inputs": [given]}, octets, model="pictures"), "element")
+
+
+async def test_a_timeout_is_the_deadline(server: Server) -> None:
+    given = {**X, "data": [3.5, 1]}
+    answer = await server.infer({"inputs": [given], "parameters": {"timeout": 1}})
+    assert answer.status in (503, 504)
+    refused(answer, status=answer.status)
+    generous = {"inputs": [given], "parameters": {"timeout": 10**12}}
+    assert outputs(await server.infer(generous))
+
+
+async def test_duplicates_are_computed_once_across_protocols(server: Server) -> None:
+    async def computed() -> float:
+        return await server.listening.metric("torchlane_items_computed_total", model="double")
+
+    before = await computed()
+    native = await server.listening.ask(request(body=b'{"input": [7, 8]}'))
+    assert native["x-torchlane-cache"] == "miss"
+    answer = await server.infer({"inputs": [{**X, "shape": [3, 2], "data": [7, 8, 7, 8, 8, 9]}]})
+    assert answer["x-torchlane-cache"] == "hit=2, miss=1, joined=0"
+    octets = np.array([7, 8], "<f4").tobytes()
+    binary = await server.infer({"inputs": [BINARY]}, octets)
+    assert binary["x-torchlane-cache"] == "hit=1, miss=0, joined=0"
+    assert await computed() - before == 2
+
+
+async def test_a_repeated_body_is_answered_alike(server: Server) -> None:
+    answers = [await server.infer({"id": "a", "inputs": [ROW]}) for _ in range(4)]
+    assert {each.body for each in answers} == {answers[0].body}
+    assert answers[-1]["x-torchlane-cache"].startswith("hit=1")
+    wanted = {"id": "b", "inputs": [ROW], "parameters": {"binary_data_output": True}}
+    binary = [await server.infer(wanted) for _ in range(4)]
+    assert {parts(each)[1] for each in binary} == {np.array([2, 4], "<f4").tobytes()}
+
+
+async def test_it_is_counted_by_route(server: Server) -> None:
+    async def counted(**labels: str) -> float:
+        route = "/v2/models/{name}/infer"
+        return await server.listening.metric("torchlane_requests_total", route=route, **labels)
+
+    ok, invalid = await counted(status="200", code="ok"), await counted(code="invalid_input")
+    await server.infer({"inputs": [ROW]})
+    await server.infer({})
+    assert await counted(status="200", code="ok") == ok + 1
+    assert await counted(status="400", code="invalid_input") == invalid + 1
