@@ -57,11 +57,7 @@ def read_items(
         UnsupportedMediaType: if the model does not read this Content-Type.
         PayloadTooLarge: if there are more than `max_items`.
     """
-    media_type = content_type
-    if media_type not in USUAL_SPELLINGS:
-        media_type = content_type.partition(";")[0].strip().lower()
-        if media_type in ("", CURLS_DEFAULT):
-            media_type = _guessed(codec, media_type, body)
+    media_type = media_type_of(codec, content_type, body)
     most = max_items if many else None
     if media_type == JSON and on_loop is not False:  # at any length: simdjson holds the GIL
         items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
@@ -80,6 +76,18 @@ def read_items(
     if not many:
         return [codec.decode(values[0], budget)]
     return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
+
+
+def media_type_of(codec: Codec, content_type: str, body: bytes) -> str:
+    """The media type that a Content-Type names, or that the body's first bytes tell.
+
+    Raises:
+        UnsupportedMediaType: sent with curl's default type, and neither JSON nor a known file.
+    """
+    if content_type in USUAL_SPELLINGS:
+        return content_type
+    media_type = content_type.partition(";")[0].strip().lower()
+    return _guessed(codec, media_type, body) if media_type in ("", CURLS_DEFAULT) else media_type
 
 
 def _guessed(codec: Codec, media_type: str, body: bytes) -> str:

@@ -21,10 +21,11 @@ from app.api.oip.routes import add_oip
 from app.api.openapi import schemas
 from app.api.openapi.document import infer_docs, prediction_docs
 from app.api.service import Service
+from app.api.torchserve import predictions as torchserve
 from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import CONTENT_TYPE
 
-PATHS = (native.PATHS, oip.PATHS)  # of the predictions of every protocol
+PATHS = (native.PATHS, oip.PATHS, torchserve.PATHS)  # of the predictions of every protocol
 
 
 class PredictRoute(APIRoute):

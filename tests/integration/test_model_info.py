@@ -19,7 +19,7 @@ from models.manifest import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving, settled
 
-SUMMARY = {"name", "default", "state", "version", "versions"}
+SUMMARY = {"name", "default", "state", "version", "versions", "modelName", "modelUrl"}
 INFO = SUMMARY | {
     *("limits", "description", "precision", "codec", "media_types", "inputs", "outputs"),
     *("labels", "example"),

@@ -82,6 +82,8 @@ def _summary(service: Service, name: str) -> schemas.ModelSummary:
         state=state.value,
         version=loaded.id.version if loaded else None,
         versions=[_version_state(each) for each in statuses],
+        modelName=name,
+        modelUrl=f"{name}/{loaded.id.version}" if loaded else name,
     )
 
 

@@ -160,6 +160,8 @@ class ModelSummary(BaseModel):
     state: State = Field(description="ready where any version is")
     version: int | None = Field(description="the version for requests that name none")
     versions: list[VersionState]
+    modelName: str = Field(description="the name once more, for TorchServe's clients")  # noqa: N815
+    modelUrl: str = Field(description="the artifact in the repository, likewise")  # noqa: N815
 
 
 class RequestSize(BaseModel):

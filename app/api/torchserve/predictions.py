@@ -1,0 +1,91 @@
+"""TorchServe's inference call: POST or PUT /predictions/NAME[/VERSION].
+
+A bridge for its clients: a body goes to the model as a whole, an answer has what the default
+handlers of TorchServe return.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import orjson
+
+from app.api.calls import Call, failure_of
+from app.api.endpoints import Endpoint, Paths
+from app.api.memo import Written
+from app.api.payloads import check_marks, media_type_of, read_items
+from app.codecs.answers import highest
+from app.codecs.base import JSON, PixelBudget
+from app.errors import InvalidInput, ItemFailed
+from app.types import Item, Outcome
+
+TOP = 5  # of the classes that TorchServe's image_classifier answers
+KEY = "data"  # of an object around the item, as of a form's field
+JSON_HEADERS = ((b"content-type", JSON.encode()),)
+
+
+class PredictionsCall(Call):
+    """See `Call`."""
+
+    __slots__ = ("_content_type",)
+
+    def read_head(self, fields: Mapping[bytes, bytes]) -> None:
+        """See `Call`."""
+        self._content_type = fields.get(b"content-type", b"").decode("latin-1")
+
+    def asked(self) -> str | None:
+        """See `Call`."""
+        return f"torchserve|{self._content_type}"
+
+    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+        """See `Call`. JSON is the item itself, or an object with the only key `data`."""
+        codec = self.model.codec
+        if media_type_of(codec, self._content_type, body) != JSON:
+            return read_items(
+                codec, self._content_type, body, many=False, max_items=1, on_loop=on_loop
+            )
+        if on_loop:
+            items = codec.decode_numbers(KEY, body, max_items=None)
+            if items is not None:
+                return items
+        budget = PixelBudget(on_loop=on_loop)
+        budget.read(len(body))
+        check_marks(body, codec, 1)
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise InvalidInput(f"the body is not JSON: {error}") from error
+        if isinstance(value, dict) and set(value) == {KEY}:
+            value = value[KEY]
+        return [codec.decode(value, budget)]
+
+    def write(self, outcomes: Sequence[Outcome]) -> Written:
+        """The best classes and their scores, or the output; an object by name if several."""
+        (outcome,) = outcomes
+        if isinstance(outcome, ItemFailed):
+            raise failure_of(outcomes)
+        manifest = self.model.manifest
+        first = manifest.outputs[0]
+        labels = manifest.codec.labels
+        content: object
+        if labels is not None:
+            scores = outcome[first.name]
+            content = {labels[index]: scores[index] for index in highest(scores, TOP).tolist()}
+        else:
+            outputs = {name: np.ascontiguousarray(array) for name, array in outcome.items()}
+            content = outputs if len(outputs) > 1 else outputs[first.name]
+        return JSON_HEADERS, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _endpoint(match: re.Match[bytes]) -> Endpoint:
+    name, version = (each.decode("ascii") for each in match.groups(b""))
+    return Endpoint(
+        ROUTE_OF_VERSION if version else ROUTE, PredictionsCall, name, version or None
+    )
+
+
+ROUTE = "/predictions/{name}"
+ROUTE_OF_VERSION = "/predictions/{name}/{version}"
+PATHS = Paths(re.compile(rb"/predictions/([A-Za-z0-9_-]+)(?:/([0-9]{1,9}))?"), _endpoint)
