@@ -19,23 +19,37 @@ from app.api.native.models import add_models
 from app.api.oip import infer as oip
 from app.api.oip.routes import add_oip
 from app.api.openapi import schemas
-from app.api.openapi.document import infer_docs, prediction_docs
+from app.api.openapi.document import (
+    infer_docs,
+    prediction_docs,
+    torchserve_docs,
+)
 from app.api.service import Service
 from app.api.torchserve import predictions as torchserve
 from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import CONTENT_TYPE
 
+PING: dict[str, Any] = {
+    "model": schemas.Ping,
+    "description": "Not ready; GET /health/ready says why",
+}
 PATHS = (native.PATHS, oip.PATHS, torchserve.PATHS)  # of the predictions of every protocol
 
 
 class PredictRoute(APIRoute):
-    """A documented route whose requests go straight to an ASGI application."""
+    """A documented route whose requests go straight to an ASGI application.
+
+    Attributes:
+        application: the application.
+        other_methods: that it also takes, without a place in the document.
+    """
 
     application: ASGIApp
+    other_methods: frozenset[str] = frozenset()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; FastAPI answers a wrong method."""
-        if scope["method"] not in (self.methods or ()):
+        if scope["method"] not in (self.methods or set()) | self.other_methods:
             await super().handle(scope, receive, send)
             return
         scope[ROUTE] = self.path
@@ -54,10 +68,12 @@ def add_routes(app: FastAPI, service: Service) -> None:
             endpoint = Endpoint(path, native.NativeCall, many=many)
             docs = prediction_docs(path, many=many)
             _add_prediction(app, service, endpoint, documented, suffix, docs)
-        if below:
-            endpoint = Endpoint(f"/v2{below}/infer", oip.InferCall, many=True)
-            docs = infer_docs(endpoint.route)
-            _add_prediction(app, service, endpoint, _infer, suffix, docs)
+    for route, suffix in ((oip.ROUTE, ""), (oip.ROUTE_OF_VERSION, "_by_version")):
+        endpoint = Endpoint(route, oip.InferCall, many=True)
+        _add_prediction(app, service, endpoint, _infer, suffix, infer_docs(route))
+    for route, suffix in ((torchserve.ROUTE, ""), (torchserve.ROUTE_OF_VERSION, "_by_version")):
+        endpoint, docs = Endpoint(route, torchserve.PredictionsCall), torchserve_docs(route)
+        _add_prediction(app, service, endpoint, _predictions, suffix, docs)
     add_models(app, service)
     add_admin(app, service)
     add_oip(app, service)
@@ -74,7 +90,11 @@ async def _batch_predict() -> None:
 
 
 async def _infer() -> None:
-    """Open Inference Protocol: many items as tensors; equal items are computed once."""
+    """Many items as tensors, many outputs; equal items are computed once."""
+
+
+async def _predictions() -> None:
+    """One input, as TorchServe takes it."""
 
 
 def _add_prediction(
@@ -93,11 +113,12 @@ def _add_prediction(
         methods=["POST"],
         name=name,
         operation_id=name,
-        tags=["predictions"],
         response_class=Response,
         **docs,
     )
     route.application = PredictionApp(service, endpoint)
+    if documented is _predictions:
+        route.other_methods = frozenset({"PUT"})  # of `curl -T`
     app.router.routes.append(route)
 
 
@@ -124,6 +145,13 @@ def _add_health(app: FastAPI, service: Service) -> None:
             return schemas.Health(status="ready")
         response.status_code = 503
         return schemas.Health(status="not_ready", reasons=list(readiness.reasons))
+
+    @app.get("/ping", tags=["health"], operation_id="ping", responses={503: PING})
+    async def ping(response: Response) -> schemas.Ping:
+        """Readiness as TorchServe says it."""
+        found = service.lifecycle.readiness().ready
+        response.status_code = 200 if found else 503
+        return schemas.Ping(status="Healthy" if found else "Unhealthy")
 
     @app.get(
         "/metrics",

@@ -34,8 +34,9 @@ ADMIN = {
 V2_MODEL = {
     f"/v2/models/{{name}}{version}{call}"
     for version in ("", "/versions/{version}")
-    for call in ("", "/ready", "/config", "/stats")
+    for call in ("", "/ready", "/config", "/stats", "/infer")
 }
+TORCHSERVE = {"/predictions/{name}", "/predictions/{name}/{version}"}
 V2 = V2_MODEL | {
     *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/v2/repository/index"),
     *("/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"),
@@ -54,8 +55,8 @@ async def document(api: Api) -> dict[str, Any]:
 async def test_every_route_is_there(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = set((await document(api))["paths"])
-    others = {"/models", "/models/{name}", "/health/live", "/health/ready", "/metrics"}
-    assert paths == ROUTES | ADMIN | V2 | others
+    others = {"/models", "/models/{name}", "/health/live", "/health/ready", "/ping", "/metrics"}
+    assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | others
 
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
@@ -152,7 +153,10 @@ async def test_only_paths_that_change_nothing_have_examples(repository: Path) ->
         for operation in methods.values()
         if any("example" in each for each in operation.get("parameters", ()))
     }
-    assert shown == {path for path in ROUTES if "{" in path} | {"/models/{name}"} | V2_MODEL
+    assert (
+        shown
+        == {path for path in ROUTES if "{" in path} | {"/models/{name}"} | V2_MODEL | TORCHSERVE
+    )
 
 
 @pytest.mark.parametrize("ready", [False, True])
@@ -224,4 +228,4 @@ async def test_operation_ids_are_unique(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
-        assert len(ids) == len(set(ids)) == 31
+        assert len(ids) == len(set(ids)) == 36

@@ -71,7 +71,8 @@ class Server:
 
     async def send(self, body: bytes, model: str = "double", **headers: str) -> WireAnswer:
         before = len(self.listening.asgi)
-        data = request(f"/v2/models/{model}/infer", body, **{**self._more, **headers})
+        given: dict[str, Any] = {**self._more, **headers}
+        data = request(f"/v2/models/{model}/infer", body, **given)
         answer = await self.listening.ask(data)
         assert (len(self.listening.asgi) > before) == self._asgi
         return answer
@@ -91,7 +92,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         golden=[{"picture": np.zeros((1, 2, 2), np.float32)}],
     )
     for dtype in ("bool", "int8", "int64", "uint8", "float16", "float64"):
-        spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 3))  # type: ignore[arg-type]
+        spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 3))
         write_artifact(
             *(folder, dtype, 1, Same()),
             inputs=(spec,),

@@ -120,7 +120,8 @@ def _add_model(
     @router.get(
         f"{path}/ready",
         operation_id=f"v2_model_ready{suffix}",
-        **{**shown, "responses": {**V2_ERRORS[404], **unready}},
+        responses={**V2_ERRORS[404], **unready},
+        openapi_extra=shown["openapi_extra"],
     )
     async def ready(request: Request, response: Response) -> ModelReady:
         """Whether a model answers predictions."""

@@ -6,14 +6,15 @@ pasted. Therefore the document is made on request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app.api.access import SECURITY, SECURITY_SCHEMES
-from app.api.openapi import schemas
+from app.api.errors import protocol_of
+from app.api.openapi import protocols, schemas
 from app.api.openapi.bodies import (
     ANY_MEDIA_TYPES,
     BINARY,
@@ -53,6 +54,17 @@ V2_ERRORS: dict[int, Responses] = {
     status: {status: {"model": schemas.V2Error, "description": text}}
     for status, text in {**_DESCRIPTIONS, 400: "The request does not fit the model"}.items()
 }
+TORCHSERVE = "torchserve"  # tag of its calls
+TORCHSERVE_ERRORS: dict[int, Responses] = {
+    status: {
+        status: {
+            "content": {JSON: {"schema": {"$ref": "#/components/schemas/TorchServeError"}}},
+            "description": found[status]["description"],
+        }
+    }
+    for status, found in V2_ERRORS.items()
+}
+ERROR_SCHEMAS = {"native": "ErrorBody", "oip": "V2Error", "torchserve": "TorchServeError"}
 ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
 
 
@@ -66,25 +78,33 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
         "content": {JSON: {}, OCTET_STREAM: BINARY, NPY: BINARY},
         "headers": answered(many=many),
     }
-    responses: Responses = {200: ok}
-    for status in ERRORS.keys() - ACCESS_HEADERS.keys():
-        responses.update(ERRORS[status])
+    responses: Responses = {200: ok, **_all(ERRORS)}
     responses[503] = {**responses[503], "headers": RETRY_AFTER}
-    parameters = header_parameters()
-    if "{name}" in path:
-        parameters.append(path_parameter("name", {"type": "string"}))
-    if "{version}" in path:
-        parameters.append(path_parameter("version", {"type": "integer", "minimum": 1}))
+    parameters = [*header_parameters(), *path_parameters(path)]
     body = request_body(request_name(many=many), ANY_MEDIA_TYPES, many=many)
     return {
+        "tags": ["predictions"],
         "responses": responses,
         "openapi_extra": {"requestBody": body, "parameters": parameters},
     }
 
 
 def infer_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` that describe an infer route."""
-    return {}
+    """Keyword arguments for an `APIRoute` of the Open Inference Protocol's infer call."""
+    errors = _all(V2_ERRORS, without=(406, 422))
+    return {"tags": [V2], **protocols.infer_docs(errors, path_parameters(path))}
+
+
+def torchserve_docs(path: str) -> Docs:
+    """Keyword arguments for an `APIRoute` of TorchServe's call for predictions."""
+    errors = _all(TORCHSERVE_ERRORS, without=(406, 422))
+    return {"tags": [TORCHSERVE], **protocols.predictions_docs(errors, path_parameters(path))}
+
+
+def _all(errors: dict[int, Responses], without: Sequence[int] = ()) -> Responses:
+    """Every error of a call for predictions but those about access, which `_show_access` adds."""
+    left = errors.keys() - ACCESS_HEADERS.keys() - set(without)
+    return {status: errors[status][status] for status in sorted(left)}
 
 
 def install_openapi(app: FastAPI, service: Service) -> None:
@@ -113,6 +133,7 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
     )
     for many in (False, True):
         made["components"]["schemas"][request_name(many=many)] = request_schema(many=many)
+    made["components"]["schemas"].update(protocols.SCHEMAS)
     _show_access(made, service)
     for _, operation in _operations(made):
         for response in operation["responses"].values():
@@ -139,7 +160,7 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
     for path, methods in made["paths"].items():
         for operation in methods.values():
             tags = operation.get("tags", ())
-            if not {"predictions", "models", V2} & set(tags):
+            if not {"predictions", "models", V2, TORCHSERVE} & set(tags):
                 continue  # a pasted example of an admin call would unload the default model
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "path" and parameter["name"] in named:
@@ -152,15 +173,16 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
 
 def _show_access(made: Docs, service: Service) -> None:
     """Mark the operations that need a key, as this server is configured."""
-    asked = {"predictions", "models", V2} if service.guard.asks_for_keys else set()
+    asked = {"predictions", "models", V2, TORCHSERVE} if service.guard.asks_for_keys else set()
     for path, operation in _operations(made):
         tags = set(operation.get("tags", ()))
-        metered = "predictions" in tags and service.guard.enabled
+        predicts = "predictions" in tags or path.endswith("/infer") or TORCHSERVE in tags
+        metered = predicts and service.guard.enabled
         closed = operation["operationId"] == "metrics" and not service.limits.open_metrics
         if tags & asked or closed:
             operation["security"] = SECURITY
         statuses = {401, 403} if "security" in operation else set()
-        schema = "V2Error" if path.startswith("/v2") else "ErrorBody"
+        schema = ERROR_SCHEMAS[protocol_of(path)]
         for status in sorted(statuses | ({429} if metered else set())):
             content = {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
             shown = {
@@ -177,6 +199,14 @@ def _operations(made: Docs) -> Iterator[tuple[str, Docs]]:
     for path, methods in made["paths"].items():
         for operation in methods.values():
             yield path, operation
+
+
+def path_parameters(path: str) -> list[Docs]:
+    """The parameters in the path of a model's call."""
+    found = [path_parameter("name", {"type": "string"})] if "{name}" in path else []
+    if "{version}" in path:
+        found.append(path_parameter("version", {"type": "integer", "minimum": 1}))
+    return found
 
 
 def path_parameter(name: str, schema: Docs) -> Docs:

@@ -74,9 +74,9 @@ TOP_K: Docs = {
 }
 
 
-def parameters() -> list[Docs]:
+def parameters(*, top_k: bool = True) -> list[Docs]:
     """The parameters of a prediction request."""
-    return [TOP_K] + [
+    return [TOP_K] * top_k + [
         {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
         for name, (schema, text) in _PARAMETERS.items()
     ]

@@ -91,6 +91,12 @@ class BatchPredictAnswer(BaseModel):
     predictions: list[LabelledPrediction | TensorPrediction | FailedItem]
 
 
+class Ping(BaseModel):
+    """The answer of TorchServe's health check."""
+
+    status: Literal["Healthy", "Unhealthy"]
+
+
 class Health(BaseModel):
     """State of the process."""
 
@@ -160,8 +166,8 @@ class ModelSummary(BaseModel):
     state: State = Field(description="ready where any version is")
     version: int | None = Field(description="the version for requests that name none")
     versions: list[VersionState]
-    modelName: str = Field(description="the name once more, for TorchServe's clients")  # noqa: N815
-    modelUrl: str = Field(description="the artifact in the repository, likewise")  # noqa: N815
+    modelName: str = Field(description="the name once more, for TorchServe's clients")
+    modelUrl: str = Field(description="the artifact in the repository, likewise")
 
 
 class RequestSize(BaseModel):

@@ -81,9 +81,7 @@ class PredictionsCall(Call):
 
 def _endpoint(match: re.Match[bytes]) -> Endpoint:
     name, version = (each.decode("ascii") for each in match.groups(b""))
-    return Endpoint(
-        ROUTE_OF_VERSION if version else ROUTE, PredictionsCall, name, version or None
-    )
+    return Endpoint(ROUTE_OF_VERSION if version else ROUTE, PredictionsCall, name, version or None)
 
 
 ROUTE = "/predictions/{name}"

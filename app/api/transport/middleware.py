@@ -24,7 +24,9 @@ from app.errors import Abandoned, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
 # Called by IP address; they reveal nothing.
-PROBES = frozenset(("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"))
+PROBES = frozenset(
+    ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/ping")
+)
 
 
 class RequestMiddleware:

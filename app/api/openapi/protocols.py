@@ -1,0 +1,162 @@
+"""The calls of other protocols that predict, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.api.openapi.bodies import ANY_ITEM, BINARY, FILE
+from app.api.openapi.headers import RETRY_AFTER, answered
+from app.api.openapi.headers import parameters as header_parameters
+from app.codecs.base import JSON, OCTET_STREAM
+
+Docs = dict[str, Any]
+Responses = dict[int | str, dict[str, Any]]
+
+_TENSOR: Docs = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "shape": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "minItems": 1,
+            "description": "the first axis counts the items",
+        },
+        "datatype": {"type": "string", "description": "FP32, INT64, BOOL, BYTES and others"},
+        "parameters": {"type": "object", "additionalProperties": True},
+        "data": {"type": "array", "items": {}, "description": "numbers, flat or nested; files"},
+    },
+    "required": ["name", "shape", "datatype"],
+    "additionalProperties": True,
+}
+_WANTED: Docs = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "binary_data": {"type": "boolean"},
+                "classification": {"type": "integer", "minimum": 0},
+            },
+            "additionalProperties": True,
+        },
+    },
+    "required": ["name"],
+    "additionalProperties": True,
+}
+SCHEMAS: dict[str, Docs] = {
+    "InferTensor": _TENSOR,
+    "InferOutput": _WANTED,
+    "InferRequest": {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "description": "repeated in the answer"},
+            "inputs": {
+                "type": "array",
+                "items": {"$ref": "#/components/schemas/InferTensor"},
+                "minItems": 1,
+            },
+            "outputs": {
+                "type": "array",
+                "items": {"$ref": "#/components/schemas/InferOutput"},
+                "description": "none: all",
+            },
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "binary_data_output": {"type": "boolean"},
+                    "timeout": {"type": "integer", "minimum": 0, "description": "microseconds"},
+                },
+                "additionalProperties": True,
+            },
+        },
+        "required": ["inputs"],
+        "additionalProperties": True,
+    },
+    "InferAnswer": {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "outputs": {
+                "type": "array",
+                "items": {"$ref": "#/components/schemas/InferTensor"},
+            },
+        },
+        "required": ["model_name", "model_version", "outputs"],
+        "additionalProperties": False,
+    },
+    "TorchServeError": {
+        "type": "object",
+        "properties": {
+            "code": {"type": "integer", "description": "the status"},
+            "type": {"type": "string"},
+            "message": {"type": "string"},
+        },
+        "required": ["code", "type", "message"],
+        "additionalProperties": False,
+    },
+}
+_LENGTH: Docs = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "integer", "minimum": 0},
+    "description": "bytes of the JSON at the start of a body with binary tensors behind it; "
+    "0: the body is the bytes of the only input",
+}
+
+
+def infer_docs(errors: Responses, path_parameters: list[Docs]) -> Docs:
+    """Keyword arguments for an `APIRoute` of the Open Inference Protocol's infer call.
+
+    Args:
+        errors: that it may answer.
+        path_parameters: of its path.
+    """
+    answer = {"schema": {"$ref": "#/components/schemas/InferAnswer"}}
+    body = {"schema": {"$ref": "#/components/schemas/InferRequest"}}
+    ok: Docs = {
+        "description": "The outputs; with binary tensors as bytes behind the JSON",
+        "content": {JSON: answer, OCTET_STREAM: BINARY},
+        "headers": answered(many=True),
+    }
+    return _docs(
+        ok,
+        errors,
+        {"required": True, "content": {JSON: body, OCTET_STREAM: BINARY}},
+        [*header_parameters(top_k=False), _LENGTH, *path_parameters],
+    )
+
+
+def predictions_docs(errors: Responses, path_parameters: list[Docs]) -> Docs:
+    """Keyword arguments for an `APIRoute` of TorchServe's call for predictions."""
+    form = {
+        "type": "object",
+        "properties": {"data": {**FILE, "minLength": 1}},
+        "required": ["data"],
+        "additionalProperties": False,
+    }
+    ok: Docs = {
+        "description": "With labels the five best and their scores, else the output",
+        "content": {JSON: {"schema": {}}},
+        "headers": answered(many=False),
+    }
+    content = {
+        JSON: {"schema": ANY_ITEM},
+        OCTET_STREAM: BINARY,
+        "multipart/form-data": {"schema": form},
+    }
+    parameters = [*header_parameters(top_k=False), *path_parameters]
+    return _docs(ok, errors, {"required": True, "content": content}, parameters)
+
+
+def _docs(ok: Docs, errors: Responses, body: Docs, parameters: list[Docs]) -> Docs:
+    responses: Responses = {200: ok, **errors}
+    responses[503] = {**responses[503], "headers": RETRY_AFTER}
+    return {
+        "responses": responses,
+        "openapi_extra": {"requestBody": body, "parameters": parameters},
+    }
