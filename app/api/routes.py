@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Scraper
@@ -41,17 +42,16 @@ class PredictRoute(APIRoute):
 
     Attributes:
         application: the application.
-        other_methods: that it also takes, without a place in the document.
+        allowed: methods of all routes of this path.
     """
 
     application: ASGIApp
-    other_methods: frozenset[str] = frozenset()
+    allowed: str = "POST"
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; FastAPI answers a wrong method."""
-        if scope["method"] not in (self.methods or set()) | self.other_methods:
-            await super().handle(scope, receive, send)
-            return
+        """Pass the request on, unless it has another method."""
+        if scope["method"] not in (self.methods or ()):
+            raise HTTPException(405, headers={"Allow": self.allowed})
         scope[ROUTE] = self.path
         await self.application(scope, receive, send)
 
@@ -74,6 +74,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
     for route, suffix in ((torchserve.ROUTE, ""), (torchserve.ROUTE_OF_VERSION, "_by_version")):
         endpoint, docs = Endpoint(route, torchserve.PredictionsCall), torchserve_docs(route)
         _add_prediction(app, service, endpoint, _predictions, suffix, docs)
+        docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
+        _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
     add_models(app, service)
     add_admin(app, service)
     add_oip(app, service)
@@ -110,15 +112,14 @@ def _add_prediction(
     route = PredictRoute(
         endpoint.route,
         documented,
-        methods=["POST"],
         name=name,
         operation_id=name,
         response_class=Response,
-        **docs,
+        **{"methods": ["POST"], **docs},
     )
     route.application = PredictionApp(service, endpoint)
     if documented is _predictions:
-        route.other_methods = frozenset({"PUT"})  # of `curl -T`
+        route.allowed = "POST, PUT"
     app.router.routes.append(route)
 
 

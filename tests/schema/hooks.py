@@ -13,7 +13,7 @@ from schemathesis.openapi.checks import RejectedPositiveData
 
 JSON = "application/json"
 TIMEOUT = "X-Torchlane-Timeout-Ms"
-NAMED = "/models/{name}"
+NAMED = ("/models/{name}", "/v2/models/{name}", "/predictions/{name}")
 TOO_LATE = (b'"code":"overloaded"', b'"code":"deadline_exceeded"')  # 503 and 504
 SHORT_MS = 1000.0  # with more time, an idle server that is late is a finding
 LARGE = 1e30  # of such numbers a model of float32 makes infinity, and says so
@@ -28,7 +28,10 @@ def filter_failure(
 ) -> bool:
     """Whether it is a finding."""
     if isinstance(failure, ServerError):
-        if any(code in response.content for code in TOO_LATE):
+        native = not case.operation.path.startswith(NAMED[1:])
+        if any(code in response.content for code in TOO_LATE) or (
+            not native and response.status_code in (503, 504)
+        ):
             return not _short_of_time(case)
         infinite = b'"code":"non_finite_output"' in response.content
         return not (infinite and any(abs(each) > LARGE for each in _numbers(case.body)))
@@ -53,10 +56,10 @@ def _beyond_the_document(case: schemathesis.Case[Any]) -> tuple[int, ...]:
     - Raw bytes and files must have the size, or be of the format, that the model takes.
     - A picture in JSON is base64 of a PNG or a JPEG.
     """
-    if case.method != "POST":
+    if case.method not in ("POST", "PUT"):
         return ()
     if case.operation.path.startswith(NAMED):
-        return (415, 422)
+        return (400, 415, 422)
     if case.media_type != JSON:
         return (422,)
     body = case.body if isinstance(case.body, dict) else {}

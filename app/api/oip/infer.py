@@ -20,13 +20,48 @@ from app.api.oip.requests import (
 )
 from app.api.oip.tensors import items_of
 from app.api.payloads import check_marks
-from app.codecs.base import OCTET_STREAM, PixelBudget
+from app.codecs.base import OCTET_STREAM, Codec, PixelBudget
 from app.errors import InvalidInput
 from app.types import Item, Outcome
 
 HEADER = HEADER_LENGTH.lower().encode()
 FAST = FastJson()  # used on the event loop only
 ENVELOPE_MARKS = 2000  # names, shapes and parameters around the items
+
+
+def parse_body(
+    codec: Codec,
+    body: bytes,
+    json_bytes: int | None,
+    max_items: int,
+    budget: PixelBudget,
+    fast: FastJson | None,
+) -> InferRequest:
+    """What a body asks for: JSON, and bytes of tensors behind it.
+
+    Args:
+        codec: the model's.
+        body: the whole body.
+        json_bytes: the length of its JSON; None: all of it.
+        max_items: the most that it may hold.
+        budget: of the request.
+        fast: a parser of the event loop's; None: in a thread.
+
+    Raises:
+        InvalidInput, PayloadTooLarge, TooLongForLoop: see `app.api.payloads.read_items`.
+    """
+    size = len(body) if json_bytes is None else json_bytes
+    if size > len(body):
+        raise InvalidInput(
+            f"{HEADER_LENGTH} is {size}, but the body has only {len(body)} bytes (uncompressed)"
+        )
+    document = fast.load(body) if fast is not None and size == len(body) else None
+    if document is None:
+        budget.read(size)
+        head = body if size == len(body) else body[:size]
+        check_marks(head, codec, max_items, ENVELOPE_MARKS)
+        document = load(head)
+    return read_request(document, memoryview(body)[size:])
 
 
 class InferCall(Call):
@@ -51,22 +86,12 @@ class InferCall(Call):
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """See `Call`."""
         budget = PixelBudget(on_loop=on_loop)
+        codec, most = self.model.codec, self.service.limits.max_items
         if self._json_bytes == 0:
-            most = self.service.limits.max_items
-            return self.model.codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
-        size = len(body) if self._json_bytes is None else self._json_bytes
-        if size > len(body):
-            raise InvalidInput(
-                f"{HEADER_LENGTH} is {size}, but the body has only {len(body)} bytes (uncompressed)"
-            )
-        document = FAST.load(body) if on_loop and size == len(body) else None
-        if document is None:
-            budget.read(size)
-            head = body if size == len(body) else body[:size]
-            limits = self.service.limits
-            check_marks(head, self.model.codec, limits.max_items, ENVELOPE_MARKS)
-            document = load(head)
-        return self.items_of(read_request(document, memoryview(body)[size:]), budget)
+            return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
+        fast = FAST if on_loop else None
+        request = parse_body(codec, body, self._json_bytes, most, budget, fast)
+        return self.items_of(request, budget)
 
     def items_of(self, request: InferRequest, budget: PixelBudget) -> list[Item]:
         """The items of a request, which the answer will be written for.
