@@ -81,12 +81,13 @@ def header_length(given: bytes) -> int:
     Raises:
         InvalidInput: if it is not a whole number.
     """
-    if not given.isdigit() or len(given) > MAX_DIGITS:
+    digits = given.strip(b" \t")  # no part of the value: RFC 9110, section 5.5
+    if not digits.isdigit() or len(digits) > MAX_DIGITS:
         raise InvalidInput(
             f"{HEADER_LENGTH} must be the number of bytes of the JSON at the start of the body, "
             f"got {short(given.decode('latin-1'))}"
         )
-    return int(given)
+    return int(digits)
 
 
 def load(head: bytes) -> Any:
@@ -199,7 +200,7 @@ def _outputs(given: object) -> tuple[Wanted, ...] | None:
     if not isinstance(given, list):
         raise InvalidInput("'outputs' must be a list of objects with a name")
     _check_number(given, "outputs")
-    found = []
+    found: dict[str, Wanted] = {}
     for index, each in enumerate(given):
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str):
@@ -208,8 +209,9 @@ def _outputs(given: object) -> tuple[Wanted, ...] | None:
         parameters = parameters_of(each, where)
         reject_shared_memory(parameters, where)
         binary = flag(parameters, "binary_data", where) or False
-        found.append(Wanted(name, binary, classes_of(parameters, where)))
-    return tuple(found)
+        # One that is named twice is answered once.
+        found.setdefault(name, Wanted(name, binary, classes_of(parameters, where)))
+    return tuple(found.values())
 
 
 def _id(given: object) -> str:

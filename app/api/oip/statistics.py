@@ -7,12 +7,13 @@ Plain dicts, for REST and gRPC alike. Items are what Triton calls inferences.
 | inference_count | torchlane_items_computed |
 | execution_count, compute_infer | torchlane_compute_seconds: batches that ran, time of each batch |
 | success, fail | torchlane_items with the outcome `ok`, and with all others |
-| queue | torchlane_queue_seconds |
+| queue | torchlane_queue_seconds; also items found in the cache or joined, without time |
 | cache_hit, cache_miss | torchlane_cache_lookups; items that joined an equal one are neither |
 | batch_stats | torchlane_batch_size: a bucket each, by its largest size; batches without time |
 
-There is no metric for the rest, which is 0: last_inference, compute_input, compute_output, and the
-times of success, fail, cache_hit and cache_miss.
+There is no metric for the rest, which is 0: last_inference, and the times of compute_input,
+compute_output, success, fail, cache_hit and cache_miss. perf_analyzer demands that the counts of
+compute_... are equal, and takes a version for used whose count of queue has grown.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ def _of(model: LoadedModel, samples: Samples) -> VersionStatistics:
         return _duration(total(f"{metric}_count"), total(f"{metric}_sum"))
 
     ended, good = total(f"{ITEMS}_total"), total(f"{ITEMS}_total", outcome="ok")
-    computed = lasted(COMPUTE_S)
+    hit, joined = (total(f"{CACHE}_total", result=result) for result in ("hit", "joined"))
+    computed, queued = lasted(COMPUTE_S), lasted(QUEUE_S)
+    untimed = _duration(computed["count"])
     return {
         "name": name,
         "version": version,
@@ -123,11 +126,11 @@ def _of(model: LoadedModel, samples: Samples) -> VersionStatistics:
         "inference_stats": {
             "success": _duration(good),
             "fail": _duration(ended - good),
-            "queue": lasted(QUEUE_S),
-            "compute_input": _duration(),
+            "queue": {"count": queued["count"] + int(hit + joined), "ns": queued["ns"]},
+            "compute_input": untimed,
             "compute_infer": computed,
-            "compute_output": _duration(),
-            "cache_hit": _duration(total(f"{CACHE}_total", result="hit")),
+            "compute_output": untimed,
+            "cache_hit": _duration(hit),
             "cache_miss": _duration(total(f"{CACHE}_total", result="miss")),
         },
         "batch_stats": _batches(known, model.max_batch_size),
@@ -144,9 +147,9 @@ def _batches(known: Iterable[Sample], largest: int) -> list[BatchStatistics]:
             found.append(
                 {
                     "batch_size": largest if math.isinf(bound) else int(bound),
-                    "compute_input": _duration(),
+                    "compute_input": _duration(count - below),
                     "compute_infer": _duration(count - below),
-                    "compute_output": _duration(),
+                    "compute_output": _duration(count - below),
                 }
             )
         below = count

@@ -55,19 +55,19 @@ def check(found: VersionStatistics, processes: int) -> None:
         "inference_stats": {
             "success": times(10),
             "fail": times(3),
-            "queue": times(7, 7_000_000),
-            "compute_input": NOTHING,
+            "queue": times(4 + 2 + 7, 7_000_000),
+            "compute_input": times(3),
             "compute_infer": times(3, 6_000_000),
-            "compute_output": NOTHING,
+            "compute_output": times(3),
             "cache_hit": times(4),
             "cache_miss": times(7),
         },
         "batch_stats": [
             {
                 "batch_size": size,
-                "compute_input": NOTHING,
+                "compute_input": times(count),
                 "compute_infer": times(count),
-                "compute_output": NOTHING,
+                "compute_output": times(count),
             }
             for size, count in ((1, 1), (4, 2))
         ],
