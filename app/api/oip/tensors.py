@@ -87,7 +87,7 @@ def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened:
     if math.prod(tensor.shape) * dtype.itemsize != len(data):
         raise _differs(spec, tensor, f"{len(data)} bytes")
     if dtype.kind == "b":  # any byte but 0 is true: perf_analyzer sends random ones
-        return (np.frombuffer(data, np.uint8) != 0).reshape(tensor.shape)
+        return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(tensor.shape)
     array = np.frombuffer(data, dtype)
     if not array.flags.aligned or not dtype.isnative:  # the JSON may have any length
         array = array.astype(dtype.newbyteorder("="))
