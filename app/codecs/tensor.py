@@ -50,6 +50,7 @@ class TensorCodec:
         self.manifest = manifest
         self.media_types: tuple[str, ...] = ()
         self._inputs = manifest.inputs
+        self._item_shapes = [spec.item_shape for spec in self._inputs]  # free axes fit no array
         self._shared = shared_axes(manifest.inputs)
         self.most_marks = sum(map(_most_marks, self._inputs))
         self.most_lists = sum(map(_most_lists, self._inputs))
@@ -121,10 +122,11 @@ class TensorCodec:
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
         """Rows of the arrays."""
-        for spec in self._inputs:
+        for spec, item_shape in zip(self._inputs, self._item_shapes, strict=True):
             array = arrays[spec.name]
-            if not spec.takes(array.shape[1:]):
-                raise misshapen(spec, array.shape[1:])
+            shape = array.shape[1:]
+            if shape != item_shape and not spec.takes(shape):
+                raise misshapen(spec, shape)
             check_values(spec, array, many=True)
         if len(self._inputs) == 1:
             items = self._items(arrays[self._inputs[0].name])

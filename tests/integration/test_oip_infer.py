@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from app.api.oip.infer import KNOWN, MAX_KNOWN
 from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact, write_small
@@ -313,6 +314,24 @@ class TestBinary:
     async def test_bytes_at_any_address(self, server: Server, padding: int) -> None:
         head = json.dumps({"inputs": [BINARY]}).encode() + b" " * padding
         assert outputs(await server.infer(head, OCTETS)) == [ANSWER]
+
+    async def test_a_head_that_came_before_is_read_with_other_bytes(self, server: Server) -> None:
+        head = {"inputs": [BINARY], "outputs": [{"name": "y"}], "parameters": {"timeout": 10**8}}
+        for value in (5, 6):
+            octets = np.array([value, 0], "<f4").tobytes()
+            (found,) = outputs(await server.infer(head, octets))
+            assert found["data"] == [2 * value, 0]
+        refused(await server.infer(head, octets[:4]), "only 4 bytes")
+        refused(await server.infer(head, octets * 2), "16 bytes follow")
+        refused(await server.infer(head, octets, model="small"), "picture")
+        nan = np.array([np.nan, 0], "<f4").tobytes()
+        refused(await server.infer(head, nan), "NaN")
+
+    async def test_heads_are_kept_without_bodies_and_not_without_end(self, server: Server) -> None:
+        for number in range(MAX_KNOWN + 10):
+            await server.infer({"id": str(number), "inputs": [BINARY]}, OCTETS)
+        assert 0 < len(KNOWN) <= MAX_KNOWN
+        assert all(each.request.inputs == () for each in KNOWN.values())
 
     async def test_raw_bytes_without_json(self, server: Server) -> None:
         head, octets = parts(await server.send(OCTETS * 2, inference_header_content_length="0"))

@@ -13,12 +13,13 @@ from app.api.calls import failure_of
 from app.api.memo import Written
 from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted, short
-from app.api.oip.tensors import join_bytes
+from app.api.oip.tensors import LITTLE, join_bytes
 from app.codecs.answers import highest
 from app.codecs.base import JSON, OCTET_STREAM
 from app.errors import InvalidInput, ItemFailed
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Arrays, Outcome
+from models.tensors import TensorSpec
 
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 JSON_HEADERS = ((b"content-type", JSON.encode()),)
@@ -65,32 +66,33 @@ def outputs_of(
     if any(isinstance(each, ItemFailed) for each in outcomes):
         raise failure_of(outcomes)
     items = cast(Sequence[Arrays], outcomes)
-    wanted = request.outputs
-    if wanted is None:
-        wanted = tuple(Wanted(spec.name, request.binary) for spec in model.manifest.outputs)
-    first = model.manifest.outputs[0].name
+    specs = model.manifest.outputs
+    if request.outputs is None:
+        return [_tensor(spec, items, binary=request.binary) for spec in specs]
     labels = model.manifest.codec.labels
-    return [
-        _classes(each, items, labels if each.name == first else None)
-        if each.classes
-        else _tensor(each, items)
-        for each in wanted
-    ]
+    found = []
+    for wanted in request.outputs:
+        spec = next(each for each in specs if each.name == wanted.name)
+        if wanted.classes:
+            found.append(_classes(wanted, items, labels if spec is specs[0] else None))
+        else:
+            found.append(_tensor(spec, items, binary=wanted.binary))
+    return found
 
 
-def _tensor(wanted: Wanted, items: Sequence[Arrays]) -> Output:
-    rows = [item[wanted.name] for item in items]
-    if len(rows) == 1:
-        stacked = rows[0][np.newaxis]
-    elif len({row.shape for row in rows}) > 1:
-        raise InvalidInput(
-            f"the items' outputs {wanted.name!r} differ in shape, so that no tensor can have them "
-            "all; send items of one shape, or each in a request of its own"
-        )
+def _tensor(spec: TensorSpec, items: Sequence[Arrays], *, binary: bool) -> Output:
+    name = spec.name
+    if len(items) == 1:
+        stacked = items[0][name][np.newaxis]
     else:
+        rows = [item[name] for item in items]
+        if len({row.shape for row in rows}) > 1:
+            raise InvalidInput(
+                f"the items' outputs {name!r} differ in shape, so that no tensor can have them "
+                "all; send items of one shape, or each in a request of its own"
+            )
         stacked = np.stack(rows)
-    datatype = DATATYPES[stacked.dtype.name]  # type: ignore[index]  # of the manifest's
-    return Output(wanted.name, datatype, stacked.shape, stacked, wanted.binary)
+    return Output(name, DATATYPES[spec.dtype], stacked.shape, stacked, binary)
 
 
 def _classes(wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | None) -> Output:
@@ -143,7 +145,9 @@ def octets_of(output: Output) -> bytes:
     values = output.values
     if isinstance(values, list):
         return join_bytes(values)
-    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
+    if not LITTLE:
+        values = values.astype(values.dtype.newbyteorder("<"))
+    return values.tobytes()
 
 
 def _json_data(values: Array | list[bytes]) -> object:

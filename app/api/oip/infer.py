@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -18,14 +19,18 @@ from app.api.oip.requests import (
     load,
     read_request,
 )
-from app.api.oip.tensors import items_of
+from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
 from app.codecs.base import OCTET_STREAM, Codec, PixelBudget
 from app.errors import InvalidInput
 from app.types import Item, Outcome
 
 HEADER = HEADER_LENGTH.lower().encode()
-FAST = FastJson()  # used on the event loop only
+# Used on the event loop only.
+FAST = FastJson()
+# JSON before binary tensors, which clients repeat unless they send an id: what it means to a model.
+KNOWN: dict[tuple[Codec, bytes], Layout] = {}
+MAX_KNOWN, MAX_KNOWN_BYTES = 256, 4096
 ENVELOPE_MARKS = 2000  # names, shapes and parameters around the items
 
 
@@ -90,8 +95,21 @@ class InferCall(Call):
         if self._json_bytes == 0:
             return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
         fast = FAST if on_loop else None
-        request = parse_body(codec, body, self._json_bytes, most, budget, fast)
-        return self.items_of(request, budget)
+        size = self._json_bytes
+        if size is None or size > MAX_KNOWN_BYTES or not on_loop:
+            return self.items_of(parse_body(codec, body, size, most, budget, fast), budget)
+        known = KNOWN.get((codec, body[:size]))
+        if known is not None and known.nbytes == len(body) - size:
+            self._takes(known.request)
+            return items_at(codec, known, body, size)
+        request = parse_body(codec, body, size, most, budget, fast)
+        items = self.items_of(request, budget)
+        layout = layout_of(codec, request)
+        if layout is not None:
+            if len(KNOWN) >= MAX_KNOWN:
+                KNOWN.clear()
+            KNOWN[codec, body[:size]] = layout
+        return items
 
     def items_of(self, request: InferRequest, budget: PixelBudget) -> list[Item]:
         """The items of a request, which the answer will be written for.
@@ -99,12 +117,16 @@ class InferCall(Call):
         Raises:
             TorchlaneError: if the model does not take it.
         """
-        engine = self.service.engine
-        self.deadline = min(self.deadline, engine.now() + request.timeout_s)
         check_outputs(self.model, request)
-        self.request = request
+        self._takes(request)
         most = self.service.limits.max_items
         return items_of(self.model.codec, request.inputs, most, budget)
+
+    def _takes(self, request: InferRequest) -> None:
+        self.request = request
+        if request.timeout_s < math.inf:
+            engine = self.service.engine
+            self.deadline = min(self.deadline, engine.now() + request.timeout_s)
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""

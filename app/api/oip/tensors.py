@@ -6,12 +6,14 @@ import base64
 import binascii
 import math
 import struct
+import sys
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.api.oip.datatypes import BYTES, DATATYPES
-from app.api.oip.requests import Tensor, short
+from app.api.oip.requests import InferRequest, Tensor, short
 from app.codecs.base import PNG, Codec, PixelBudget, at_index, check_count
 from app.codecs.sniffing import sniffed
 from app.codecs.values import wanted
@@ -20,6 +22,7 @@ from app.types import Array, Item
 from models.tensors import TensorSpec
 
 LENGTH = struct.Struct("<I")  # before each element of BYTES
+LITTLE = sys.byteorder == "little"
 BF16 = "BF16"  # the upper half of an FP32: no model has it, but what it carries is exact in FP32
 
 
@@ -57,6 +60,55 @@ def items_of(
     if given[names[0]].datatype == BYTES and PNG in codec.media_types:
         return _pictures(codec, given[names[0]], budget)
     arrays = {spec.name: _array(codec, spec, given[spec.name]) for spec in specs}
+    return codec.decode_arrays(arrays)
+
+
+class Layout(NamedTuple):
+    """Where the bytes of a request's inputs are, checked against a model.
+
+    Attributes:
+        request: without its inputs, which would keep the whole body.
+        nbytes: of all inputs.
+        parts: name, dtype, beginning and shape of each input, in the manifest's order.
+    """
+
+    request: InferRequest
+    nbytes: int
+    parts: tuple[tuple[str, np.dtype[Any], int, tuple[int, ...]], ...]
+
+
+def layout_of(codec: Codec, request: InferRequest) -> Layout | None:
+    """The layout of a request that a model has taken; None: not all inputs are plain numbers."""
+    begins: dict[str, int] = {}
+    nbytes = 0
+    for tensor in request.inputs:
+        if not isinstance(tensor.data, memoryview):
+            return None
+        begins[tensor.name] = nbytes
+        nbytes += len(tensor.data)
+    shapes = {tensor.name: tensor.shape for tensor in request.inputs}
+    datatypes = {tensor.name: tensor.datatype for tensor in request.inputs}
+    parts = []
+    for spec in codec.manifest.inputs:
+        dtype = np.dtype(spec.dtype)
+        if DATATYPES[spec.dtype] != datatypes[spec.name] or dtype.kind == "b" or not LITTLE:
+            return None
+        parts.append((spec.name, dtype, begins[spec.name], shapes[spec.name]))
+    return Layout(request._replace(inputs=()), nbytes, tuple(parts))
+
+
+def items_at(codec: Codec, layout: Layout, body: bytes, at: int) -> list[Item]:
+    """The items of a body whose tensors begin at `at`, with the layout of an earlier one.
+
+    Raises:
+        InvalidInput: a value is wrong.
+    """
+    arrays = {}
+    for name, dtype, begin, shape in layout.parts:
+        array = np.frombuffer(body, dtype, math.prod(shape), at + begin)
+        if not array.flags.aligned:
+            array = array.copy()
+        arrays[name] = array.reshape(shape)
     return codec.decode_arrays(arrays)
 
 
