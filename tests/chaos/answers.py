@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.chaos.connection import ChaosAnswer
-from tests.chaos.request import JSON, Request
+from tests.chaos.request import JSON, JSON_LENGTH, V2, Request
 from tests.chaos.truth import Item, answer
 from tests.chaos.verdict import Misjudged, Verdict
 
@@ -39,6 +39,23 @@ def binary_places(request: Request, body: bytes) -> list[Any]:
     return list(np.atleast_2d(array).tolist())
 
 
+def infer_places(request: Request, got: ChaosAnswer) -> tuple[list[Any], int]:
+    """The rows of an infer answer, and the version that it says."""
+    length = got.headers.get(JSON_LENGTH.lower())
+    size = len(got.body) if length is None else int(length)
+    try:
+        parsed = json.loads(got.body[:size])
+        (output,) = parsed["outputs"]
+        shape, model, version = output["shape"], parsed["model_name"], int(parsed["model_version"])
+        numbers = output["data"] if length is None else np.frombuffer(got.body[size:], "<f4")
+        rows = np.array(numbers, np.float32).reshape(shape).tolist()
+    except (ValueError, KeyError, TypeError) as error:
+        raise Misjudged(Verdict.WRONG, f"no prediction: {error}") from error
+    if model != request.model:
+        raise Misjudged(Verdict.MISDELIVERED, f"by model {model}, not {request.model}")
+    return rows, version
+
+
 def check_places(request: Request, places: Sequence[Any]) -> None:
     if len(places) != len(request.items):
         why = f"{len(places)} places for {len(request.items)} items"
@@ -60,7 +77,10 @@ def check_refusal(request: Request, got: ChaosAnswer, code: str, body: dict[str,
     """What a refusal must say beside its code."""
     if got.headers.get("content-type") != JSON:
         raise Misjudged(Verdict.UNEXPECTED, f"an error as {got.headers.get('content-type')}")
-    if code == "overloaded":
+    if code == "overloaded" and request.form in V2:
+        if int(got.headers.get("retry-after", "0")) < 1:
+            raise Misjudged(Verdict.UNEXPECTED, f"no time to retry after: {got.headers}")
+    elif code == "overloaded":
         wait_ms = body.get("retry_after_ms", -1)
         whole = max(1, math.ceil(wait_ms / 1000))
         if wait_ms < 0 or abs(int(got.headers.get("retry-after", "-9")) - whole) > 1:

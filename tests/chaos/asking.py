@@ -7,7 +7,18 @@ import json
 import random
 from collections.abc import Callable, Sequence
 
-from tests.chaos.request import JSON, MEDIA_TYPES, NPY, OCTETS, Form, Request, body_of
+from tests.chaos.request import (
+    JSON,
+    JSON_LENGTH,
+    MEDIA_TYPES,
+    NPY,
+    OCTETS,
+    V2,
+    Form,
+    Request,
+    body_of,
+    infer_of,
+)
 from tests.chaos.truth import DEFAULT_MODEL, FIRST_NUMBER, LAST_NUMBER, MODELS, Item, Mark
 from tests.chaos.versions import Versions
 
@@ -15,7 +26,7 @@ MAX_BODY_BYTES = 20_000
 MAX_ITEMS = 64
 POPULAR = range(FIRST_NUMBER, FIRST_NUMBER + 64)
 FASHION = 24  # requests for a new item before another one is in fashion
-FORMS: tuple[Form, ...] = ("json", "json", "json", "octets", "npy")
+FORMS: tuple[Form, ...] = ("json", "json", "json", "octets", "npy", "v2", "v2-binary")
 # Of the items that are nobody else's. The last three strike at most one replica at a time.
 MARKS = {
     Mark.GOOD: 0.91,
@@ -84,6 +95,7 @@ class Asker:
             self._too_many: 5,
             self._no_timeout: 5,
             self._no_array: 5,
+            self._no_tensor: 8,
             self._no_model: 5,
             self._no_version: 4,
             self._other_method: 3,
@@ -170,6 +182,27 @@ class Asker:
         octets = [("Content-Type", self._rng.choice((OCTETS, NPY)))]
         return self._bad("invalid_input", body=b"1234567", headers=octets)
 
+    def _no_tensor(self) -> Request:
+        """Cut off, with a wrong length of its JSON, bytes too many or too few, a wrong shape."""
+        head, octets = infer_of([[99, 0, 0]], "v2-binary")
+        length = len(head)
+        wrong = self._rng.randrange(6)
+        if wrong == 0:
+            head, length = head[:-1], length - 1
+        elif wrong == 1:
+            length = self._rng.choice((1, length - 1, length + 1, 10**9))
+        elif wrong == 2:
+            octets += b"\0"
+        elif wrong == 3:
+            octets = octets[:-1]
+        elif wrong == 4:
+            head = head.replace(b"[1, 3]", b"[3, 1]")
+        else:
+            head = head.replace(b"FP32", b"FP64")
+        headers = [(JSON_LENGTH, str(length))]
+        path = f"/v2/models/{DEFAULT_MODEL}/infer"
+        return self._bad("invalid_input", path, body=head + octets, headers=headers, form="v2")
+
     def _no_model(self) -> Request:
         return self._bad("model_not_found", "/models/nobody/predict")
 
@@ -210,6 +243,7 @@ class Asker:
         headers: Sequence[tuple[str, str]] = (("Content-Type", JSON),),
         culprit: int | None = None,
         method: str = "POST",
+        form: Form = "json",
     ) -> Request:
         return Request(
             self._id(),
@@ -220,6 +254,7 @@ class Asker:
             culprit=culprit,
             predicts=False,
             method=method,
+            form=form,
         )
 
     def _good(
@@ -235,17 +270,23 @@ class Asker:
         written = self._rng.choice(FORMS) if form is None else form
         model = model or self._rng.choices(tuple(MODELS), (6, 3, 1))[0]
         version = None
-        prefix = "" if model == DEFAULT_MODEL and self._rng.random() < 0.7 else f"/models/{model}"
+        is_v2 = written in V2
+        unnamed = model == DEFAULT_MODEL and not is_v2 and self._rng.random() < 0.7
+        prefix = "" if unnamed else f"{'/v2' if is_v2 else ''}/models/{model}"
         if prefix and self._rng.random() < 0.3:
             version = self._versions.newest(model)
             prefix += f"/versions/{version}"
         media_type = MEDIA_TYPES[written]
         sent = [("Content-Type", media_type), *headers]
-        if written != "json":
+        if written in ("octets", "npy"):
             sent.append(("Accept", media_type))
+        if written == "v2-binary":
+            head, _ = infer_of([item.values() for item in items], written)
+            sent.append((JSON_LENGTH, str(len(head))))
+        call = "infer" if is_v2 else "batch-predict" if many else "predict"
         return Request(
             self._id(),
-            f"{prefix}/{'batch-predict' if many else 'predict'}",
+            f"{prefix}/{call}",
             body_of(items, written, many=many),
             model=model,
             version=version,

@@ -12,9 +12,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.answers import binary_places, check_places, check_refusal, check_row, json_places
+from tests.chaos.answers import (
+    binary_places,
+    check_places,
+    check_refusal,
+    check_row,
+    infer_places,
+    json_places,
+)
 from tests.chaos.connection import ChaosAnswer
-from tests.chaos.request import MEDIA_TYPES, Request
+from tests.chaos.request import MEDIA_TYPES, V2, Request
 from tests.chaos.truth import Item
 from tests.chaos.verdict import OFFENCES, Misjudged, Verdict
 from tests.chaos.versions import Versions
@@ -31,6 +38,11 @@ STATUSES = {
     "deadline_exceeded": 504,
     "backend_failed": 500,
     "non_finite_output": 500,
+}
+V2_CODES = {
+    **{status: code for code, status in STATUSES.items() if status in (404, 413, 415, 504)},
+    404: "model_not_found",
+    400: "invalid_input",
 }
 MOST_OFFENCES = 20  # that are told in full
 
@@ -65,6 +77,25 @@ class Told:
     failed: dict[str, set[int]] = field(default_factory=dict)
     unknown_items: Counter[str] = field(default_factory=Counter)
     unknown_requests: int = 0
+
+
+def _error(
+    request: Request, got: ChaosAnswer, failing: Sequence[Item]
+) -> tuple[str, dict[str, Any]]:
+    """The code of an error, and its body. The protocol's errors have no code: the status tells."""
+    try:
+        body = json.loads(got.body)
+        if request.form in V2:
+            (_,) = body.keys()
+            refused = "overloaded" if "retry-after" in got.headers else "shutting_down"
+            codes = {**V2_CODES, 503: refused, 500: failing[0].code if failing else "internal"}
+            return str(codes.get(got.status)), {"error": body["error"]}
+        code, named = body["code"], body["request_id"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Misjudged(Verdict.UNEXPECTED, "not the shape that errors have") from error
+    if STATUSES.get(code) != got.status or named != request.id:
+        raise Misjudged(Verdict.UNEXPECTED, f"{code} with status {got.status}, named {named}")
+    return code, body
 
 
 class Checker:
@@ -176,7 +207,9 @@ class Checker:
         media_type = got.headers.get("content-type", "")
         if media_type != MEDIA_TYPES[request.form]:
             raise Misjudged(Verdict.WRONG, f"the answer is {media_type}")
-        if request.form == "json":
+        if request.form in V2:
+            places, said = infer_places(request, got)
+        elif request.form == "json":
             places, said = json_places(request, got.body)
         else:
             places, said = binary_places(request, got.body), None
@@ -213,15 +246,9 @@ class Checker:
         return outcomes
 
     def _rightly_refused(self, request: Request, got: ChaosAnswer) -> Verdict:
-        try:
-            body = json.loads(got.body)
-            code, named = body["code"], body["request_id"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Misjudged(Verdict.UNEXPECTED, "not the shape that errors have") from error
-        if STATUSES.get(code) != got.status or named != request.id:
-            raise Misjudged(Verdict.UNEXPECTED, f"{code} with status {got.status}, named {named}")
-        self.told.requests[got.status, code] += 1
         failing = [each for each in request.items if each.code]
+        code, body = _error(request, got, failing)
+        self.told.requests[got.status, code] += 1
         deserved = request.predicts and (
             bool(failing) if request.form != "json" else len(failing) == len(request.items) > 0
         )

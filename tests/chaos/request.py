@@ -15,8 +15,13 @@ OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
 JSON = "application/json"
 
-Form = Literal["json", "octets", "npy"]
-MEDIA_TYPES: dict[Form, str] = {"json": JSON, "octets": OCTETS, "npy": NPY}
+Form = Literal["json", "octets", "npy", "v2", "v2-binary"]
+MEDIA_TYPES: dict[Form, str] = {
+    **{"json": JSON, "octets": OCTETS, "npy": NPY},  # of our own calls
+    **{"v2": JSON, "v2-binary": OCTETS},  # of the Open Inference Protocol
+}
+V2: frozenset[Form] = frozenset({"v2", "v2-binary"})
+JSON_LENGTH = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,24 @@ def body_of(items: Sequence[Item], form: Form, *, many: bool) -> bytes:
     if form == "json":
         shown = {"inputs": values} if many else {"input": values[0]}
         return json.dumps(shown).encode()
+    if form in V2:
+        return b"".join(infer_of(values, form))
     array = np.array(values if many else values[0], "<f4")
     if form == "octets":
         return array.tobytes()
     return npy_of(array)
+
+
+def infer_of(values: Sequence[Sequence[int]], form: Form) -> tuple[bytes, bytes]:
+    """JSON and bytes of an infer request."""
+    tensor: dict[str, object] = {"name": "x", "shape": [len(values), 3], "datatype": "FP32"}
+    if form == "v2":
+        tensor["data"] = [each for row in values for each in row]
+        return json.dumps({"inputs": [tensor]}).encode(), b""
+    octets = np.array(values, "<f4").tobytes()
+    tensor["parameters"] = {"binary_data_size": len(octets)}
+    parameters = {"binary_data_output": True}
+    return json.dumps({"inputs": [tensor], "parameters": parameters}).encode(), octets
 
 
 def npy_of(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
