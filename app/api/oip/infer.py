@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app.api.calls import Call
 from app.api.endpoints import Endpoint, Paths
@@ -60,7 +61,9 @@ def parse_body(
         raise InvalidInput(
             f"{HEADER_LENGTH} is {size}, but the body has only {len(body)} bytes (uncompressed)"
         )
-    document = fast.load(body) if fast is not None and size == len(body) else None
+    document: Any = None
+    if fast is not None and size == len(body):
+        document = fast.load(body)
     if document is None:
         budget.read(size)
         head = body if size == len(body) else body[:size]
