@@ -48,6 +48,7 @@ class Call:
         fields: lower-case names of headers, and values.
 
     Attributes:
+        arrived_at: when the head came, on the engine's clock.
         deadline: on the engine's clock.
 
     Raises:
@@ -65,6 +66,7 @@ class Call:
         "_remembered",
         "_submission",
         "_task",
+        "arrived_at",
         "deadline",
         "endpoint",
         "model",
@@ -88,7 +90,8 @@ class Call:
         self._changes = service.loaded.changes
         self._lag_s = service.engine.read_lag_s()
         timeout_s = _timeout_s(fields.get(b"x-torchlane-timeout-ms"), self.model.settings.timeout_s)
-        self.deadline = service.engine.now() + timeout_s
+        self.arrived_at = service.engine.now()
+        self.deadline = self.arrived_at + timeout_s
         content_length = fields.get(b"content-length", b"")
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
@@ -112,7 +115,7 @@ class Call:
             TorchlaneError: the model cannot do it.
         """
 
-    def asked(self) -> str | None:
+    def memo_text(self, body: bytes) -> str | None:
         """What decides the answer, besides the model and the body, as one text.
 
         None: the body is not worth remembering, since reading it again costs hardly anything.
@@ -121,6 +124,8 @@ class Call:
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """The items of a body; called in a thread if `on_loop` is False.
+
+        Nothing else uses the call at that time, so it may keep what the answer needs.
 
         Raises:
             TooLongForLoop: on the event loop, if it would block that for long.
@@ -162,11 +167,11 @@ class Call:
             if inflated is None:
                 return self._begin_off_loop(inflater.inflate, inflater.limit, request_id)
             body = inflated
-        asked = self.asked()
-        if asked is not None:
+        text = self.memo_text(body)
+        if text is not None:
             memo = service.memo
             if model.settings.cache and memo.has_come_before(body):
-                self._digest = memo.digest(model.id, service.engine.identity(model.id), asked, body)
+                self._digest = memo.digest(model.id, service.engine.identity(model.id), text, body)
                 self._remembered = memo.get(self._digest)
             if self._remembered is not None:
                 keys = self._remembered.keys

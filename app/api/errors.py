@@ -55,7 +55,6 @@ NOTHING_MORE: Mapping[str, float] = MappingProxyType({})
 INVALID = {"oip": 400, "torchserve": 400}  # the status of InvalidInput in other protocols
 # TorchServe names the Java class of an error; its clients look at the statuses.
 TORCHSERVE_TYPES = {
-    400: "BadRequestException",
     401: "InvalidKeyException",
     403: "InvalidKeyException",
     404: "ResourceNotFoundException",
@@ -63,7 +62,7 @@ TORCHSERVE_TYPES = {
     413: "RequestEntityTooLargeException",
     503: "ServiceUnavailableException",
 }
-INTERNAL_TYPE = "InternalServerException"
+CALLER_TYPE, INTERNAL_TYPE = "BadRequestException", "InternalServerException"
 
 
 RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
@@ -129,7 +128,8 @@ def error_body(
     if protocol == "oip":
         return orjson.dumps({"error": message})
     if protocol == "torchserve":
-        kind = TORCHSERVE_TYPES.get(status, INTERNAL_TYPE)
+        other = CALLER_TYPE if status < 500 else INTERNAL_TYPE
+        kind = TORCHSERVE_TYPES.get(status, other)
         return orjson.dumps({"code": status, "type": kind, "message": message})
     return orjson.dumps(
         {

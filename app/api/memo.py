@@ -66,16 +66,16 @@ class AnswerMemo:
         self._once.add(quick)
         return False
 
-    def digest(self, model: ModelId, identity: str, asked: str, body: bytes) -> bytes:
+    def digest(self, model: ModelId, identity: str, text: str, body: bytes) -> bytes:
         """Digest of a request.
 
         Args:
             model: the name and version that the answer will show.
             identity: what the keys of its items belong to, see `Engine.identity`.
-            asked: what else decides the answer, such as the Content-Type.
+            text: what else decides the answer, such as the Content-Type.
             body: as the caller sent it.
         """
-        digest = hashlib.sha256(f"{model}|{identity}|{asked}\n".encode())
+        digest = hashlib.sha256(f"{model}|{identity}|{text}\n".encode())
         digest.update(body)
         return digest.digest()
 

@@ -50,13 +50,16 @@ class File:
         return given.strip().lower().decode("latin-1")
 
 
-def read_files(content_type: str, body: bytes, most: int | None) -> list[File]:
+def read_files(
+    content_type: str, body: bytes, most: int | None, *, named: bool = True
+) -> list[File]:
     """The files of a form, in order.
 
     Args:
         content_type: of the whole body, with its boundary.
         body: the whole body.
         most: the largest number of files; None: exactly one.
+        named: whether each must have a file name.
 
     Raises:
         InvalidInput: not a form, damaged, cut off, or with parts that are not files.
@@ -74,7 +77,7 @@ def read_files(content_type: str, body: bytes, most: int | None) -> list[File]:
     if not reader.files:
         raise InvalidInput(f"the form has no file; send one, as {EXAMPLE} does")
     for number, each in enumerate(reader.files, 1):
-        _check_file(each, f"part {number} of the form")
+        _check_file(each, f"part {number} of the form", named=named)
     return reader.files
 
 
@@ -171,9 +174,9 @@ def _check_boundaries(body: bytes, boundary: bytes, most: int | None) -> None:
         at = body.find(delimiter, behind)
 
 
-def _check_file(file: File, where: str) -> None:
+def _check_file(file: File, where: str, *, named: bool) -> None:
     disposition = file.headers.get(b"content-disposition", b"")
-    if HAS_FILENAME.search(disposition) is None:
+    if named and HAS_FILENAME.search(disposition) is None:
         raise InvalidInput(
             f"{where} is not a file: its Content-Disposition has no filename; send only files, "
             f"as {EXAMPLE} does, and put options into the URL"

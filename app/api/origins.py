@@ -15,12 +15,15 @@ Header = tuple[bytes, bytes]
 ANY = "*"
 AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\\s]+)(?::[0-9]{0,5})?")
 # Headers of the answer, in addition to those that any script may read.
-EXPOSED = ("X-Request-Id", "X-Torchlane-Cache", "Server-Timing", "Retry-After")
+EXPOSED = (
+    *("X-Request-Id", "X-Torchlane-Cache", "Server-Timing", "Retry-After"),
+    "Inference-Header-Content-Length",
+)
 ALLOWED = (  # of a request
     *("Authorization", "Content-Encoding", "X-API-Key", "X-Request-Id"),
-    "X-Torchlane-Timeout-Ms",
+    *("X-Torchlane-Timeout-Ms", "Inference-Header-Content-Length"),
 )
-METHODS = ("GET", "POST")
+METHODS = ("GET", "POST", "PUT")
 
 
 class Hosts:

@@ -123,15 +123,17 @@ class Codec(Protocol):
             InvalidInput: a shape or a value is wrong; of values the message has the item's index.
         """
 
-    def convert_numbers(self, name: str, numbers: Array | list[object]) -> Array:
-        """Numbers of JSON in the dtype of an input.
-
-        Args:
-            name: of the input.
-            numbers: a list, flat or nested; or float64 or int64, if no item of it was a bool.
+    def convert_numbers(self, name: str, numbers: list[object]) -> Array:
+        """A JSON list of numbers, flat or nested, in the dtype of an input.
 
         Raises:
             InvalidInput: if a number would change by more than rounding, or lists are ragged.
+        """
+
+    def cast_numbers(self, name: str, numbers: Array) -> Array | None:
+        """Numbers of JSON, as float64 or int64, in the dtype of an input.
+
+        None: there is no such input, or the numbers as written may differ from these.
         """
 
     def item_schema(self) -> JsonSchema:

@@ -41,6 +41,7 @@ class ImageCodec:
         self.decode_numbers = self._tensor.decode_numbers
         self.decode_arrays = self._tensor.decode_arrays
         self.convert_numbers = self._tensor.convert_numbers
+        self.cast_numbers = self._tensor.cast_numbers
         self.finish = self._tensor.finish
         self.check_top_k = self._tensor.check_top_k
         self.encode = self._tensor.encode

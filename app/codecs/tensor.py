@@ -139,13 +139,15 @@ class TensorCodec:
         self._check_shared(items[0].arrays)  # all have the same shapes
         return items
 
-    def convert_numbers(self, name: str, numbers: Array | list[object]) -> Array:
+    def convert_numbers(self, name: str, numbers: list[object]) -> Array:
         """See `Codec`."""
         spec = next(each for each in self._inputs if each.name == name)
-        if isinstance(numbers, list):
-            return _converted(spec, numbers, _array(spec, numbers))
-        cast = self._ranges[name].cast(numbers)
-        return convert(spec, numbers) if cast is None else cast
+        return _converted(spec, numbers, _array(spec, numbers))
+
+    def cast_numbers(self, name: str, numbers: Array) -> Array | None:
+        """See `Codec`."""
+        exact = self._ranges.get(name)
+        return None if exact is None else exact.cast(numbers)
 
     def item_schema(self) -> JsonSchema:
         """See `Codec`."""

@@ -163,7 +163,8 @@ class TestPredictions:
                 wanted = {"vary": "Origin"}
                 if origin is not None:
                     wanted["access-control-expose-headers"] = (
-                        "X-Request-Id, X-Torchlane-Cache, Server-Timing, Retry-After"
+                        "X-Request-Id, X-Torchlane-Cache, Server-Timing, Retry-After, "
+                        "Inference-Header-Content-Length"
                     )
                     if known:
                         wanted["access-control-allow-origin"] = "*" if allowed == "*" else origin

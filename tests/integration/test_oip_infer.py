@@ -20,7 +20,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from app.api.oip.infer import KNOWN, MAX_KNOWN
+from app.api.endpoints import Endpoint
+from app.api.oip.infer import KNOWN, MAX_KNOWN, ROUTE, InferCall
 from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact, write_small
@@ -193,7 +194,7 @@ class TestJson:
         ("change", "words"),
         [
             ({"shape": [1, 3], "data": [1, 2, 3]}, ["[2]", "[3]"]),
-            ({"shape": [2]}, ["shape"]),
+            ({"shape": [2]}, ["got shape []"]),
             ({"shape": [0, 2], "data": []}, ["at least one"]),
             ({"shape": [-1, 2]}, ["at least 0"]),
             ({"shape": [1, 2.0]}, ["whole numbers"]),
@@ -201,7 +202,10 @@ class TestJson:
             ({"shape": []}, ["1 to 32 sizes"]),
             ({"shape": None}, ["shape"]),
             ({"shape": [2**63, 2**63]}, ["limit"]),
-            ({"shape": [1, 2**63]}, ["data of shape [2]"]),
+            ({"shape": [1, 2**63]}, ["got shape"]),
+            ({"shape": [1, 0, 2**62], "data": []}, ["got shape"]),
+            ({"shape": [1, *[1] * 31], "data": [1]}, ["got shape"]),
+            ({"shape": [1] * 33, "data": [1]}, ["1 to 32"]),
             ({"data": [1]}, ["[1, 2]", "data of shape [1]"]),
             ({"data": [[1], [2]]}, ["data of shape [2, 1]"]),
             ({"data": [[1, 2], []]}, ["ragged"]),
@@ -378,8 +382,9 @@ class TestBinary:
             ({"parameters": {}, "data": [1, 2]}, OCTETS, ["8 bytes follow"]),
             ({"shape": [2, 2]}, OCTETS, ["8 bytes"]),
             ({"shape": [2**62, 4]}, OCTETS, ["limit"]),
-            ({"shape": [1, 2**63]}, OCTETS, ["8 bytes"]),
-            ({"shape": [1, 0]}, OCTETS, ["8 bytes"]),
+            ({"shape": [1, 2**63]}, OCTETS, ["got shape"]),
+            ({"shape": [1, 0]}, OCTETS, ["got shape"]),
+            ({"shape": [1, 0, 2**62], "parameters": {"binary_data_size": 0}}, b"", ["got shape"]),
         ],
     )
     async def test_bytes_that_do_not_add_up(
@@ -391,7 +396,7 @@ class TestBinary:
 
     async def test_values_no_model_takes(self, server: Server) -> None:
         octets = np.array([1, np.nan], "<f4").tobytes()
-        refused(await server.infer({"inputs": [BINARY]}, octets), "inputs[0]", "NaN")
+        refused(await server.infer({"inputs": [BINARY]}, octets), "item 0", "NaN")
 
     async def test_any_byte_but_0_is_true(self, server: Server) -> None:
         given = {"name": "x", "datatype": "BOOL", "shape": [1, 3]}
@@ -447,7 +452,7 @@ class TestPictures:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"data": ["AAAA", "AAAA"]}, ["inputs[0]", "neither a PNG nor a JPEG"]),
+            ({"data": ["AAAA", "AAAA"]}, ["item 0", "neither a PNG nor a JPEG"]),
             ({"data": ["?", "?"]}, ["base64"]),
             ({"data": [1, 2]}, ["neither a PNG nor a JPEG"]),
             ({"data": ["AAAA"]}, ["1 files"]),
@@ -499,6 +504,40 @@ async def test_a_repeated_body_is_answered_alike(server: Server) -> None:
     wanted = {"id": "b", "inputs": [ROW], "parameters": {"binary_data_output": True}}
     binary = [await server.infer(wanted) for _ in range(4)]
     assert {parts(each)[1] for each in binary} == {np.array([2, 4], "<f4").tobytes()}
+
+
+async def test_a_call_keeps_no_inputs(server: Server) -> None:
+    service = server.listening.service
+    body = json.dumps({"id": "mine", "inputs": [{**X, "data": [4, 9]}]}).encode()
+    call = InferCall(service, Endpoint(ROUTE, InferCall, "double"), {})
+    await call.begin(body).settled()
+    assert (call.request.id, call.request.inputs) == ("mine", ())
+
+
+async def test_too_many_classes_are_refused(server: Server) -> None:
+    count = 10
+    scores = {"name": "picture", "datatype": "FP32", "shape": [count, 1, 2, 2], "data": [0] * 40}
+    wanted = {"name": "scores", "parameters": {"classification": 10**9}}
+    (found,) = outputs(
+        await server.infer({"inputs": [scores], "outputs": [wanted]}, model="pictures")
+    )
+    assert found["shape"] == [count, 2]
+    assert found["data"] == found["data"][:2] * count
+
+
+async def test_a_model_without_raw_input_says_so(server: Server) -> None:
+    answer = await server.send(OCTETS, "small", inference_header_content_length="0")
+    refused(answer, "does not have")
+
+
+async def test_what_is_no_http_gets_the_protocols_error(server: Server) -> None:
+    for sent in (b"Content-Length: x\r\n", b"A: b\r\n" * 300):
+        wire = await server.listening.connect()
+        wire.send(b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\n" + sent + b"\r\n")
+        answer = await wire.answer()
+        refused(answer, status=answer.status)
+        assert answer.status in (400, 431)
+        await wire.close()
 
 
 async def test_it_is_counted_by_route(server: Server) -> None:

@@ -59,6 +59,16 @@ async def test_a_picture_as_the_body_or_a_form(api: Api, method: str) -> None:
         assert list(answer.json()) == ["light", "dark"]
 
 
+async def test_numbers_in_a_form(api: Api) -> None:
+    for part in (
+        ("a.json", b"[1, 2]"),
+        ("a.json", b"[1, 2]", "application/json"),
+        (None, b"[1, 2]"),
+    ):
+        answer = await api.client.post(DATA, files={"data": part})
+        assert (answer.status_code, answer.json()) == (200, [2.0, 4.0]), answer.text
+
+
 async def test_scores_by_label(api: Api) -> None:
     answer = await api.client.post("/predictions/classes", json=[1, 2])
     assert answer.json() == {"b": pytest.approx(0.8807971), "a": pytest.approx(0.1192029)}
@@ -81,6 +91,7 @@ async def test_several_inputs(api: Api) -> None:
         (DATA, b"[1]", 400, "BadRequestException"),
         (DATA, b"{", 400, "BadRequestException"),
         (DATA, b'{"input": [1, 2]}', 400, "BadRequestException"),
+        (DATA, b"\x89PNG\r\n\x1a\n", 415, "BadRequestException"),
         (DATA, b"[101, 2]", 500, "InternalServerException"),
     ],
 )

@@ -43,7 +43,7 @@ class NativeCall(Call):
                 f"can carry; ask for {JSON}, or for {self._written_as} without top_k"
             )
 
-    def asked(self) -> str | None:
+    def memo_text(self, body: bytes) -> str | None:
         """See `Call`."""
         if self._content_type in NOT_PARSED:
             return None

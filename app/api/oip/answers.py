@@ -16,11 +16,12 @@ from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted, short
 from app.api.oip.tensors import LITTLE, join_bytes
 from app.codecs.answers import highest
 from app.codecs.base import JSON, OCTET_STREAM
-from app.errors import InvalidInput, ItemFailed
+from app.errors import InvalidInput, ItemFailed, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Arrays, Outcome
 from models.tensors import TensorSpec
 
+MAX_CLASSES = 1 << 14  # of all items of a request: to write as many takes about 20 ms
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
@@ -36,10 +37,11 @@ class Output(NamedTuple):
 
 
 def check_outputs(model: LoadedModel, request: InferRequest) -> None:
-    """Reject outputs that the model does not have, before anything is computed.
+    """Reject outputs that the model cannot give, before anything is computed.
 
     Raises:
         InvalidInput: naming those that it has.
+        PayloadTooLarge: too many classes for all items together: each is a string to be written.
     """
     if request.outputs is None:
         return
@@ -47,10 +49,20 @@ def check_outputs(model: LoadedModel, request: InferRequest) -> None:
     for wanted in request.outputs:
         if wanted.name not in names:
             raise InvalidInput(f"there is no output {short(wanted.name)}; the model has {names}")
-        rank = len(model.manifest.outputs[names.index(wanted.name)].shape)
-        if wanted.classes and rank != 2:
+        at = names.index(wanted.name)
+        rank = len(model.manifest.outputs[at].shape)
+        if not wanted.classes:
+            continue
+        if rank != 2:
             raise InvalidInput(
                 f"output {wanted.name!r} has {rank} axes; classification needs scores [n, classes]"
+            )
+        count, size = request.inputs[0].shape[0], model.manifest.outputs[at].shape[1]
+        classes = count * (min(wanted.classes, size) if size > 0 else wanted.classes)
+        if classes > MAX_CLASSES:
+            raise PayloadTooLarge(
+                f"{classes} classes of {count} items, the limit is {MAX_CLASSES}; ask for fewer, "
+                "or for the tensor"
             )
 
 
@@ -98,19 +110,23 @@ def _tensor(spec: TensorSpec, items: Sequence[Arrays], *, binary: bool) -> Outpu
 def _classes(wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | None) -> Output:
     """The highest scores of each item as `score:index:label`, Triton's classification."""
     found: list[bytes] = []
-    most = wanted.classes
+    most = min(wanted.classes, *(len(item[wanted.name]) for item in items))
+    written: dict[int, list[bytes]] = {}  # equal items have one outcome
     for item in items:
-        scores = item[wanted.name]
-        most = min(most, len(scores))
-        for index in highest(scores, most).tolist():
-            text = f"{float(scores[index]):f}:{index}"
-            found.append((text if labels is None else f"{text}:{labels[index]}").encode())
+        lines = written.get(id(item))
+        if lines is None:
+            scores = item[wanted.name]
+            lines = written[id(item)] = []
+            for index in highest(scores, most).tolist():
+                text = f"{float(scores[index]):f}:{index}"
+                lines.append((text if labels is None else f"{text}:{labels[index]}").encode())
+        found += lines
     return Output(wanted.name, BYTES, (len(items), most), found, wanted.binary)
 
 
 def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Output]) -> Written:
     """The whole body, and its headers."""
-    octets: list[bytes] = []
+    octets: list[memoryview] = []
     shown: list[dict[str, Any]] = []
     for output in outputs:
         one: dict[str, Any] = {
@@ -120,7 +136,7 @@ def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Ou
         }
         if output.binary:
             octets.append(octets_of(output))
-            one["parameters"] = {"binary_data_size": len(octets[-1])}
+            one["parameters"] = {"binary_data_size": octets[-1].nbytes}
         else:
             one["data"] = _json_data(output.values)
         shown.append(one)
@@ -140,14 +156,14 @@ def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Ou
     return headers, b"".join((head, *octets))
 
 
-def octets_of(output: Output) -> bytes:
-    """The values as the protocol's binary form has them: little-endian, row-major."""
+def octets_of(output: Output) -> memoryview:
+    """The values as the protocol's binary form has them, contiguous: little-endian, row-major."""
     values = output.values
     if isinstance(values, list):
-        return join_bytes(values)
+        return memoryview(join_bytes(values))
     if not LITTLE:
         values = values.astype(values.dtype.newbyteorder("<"))
-    return values.tobytes()
+    return np.ascontiguousarray(values).data
 
 
 def _json_data(values: Array | list[bytes]) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from app.api.oip.requests import (
 )
 from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
-from app.codecs.base import OCTET_STREAM, Codec, PixelBudget
+from app.codecs.base import OCTET_STREAM, PNG, Codec, PixelBudget
 from app.errors import InvalidInput
 from app.types import Item, Outcome
 
@@ -61,15 +60,23 @@ def parse_body(
         raise InvalidInput(
             f"{HEADER_LENGTH} is {size}, but the body has only {len(body)} bytes (uncompressed)"
         )
+    head = body if size == len(body) else body[:size]
+    check_marks(head, codec, max_items, ENVELOPE_MARKS)
     document: Any = None
     if fast is not None and size == len(body):
-        document = fast.load(body)
+        document = fast.load(body, codec)
     if document is None:
         budget.read(size)
-        head = body if size == len(body) else body[:size]
-        check_marks(head, codec, max_items, ENVELOPE_MARKS)
         document = load(head)
     return read_request(document, memoryview(body)[size:])
+
+
+def of_item(error: InvalidInput) -> InvalidInput:
+    """The error of an item by the item's index, as in a request `inputs` are tensors."""
+    first = error.details[0] if error.details else {}
+    if "index" not in first:
+        return error
+    return InvalidInput(f"item {first['index']}: {first['problem']}")
 
 
 class InferCall(Call):
@@ -87,15 +94,23 @@ class InferCall(Call):
         self._json_bytes = None if given is None else header_length(given)
         self.request = RAW
 
-    def asked(self) -> str | None:
-        """See `Call`."""
-        return "oip" if self._json_bytes is None else None
+    def memo_text(self, body: bytes) -> str | None:
+        """See `Call`. Files are worth it as bytes too."""
+        size = self._json_bytes
+        if size is None or size == len(body) or PNG in self.model.codec.media_types:
+            return f"oip|{size}"
+        return None
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """See `Call`."""
         budget = PixelBudget(on_loop=on_loop)
         codec, most = self.model.codec, self.service.limits.max_items
         if self._json_bytes == 0:
+            if OCTET_STREAM not in codec.media_types:
+                raise InvalidInput(
+                    f"{HEADER_LENGTH} is 0, so the body has no JSON, but only the bytes of one "
+                    f"input of fixed shape, which model {self.model.id.name!r} does not have"
+                )
             return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
         fast = FAST if on_loop else None
         size = self._json_bytes
@@ -104,7 +119,10 @@ class InferCall(Call):
         known = KNOWN.get((codec, body[:size]))
         if known is not None and known.nbytes == len(body) - size:
             self._takes(known.request)
-            return items_at(codec, known, body, size)
+            try:
+                return items_at(codec, known, body, size)
+            except InvalidInput as error:
+                raise of_item(error) from error
         request = parse_body(codec, body, size, most, budget, fast)
         items = self.items_of(request, budget)
         layout = layout_of(codec, request)
@@ -123,13 +141,14 @@ class InferCall(Call):
         check_outputs(self.model, request)
         self._takes(request)
         most = self.service.limits.max_items
-        return items_of(self.model.codec, request.inputs, most, budget)
+        try:
+            return items_of(self.model.codec, request.inputs, most, budget)
+        except InvalidInput as error:
+            raise of_item(error) from error
 
     def _takes(self, request: InferRequest) -> None:
-        self.request = request
-        if request.timeout_s < math.inf:
-            engine = self.service.engine
-            self.deadline = min(self.deadline, engine.now() + request.timeout_s)
+        self.request = request._replace(inputs=())  # which may keep the whole body
+        self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""

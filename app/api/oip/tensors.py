@@ -8,7 +8,7 @@ import math
 import struct
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import InferRequest, Tensor, short
 from app.codecs.base import PNG, Codec, PixelBudget, at_index, check_count
 from app.codecs.sniffing import sniffed
-from app.codecs.values import wanted
+from app.codecs.values import misshapen, wanted
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Item
 from models.tensors import TensorSpec
 
 LENGTH = struct.Struct("<I")  # before each element of BYTES
+MAX_SPARE_BYTES = 1024  # of a body that an item may keep alive next to its own bytes
 LITTLE = sys.byteorder == "little"
 BF16 = "BF16"  # the upper half of an FP32: no model has it, but what it carries is exact in FP32
 
@@ -59,6 +60,10 @@ def items_of(
     check_count(count, max_items)
     if given[names[0]].datatype == BYTES and PNG in codec.media_types:
         return _pictures(codec, given[names[0]], budget)
+    for spec in specs:
+        shape = given[spec.name].shape[1:]
+        if not spec.takes(shape):
+            raise misshapen(spec, shape)
     arrays = {spec.name: _array(codec, spec, given[spec.name]) for spec in specs}
     return codec.decode_arrays(arrays)
 
@@ -106,9 +111,7 @@ def items_at(codec: Codec, layout: Layout, body: bytes, at: int) -> list[Item]:
     arrays = {}
     for name, dtype, begin, shape in layout.parts:
         array = np.frombuffer(body, dtype, math.prod(shape), at + begin)
-        if not array.flags.aligned:
-            array = array.copy()
-        arrays[name] = array.reshape(shape)
+        arrays[name] = on_its_own(array, len(body)).reshape(shape)
     return codec.decode_arrays(arrays)
 
 
@@ -126,7 +129,7 @@ def _array(codec: Codec, spec: TensorSpec, tensor: Tensor) -> Array:
         return _from_octets(spec, tensor, data, widened=widened)
     if widened:
         raise InvalidInput(f"input {spec.name!r}: BF16 comes as binary data only, not in JSON")
-    array = codec.convert_numbers(spec.name, data)
+    array = codec.convert_numbers(spec.name, data) if isinstance(data, list) else data
     if array.shape != tensor.shape:
         if array.ndim != 1 or array.size != math.prod(tensor.shape):
             raise _differs(spec, tensor, f"data of shape {list(array.shape)}")
@@ -141,11 +144,22 @@ def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened:
     if dtype.kind == "b":  # any byte but 0 is true: perf_analyzer sends random ones
         return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(tensor.shape)
     array = np.frombuffer(data, dtype)
-    if not array.flags.aligned or not dtype.isnative:  # the JSON may have any length
-        array = array.astype(dtype.newbyteorder("="))
     if widened:
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    return array.reshape(tensor.shape)
+        wide = array.astype(np.uint32)
+        array = np.left_shift(wide, 16, out=wide).view(np.float32)
+    elif not dtype.isnative:
+        array = array.astype(dtype.newbyteorder("="))
+    return on_its_own(array, len(cast(bytes, data.obj))).reshape(tensor.shape)
+
+
+def on_its_own(array: Array, body_bytes: int) -> Array:
+    """The array of a part of a body, aligned; a copy where it would keep a far larger body alive.
+
+    The JSON before it may have any length.
+    """
+    if array.flags.aligned and body_bytes <= 2 * array.nbytes + MAX_SPARE_BYTES:
+        return array
+    return array.copy()
 
 
 def _differs(spec: TensorSpec, tensor: Tensor, got: str) -> CallerError:

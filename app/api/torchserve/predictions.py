@@ -15,7 +15,8 @@ import orjson
 from app.api.calls import Call, failure_of
 from app.api.endpoints import Endpoint, Paths
 from app.api.memo import Written
-from app.api.payloads import check_marks, media_type_of, read_items
+from app.api.multipart import FORM, read_files
+from app.api.payloads import check_marks, media_type_of
 from app.codecs.answers import highest
 from app.codecs.base import JSON, PixelBudget
 from app.errors import InvalidInput, ItemFailed
@@ -35,22 +36,28 @@ class PredictionsCall(Call):
         """See `Call`."""
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
 
-    def asked(self) -> str | None:
+    def memo_text(self, body: bytes) -> str | None:
         """See `Call`."""
         return f"torchserve|{self._content_type}"
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
-        """See `Call`. JSON is the item itself, or an object with the only key `data`."""
+        """See `Call`. JSON is the item itself, or an object with the only key `data`.
+
+        The only part of a form is read as if it were the body.
+        """
         codec = self.model.codec
-        if media_type_of(codec, self._content_type, body) != JSON:
-            return read_items(
-                codec, self._content_type, body, many=False, max_items=1, on_loop=on_loop
-            )
-        if on_loop:
-            items = codec.decode_numbers(KEY, body, max_items=None)
-            if items is not None:
-                return items
+        media_type = media_type_of(codec, self._content_type, body)
         budget = PixelBudget(on_loop=on_loop)
+        if media_type == FORM:
+            budget.read(len(body))
+            (file,) = read_files(self._content_type, body, None, named=False)
+            body = file.data
+            media_type = media_type_of(codec, file.media_type, body)
+        if media_type != JSON:
+            return codec.decode_raw(media_type, body, max_items=None, budget=budget)
+        items = codec.decode_numbers(KEY, body, max_items=None) if on_loop else None
+        if items is not None:
+            return items
         budget.read(len(body))
         check_marks(body, codec, 1)
         try:

@@ -253,7 +253,8 @@ class LimitedProtocol(ClosingConnection):
 
     def _send_error(self, error: CallerError) -> None:
         """Answer bytes that never became a request."""
-        scope = {REQUEST_ID: self.ids.of({}).decode("ascii")}
+        path = self.url.partition(b"?")[0].decode("latin-1")  # as far as it has been read
+        scope = {REQUEST_ID: self.ids.of({}).decode("ascii"), "path": path}
         status, headers, content = error_answer(scope, error)
         headers.append((HEADER, scope[REQUEST_ID].encode()))
         self.write_answer(status, headers, content)

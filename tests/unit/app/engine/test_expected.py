@@ -71,6 +71,24 @@ async def test_it_joins_what_is_in_flight() -> None:
         assert len(r.backend.batches) == 1
 
 
+async def test_its_items_may_bring_an_earlier_deadline() -> None:
+    async with rig(max_batch_size=1) as r:
+        r.backend.gate.clear()
+        busy, expecting = r.start(1), Expecting(r)
+        await until(lambda: bool(r.backend.batches))
+        sooner = r.clock.now() + 5
+        r.engine.supply(expecting.submission, [item(2)], sooner)
+        r.clock.advance(4)
+        await turns()
+        assert not expecting.submission.is_settled
+        r.clock.advance(2)
+        await turns()
+        with pytest.raises(DeadlineExceeded):
+            expecting.submission.result()
+        r.backend.gate.set()
+        assert values(await busy) == [2]
+
+
 async def test_its_deadline_ends_it() -> None:
     async with rig() as r:
         expecting = Expecting(r, within=5)

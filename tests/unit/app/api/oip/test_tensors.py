@@ -1,0 +1,59 @@
+"""Arrays of binary tensors: aligned, and not at the cost of a whole body."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.api.oip.infer import parse_body
+from app.api.oip.requests import InferRequest
+from app.api.oip.tensors import items_at, items_of, join_bytes, layout_of, split_bytes
+from app.codecs.base import Codec, PixelBudget
+from app.codecs.choose import codec_for
+from app.types import Array
+from tests.unit.models.manifests import make_manifest, spec
+
+WIDE = 512
+OCTETS = np.arange(WIDE, dtype="<f4").tobytes()
+
+
+def codec() -> Codec:
+    return codec_for(make_manifest([spec("x", "float32", (-1, WIDE))]))
+
+
+def head(padding: int = 0) -> bytes:
+    given = b'{"name":"x","datatype":"FP32","shape":[1,%d],' % WIDE
+    sized = b'"parameters":{"binary_data_size":%d}}' % len(OCTETS)
+    return b'{"inputs":[' + given + sized + b"]}" + b" " * padding
+
+
+def read(padding: int) -> tuple[bytes, list[Array], InferRequest]:
+    """A body, its array as it is read first and with a known layout, and the request."""
+    json, budget = head(padding), PixelBudget()
+    body = json + OCTETS
+    request = parse_body(codec(), body, len(json), 4, budget, None)
+    (first,) = items_of(codec(), request.inputs, 4, budget)
+    layout = layout_of(codec(), request)
+    assert layout is not None
+    (again,) = items_at(codec(), layout, body, len(json))
+    return body, [first.arrays["x"], again.arrays["x"]], request
+
+
+@pytest.mark.parametrize("padding", range(8))
+def test_arrays_are_aligned_wherever_the_bytes_begin(padding: int) -> None:
+    for array in read(padding)[1]:
+        assert array.flags.aligned
+        assert array.tobytes() == OCTETS
+
+
+@pytest.mark.parametrize(("padding", "kept"), [(0, True), (1 << 16, False)])
+def test_a_far_larger_body_is_not_kept(padding: int, kept: bool) -> None:
+    padding += -len(head()) % 4  # else they are copied in any case
+    body, arrays, _ = read(padding)
+    whole = np.frombuffer(body, np.uint8)
+    assert [np.shares_memory(array, whole) for array in arrays] == [kept] * 2
+
+
+def test_strings_of_any_bytes() -> None:
+    elements = [b"", b"a", bytes(range(256))]
+    assert split_bytes("x", memoryview(join_bytes(elements)), 3) == elements
