@@ -5,25 +5,17 @@ The generator and its client live in an environment of their own, which takes ab
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import venv
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from models.manifest import ImageCodecSpec, PicturePreprocess
-from models.tensors import TensorSpec
 from tests.artifacts import write_artifact, write_small
+from tests.clients.environments import environment, run
+from tests.clients.models import write_pictures
 from tests.conftest import Once
 from tests.e2e.server import running
 
-REQUIREMENTS = Path(__file__).with_name("openapi_python_client.txt")
-# Runs beside the generated package `client`; argument: the server's address.
+# Runs next to the generated package `client`; argument: the server's address.
 USE = """
 import sys
 from io import BytesIO
@@ -64,70 +56,27 @@ print("used")
 """
 
 
-class Brightness(nn.Module):
-    """picture [n, 1, 2, 2] -> scores [n, 2] of dark and light."""
-
-    def forward(self, picture: torch.Tensor) -> torch.Tensor:
-        """See the class."""
-        light = picture.mean(dim=(1, 2, 3))
-        return torch.stack([1 - light, light], dim=1)
-
-
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     """A model of each kind: labelled pictures, one input, several inputs with a free dimension."""
     folder = tmp_path / "models"
-    how = PicturePreprocess(width=2, height=2, channels=1, mean=(0,), std=(1,))
-    write_artifact(
-        *(folder, "pictures", 1, Brightness()),
-        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 2, 2)),),
-        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
-        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
-        golden=[{"picture": np.zeros((1, 2, 2), np.float32)}],
-    )
+    write_pictures(folder)
     write_artifact(folder, "double")
     write_small(folder, ["script"], free=True)
     return folder
 
 
-def run(environment: Path, *arguments: str | Path) -> str:
-    """What the environment's Python prints."""
-    programs = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}  # the generator runs ruff
-    done = subprocess.run(
-        [environment / "bin" / "python", *arguments],
-        env=os.environ | programs,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
-def environment(once: Once) -> Path:
-    """An environment with the generator; the tests are skipped where pip cannot install it."""
-
-    def fill(folder: Path) -> None:
-        venv.create(folder)
-        pip = (sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"))
-        done = subprocess.run(
-            [*pip, "install", "--quiet", "--no-deps", "--requirement", REQUIREMENTS],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            pytest.skip(f"openapi-python-client cannot be installed: {done.stderr[-500:]}")
-
-    return once("openapi-python-client", fill)
+def generator(once: Once) -> Path:
+    """An environment with the generator."""
+    return environment(once, "openapi_python_client")
 
 
-def test_its_client_is_typed_and_works(environment: Path, models: Path, tmp_path: Path) -> None:
+def test_its_client_is_typed_and_works(generator: Path, models: Path, tmp_path: Path) -> None:
     script = tmp_path / "use.py"
     script.write_text(USE)
     with running(models, tmp_path / "log", default_model="pictures") as server:
         source = f"--url={server.url}/openapi.json", f"--output-path={tmp_path / 'client'}"
-        told = run(environment, "-m", "openapi_python_client", "generate", *source, "--meta=none")
+        told = run(generator, "-m", "openapi_python_client", "generate", *source, "--meta=none")
         assert "warning" not in told.lower(), told
-        assert run(environment, script, server.url) == "used\n"
+        assert run(generator, script, server.url) == "used\n"

@@ -1,0 +1,103 @@
+"""Small models for clients: one of each kind."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from models.definitions import digits
+from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.tensors import Dtype, TensorSpec
+from tests.artifacts import write_artifact, write_small
+
+DTYPES: tuple[Dtype, ...] = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+)
+SIDE = 2  # pixels of a picture
+
+
+class Brightness(nn.Module):
+    """picture [n, 1, 2, 2] -> scores [n, 2] of dark and light."""
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        light = picture.mean(dim=(1, 2, 3))
+        return torch.stack([1 - light, light], dim=1)
+
+
+class Same(nn.Module):
+    """x -> the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x.clone()
+
+
+class Parts(nn.Module):
+    """x [n, 2] -> whole int64 [n, 2], rest float32 [n, 2], negative bool [n, 2]."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See the class."""
+        whole = torch.trunc(x)
+        return whole.to(torch.int64), x - whole, x < 0
+
+
+def write_pictures(folder: Path) -> None:
+    """Write the model `pictures`, of pictures in grey, with labels."""
+    how = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0,), std=(1,))
+    write_artifact(
+        *(folder, "pictures", 1, Brightness()),
+        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, SIDE, SIDE)),),
+        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
+        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
+        golden=[{"picture": np.zeros((1, SIDE, SIDE), np.float32)}],
+    )
+
+
+def write_all(folder: Path) -> None:
+    """Write `pictures`, `double` (twice), `labelled`, `parts`, `small`, and one for each dtype."""
+    write_pictures(folder)
+    write_artifact(folder, "double", 1)
+    write_artifact(folder, "double", 2)
+    write_artifact(
+        folder, "labelled", codec=TensorCodecSpec(labels=("dark", "light"), scores="softmax")
+    )
+    for dtype in DTYPES:
+        same = TensorSpec(name="x", dtype=dtype, shape=(-1, 2))
+        ones = {"x": np.ones(2, dtype)}
+        write_artifact(*(folder, dtype, 1, Same()), inputs=(same,), outputs=(same,), golden=[ones])
+    parts: tuple[tuple[str, Dtype], ...] = (
+        ("whole", "int64"),
+        ("rest", "float32"),
+        ("negative", "bool"),
+    )
+    outputs = tuple(TensorSpec(name=name, dtype=dtype, shape=(-1, 2)) for name, dtype in parts)
+    write_artifact(folder, "parts", 1, Parts(), outputs=outputs)
+    write_small(folder, ["script"], free=True)
+
+
+def write_digits(folder: Path, weights: Path) -> None:
+    """Write `digits` with these weights, as plain TorchScript."""
+    eager, made = digits.Digits(), digits.DEFINITION
+    eager.load_state_dict(torch.load(weights, weights_only=True))
+    write_artifact(
+        *(folder, "digits", 1, eager),
+        inputs=made.inputs,
+        outputs=made.outputs,
+        codec=made.codec,
+        golden=made.golden_inputs(),
+    )
+
+
+def write_files(folder: Path) -> None:
+    """Write a black PNG and a white JPEG."""
+    folder.mkdir()
+    for name, kind, value in (("dark.png", "PNG", 0), ("light.jpg", "JPEG", 255)):
+        file = io.BytesIO()
+        Image.new("L", (SIDE, SIDE), value).save(file, kind)
+        (folder / name).write_bytes(file.getvalue())

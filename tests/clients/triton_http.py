@@ -1,0 +1,343 @@
+"""tritonclient over HTTP. Arguments: `sync` or `aio`, host and port, a folder with pictures."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tritonclient import http
+from tritonclient.http import aio
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from tests.clients.checking import Synchronous, run_checks
+
+X = np.array([[1, 2]], np.float32)
+# What the models of these names take and give back.
+TYPED = {
+    "bool": np.array([[True, False]]),
+    "uint8": np.array([[0, 255]], np.uint8),
+    "int8": np.array([[-128, 127]], np.int8),
+    "int16": np.array([[-(2**15), 2**15 - 1]], np.int16),
+    "int32": np.array([[-(2**31), 2**31 - 1]], np.int32),
+    "int64": np.array([[-(2**63), 2**63 - 1]], np.int64),
+    "float16": np.array([[0.1, 65504]], np.float16),
+    "float32": np.array([[0.1, -3e38]], np.float32),
+    "float64": np.array([[0.1, -1e308]], np.float64),
+}
+
+
+def tensor(array: Any, name: str = "x", *, binary: bool = True) -> Any:
+    """An input."""
+    made = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    return made.set_data_from_numpy(array, binary_data=binary)
+
+
+def output(name: str = "y", **how: Any) -> Any:
+    """An output that is asked for."""
+    return http.InferRequestedOutput(name, **how)
+
+
+def refused(call: Any, *given: Any, **named: Any) -> tuple[str, str]:
+    """The status and message of an error; the message is what the server said."""
+    try:
+        call(*given, **named)
+    except InferenceServerException as error:
+        status, said = error.status(), error.message()
+    else:
+        raise AssertionError("no error")
+    assert not said.startswith("an exception occurred"), said
+    return status, said
+
+
+def check_health(client: Any, _: Path) -> None:
+    assert client.is_server_live() is client.is_server_ready() is True
+    assert client.is_model_ready("double") is client.is_model_ready("double", "1") is True
+    assert client.is_model_ready("double", "9") is client.is_model_ready("none") is False
+
+
+def check_what_load_generators_ask_first(client: Any, _: Path) -> None:
+    for version in ("", "1"):
+        assert client.get_model_metadata("double", version) == {
+            "name": "double",
+            "versions": ["1", "2"],
+            "platform": "pytorch_torchscript",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+        }
+        config = client.get_model_config("double", version)
+        assert config["max_batch_size"] == 64, config
+        (first,) = config["input"]
+        assert (first["name"], first["data_type"], first["dims"]) == ("x", "TYPE_FP32", [2])
+        assert [each["name"] for each in config["output"]] == ["y"]
+    server = client.get_server_metadata()
+    assert set(server) == {"name", "version", "extensions"}, server
+    assert server["extensions"] == [
+        *("binary_tensor_data", "classification", "model_configuration", "model_repository"),
+        "statistics",
+    ]
+
+
+def check_statistics_count_what_was_computed(client: Any, _: Path) -> None:
+    def now() -> Any:
+        (found,) = client.get_inference_statistics("double", "1")["model_stats"]
+        return found
+
+    before = now()
+    rows = np.random.default_rng().random((3, 2), np.float32)
+    client.infer("double", [tensor(rows)], model_version="1")
+    after = now()
+    assert (after["name"], after["version"]) == ("double", "1")
+    assert after["inference_count"] - before["inference_count"] == 3
+    assert after["execution_count"] > before["execution_count"]
+    parts = ("success", "fail", "queue", "compute_infer", "cache_hit", "cache_miss")
+    for part in (*parts, "compute_input", "compute_output"):
+        assert set(after["inference_stats"][part]) == {"count", "ns"}, part
+    success = (each["inference_stats"]["success"]["count"] for each in (after, before))
+    assert next(success) - next(success) == 3
+    every = client.get_inference_statistics()["model_stats"]
+    assert {(each["name"], each["version"]) for each in every} >= {("double", "1"), ("small", "1")}
+
+
+def check_the_repository_is_listed(client: Any, _: Path) -> None:
+    found = client.get_model_repository_index()
+    states = {(each["name"], each["version"]): each["state"] for each in found}
+    assert states["double", "1"] == states["double", "2"] == states["small", "1"] == "READY", found
+
+
+def check_binary_is_the_default(client: Any, _: Path) -> None:
+    made = client.infer("double", [tensor(X)])
+    answer = made.get_response()
+    assert (answer["model_name"], answer["model_version"]) == ("double", "2")
+    assert "id" not in answer, answer
+    assert answer["outputs"] == [
+        {"name": "y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+    ]
+    np.testing.assert_array_equal(made.as_numpy("y"), X * 2)
+
+
+def check_json_comes_without_a_content_type_or_a_wrong_one(client: Any, _: Path) -> None:
+    for outputs, binary in ((None, True), ([output(binary_data=False)], False)):
+        made = client.infer("double", [tensor(X, binary=False)], outputs=outputs)
+        assert ("data" in made.get_output("y")) is not binary, made.get_response()
+        np.testing.assert_array_equal(made.as_numpy("y"), X * 2)
+
+
+def check_each_output_says_how_it_comes(client: Any, _: Path) -> None:
+    rows = np.array([[1.5, -2.25]], np.float32)
+    wanted = [output("negative"), output("rest", binary_data=False), output("whole")]
+    made = client.infer("parts", [tensor(rows)], outputs=wanted)
+    shown = made.get_response()["outputs"]
+    assert [(each["name"], each["datatype"], "data" in each) for each in shown] == [
+        ("negative", "BOOL", False),
+        ("rest", "FP32", True),
+        ("whole", "INT64", False),
+    ]
+    for name, values in (("negative", [0, 1]), ("rest", [0.5, -0.25]), ("whole", [1, -2])):
+        np.testing.assert_array_equal(made.as_numpy(name), [values])
+
+
+def check_every_datatype_in_binary_and_json(client: Any, _: Path) -> None:
+    for name, array in TYPED.items():
+        for binary in (True, False):
+            given, wanted = tensor(array, binary=binary), output("x", binary_data=binary)
+            found = client.infer(name, [given], outputs=[wanted]).as_numpy("x")
+            assert found.dtype == array.dtype, name
+            assert found.tobytes() == array.tobytes(), (name, binary, found)
+
+
+def check_bf16_is_taken_where_a_model_takes_fp32(client: Any, _: Path) -> None:
+    rows = np.array([[1.5, -2.25]], ml_dtypes.bfloat16)
+    found = client.infer("double", [tensor(rows)]).as_numpy("y")
+    np.testing.assert_array_equal(found, np.array([[3, -4.5]], np.float32))
+
+
+def check_a_batch_keeps_its_order(client: Any, _: Path) -> None:
+    rows = np.arange(64, dtype=np.float32).reshape(32, 2)
+    np.testing.assert_array_equal(client.infer("double", [tensor(rows)]).as_numpy("y"), rows * 2)
+
+
+def check_several_inputs_and_a_free_axis(client: Any, _: Path) -> None:
+    rows = np.random.default_rng(1).random((3, 1, 4, 4), np.float32)
+    shifts = np.ones((3, 5), np.float32)
+    inputs = [tensor(shifts, "shift"), tensor(rows, "picture")]  # in any order
+    made = client.infer("small", inputs).as_numpy("y")
+    without = client.infer("small", [tensor(rows, "picture"), tensor(shifts * 0, "shift")])
+    np.testing.assert_allclose(made, without.as_numpy("y") + 5, rtol=1e-5)
+
+
+def check_compression(client: Any, _: Path) -> None:
+    rows = np.zeros((500, 2), np.float32)
+    for how in ("gzip", "deflate"):
+        for binary in (True, False):
+            made = client.infer(
+                "double",
+                [tensor(rows, binary=binary)],
+                outputs=[output(binary_data=binary)],
+                request_compression_algorithm=how,
+                response_compression_algorithm=how,
+            )
+            np.testing.assert_array_equal(made.as_numpy("y"), rows)
+
+
+def check_a_compressed_body_is_bounded_once_inflated(client: Any, _: Path) -> None:
+    rows = np.zeros((1 << 20, 2), np.float32)  # 8 MiB of zeros, the limit of this server is 1 MiB
+    for how in ("gzip", "deflate"):
+        status, said = refused(
+            client.infer, "double", [tensor(rows)], request_compression_algorithm=how
+        )
+        assert status == "413", (status, said)
+
+
+def check_pictures_are_files(client: Any, folder: Path) -> None:
+    files = [(folder / name).read_bytes() for name in ("dark.png", "light.jpg")]
+    wanted = np.array([[1, 0], [0, 1]], np.float32)
+    raw = np.array(files, np.object_)
+    made = client.infer("pictures", [tensor(raw, "picture")]).as_numpy("scores")
+    np.testing.assert_allclose(made, wanted, atol=0.02)
+    text = np.array([base64.b64encode(each) for each in files], np.object_)
+    for given in (text, text.reshape(2, 1)):
+        made = client.infer("pictures", [tensor(given, "picture", binary=False)])
+        np.testing.assert_allclose(made.as_numpy("scores"), wanted, atol=0.02)
+    status, said = refused(client.infer, "pictures", [tensor(raw[:1] + b"x" * 0, "shift")])
+    assert status == "400", said
+    broken = np.array([files[0], b"no picture"], np.object_)
+    status, said = refused(client.infer, "pictures", [tensor(broken, "picture")])
+    assert status == "400", said
+    pixels = np.ones((1, 1, 2, 2), np.float32)  # the array that a picture becomes
+    made = client.infer("pictures", [tensor(pixels, "picture")]).as_numpy("scores")
+    np.testing.assert_allclose(made, wanted[1:], atol=1e-6)
+
+
+def check_classification(client: Any, _: Path) -> None:
+    rows = np.array([[1, 2], [2, 1]], np.float32)
+    for binary in (True, False):
+        for k, model, strings in (
+            (1, "double", [["4.000000:1"], ["4.000000:0"]]),
+            (9, "double", [["4.000000:1", "2.000000:0"], ["4.000000:0", "2.000000:1"]]),
+            (1, "labelled", [["0.880797:1:light"], ["0.880797:0:dark"]]),
+        ):
+            wanted = output(class_count=k, binary_data=binary)
+            made = client.infer(model, [tensor(rows)], outputs=[wanted])
+            shown = made.get_output("y")
+            assert (shown["datatype"], shown["shape"]) == ("BYTES", [2, len(strings[0])])
+            found = made.as_numpy("y").tolist()
+            expected = [[one.encode() for one in row] for row in strings] if binary else strings
+            assert found == expected, found
+
+
+def check_ids_and_parameters(client: Any, _: Path) -> None:
+    made = client.infer(
+        "double",
+        [tensor(X)],
+        request_id="7e2a",
+        priority=3,
+        timeout=20_000_000,
+        sequence_id=4,
+        sequence_start=True,
+        sequence_end=True,
+        parameters={"own": "x", "number": 1.5, "flag": True},
+        query_params={"any": ["a", 1]},
+        headers={"x-own": "1"},
+    )
+    assert made.get_response()["id"] == "7e2a"
+
+
+def check_the_timeout_is_a_deadline_in_microseconds(client: Any, _: Path) -> None:
+    status, said = refused(client.infer, "double", [tensor(X * 3)], timeout=1)
+    assert status in ("503", "504"), (status, said)
+
+
+def check_numbers_that_json_does_not_have(client: Any, _: Path) -> None:
+    for value in (np.nan, np.inf, -np.inf):
+        status, said = refused(client.infer, "double", [tensor(X * value, binary=False)])
+        assert status == "400", said
+        assert "NaN" in said or "Infinity" in said or "finite" in said, said
+
+
+def check_what_is_not_there(client: Any, _: Path) -> None:
+    for version in ("", "1"):
+        for call in (
+            client.get_model_metadata,
+            client.get_model_config,
+            client.get_inference_statistics,
+        ):
+            assert refused(call, "none", version)[0] == "404"
+        assert refused(client.infer, "none", [tensor(X)], version)[0] == "404"
+    for version in ("9", "x", "-1"):
+        assert refused(client.infer, "double", [tensor(X)], version)[0] == "404", version
+        assert refused(client.get_model_config, "double", version)[0] == "404", version
+    for call in (
+        client.get_trace_settings,
+        client.get_log_settings,
+        client.get_system_shared_memory_status,
+        client.get_cuda_shared_memory_status,
+    ):
+        assert refused(call)[0] == "404", call
+
+
+def check_wrong_tensors(client: Any, _: Path) -> None:
+    for binary in (True, False):
+        for wrong in (
+            [],
+            [tensor(X, "q", binary=binary)],
+            [tensor(X, binary=binary), tensor(X, "q", binary=binary)],
+            [tensor(X, binary=binary), tensor(X, binary=binary)],
+            [tensor(X.astype(np.int32), binary=binary)],
+            [tensor(X.astype(np.float64), binary=binary)],
+            [tensor(X[0], binary=binary)],
+            [tensor(X[:, :1], binary=binary)],
+            [tensor(X[:, None], binary=binary)],
+            [tensor(X[:0], binary=binary)],
+            [tensor(X[:, :0], binary=binary)],
+            [tensor(np.array([b"1", b"2"], np.object_), binary=binary)],
+        ):
+            status, said = refused(client.infer, "double", wrong)
+            assert status == "400", (status, said)
+    status, said = refused(client.infer, "double", [tensor(X)], outputs=[output("q")])
+    assert (status, "q" in said) == ("400", True), said
+    assert client.infer("double", [tensor(X)]).as_numpy("y") is not None
+
+
+def check_a_bad_item_fails_its_request_alone(client: Any, _: Path) -> None:
+    rows = np.array([[1, 2], [101, 2]], np.float32)  # the model fails on more than 100
+    status, said = refused(client.infer, "double", [tensor(rows)])
+    assert status.startswith("5"), (status, said)
+    np.testing.assert_array_equal(client.infer("double", [tensor(X)]).as_numpy("y"), X * 2)
+
+
+def check_shared_memory_is_refused(client: Any, _: Path) -> None:
+    shared = http.InferInput("x", [1, 2], "FP32")
+    shared.set_shared_memory("region", 8)
+    wanted = output()
+    wanted.set_shared_memory("region", 8)
+    for inputs, outputs in (([shared], None), ([tensor(X)], [wanted])):
+        status, said = refused(client.infer, "double", inputs, outputs=outputs)
+        assert (status, "shared memory" in said) == ("400", True), said
+
+
+def check_bits_of_any_kind_end_in_an_answer_or_an_error(client: Any, _: Path) -> None:
+    bits = np.random.default_rng(5).integers(0, 256, (64, 8), np.uint8).view(np.float32)
+    for row in bits:
+        try:
+            answered = client.infer("float32", [tensor(row[None])]).as_numpy("x")
+        except InferenceServerException as error:
+            status = error.status()
+        else:
+            status = answered.tobytes() == row.tobytes()
+        assert status in (True, "400"), (status, row)
+
+
+def main() -> None:
+    kind, target, folder = sys.argv[1:]
+    client: Any = http.InferenceServerClient(target)
+    if kind == "aio":
+        client = Synchronous(lambda: aio.InferenceServerClient(target))
+    run_checks(globals(), client, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
