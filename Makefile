@@ -153,7 +153,7 @@ bench-gpu: $(READY) ## a GPU next to bare forwards on it: throughput, copies tha
 	$(BIN)/python -m tests.devices.gpu $(BENCH_ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(READY) ## install mosec, LitServe and MLServer for `make bench`, each in an environment of its own
+bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe), an environment each
 	$(BIN)/python -m loadtests bench-peers
 
 .PHONY: constraints

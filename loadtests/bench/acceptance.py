@@ -12,7 +12,17 @@ from typing import Any
 
 from loadtests.bench.launch import title_of
 from loadtests.bench.results import Results, ratios
-from loadtests.bench.workloads import BARE, LIMIT, LITSERVE, MOSEC, PLAIN
+from loadtests.bench.workloads import (
+    BARE,
+    KSERVE,
+    LIMIT,
+    LITSERVE,
+    MLSERVER,
+    MOSEC,
+    NATIVE,
+    PLAIN,
+    PYTRITON,
+)
 from loadtests.reports import Judged, Verdict
 
 LEAST_ROUNDS = 3
@@ -68,6 +78,11 @@ DEMANDS = (
     Demand("one-connection", PLAIN, 0.7, 0.5, what=P50, lower=True),
     Demand("image-binary", MOSEC, 2.0, group="copies"),
     Demand("image-binary", LIMIT, 0.7, what=FORWARD, group="copies"),
+    Demand("v2-json-32", MLSERVER, 4.0),
+    Demand("v2-json-32", KSERVE, 4.0),
+    Demand("v2-binary-32", NATIVE, 0.8),
+    Demand("v2-binary-32", PYTRITON, 4.0),
+    Demand("v2-batch-binary", PYTRITON, 2.0),
 )
 
 

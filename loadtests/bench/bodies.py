@@ -24,6 +24,7 @@ OWN_NUMBERS = 2**23  # and as many mantissas
 KNOWN_FROM = 8_000_000  # own numbers from here on: requests whose answers are compared
 MARK = 1234567.5  # in an item's first place, where no input ever comes near
 ZIPF_EXPONENT = 1.0
+FRAME = "Inference-Header-Content-Length"
 TURNS = 20_000  # drawn by Zipf's law, and then repeated
 
 
@@ -136,7 +137,7 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
     items = items.reshape(count, workload.items, *spec.item_shape)
     many = workload.items > 1
     if workload.body == "binary":
-        split = [_binary_pieces(each) for each in items]
+        split = [_binary_pieces(each, dialect) for each in items]
     else:
         split = [_json_pieces(each, dialect, many=many) for each in items]
     form = workload.body if not workload.repeated else "none"
@@ -183,15 +184,16 @@ def _json_pieces(items: Array, dialect: Dialect, *, many: bool) -> tuple[bytes, 
     return tuple(text.split(str(MARK).encode()))
 
 
-def _binary_pieces(items: Array) -> tuple[bytes, ...]:
+def _binary_pieces(items: Array, dialect: Dialect) -> tuple[bytes, ...]:
     """Float32 bodies without the first four bytes of each item."""
-    return (b"", *(each.astype("<f4").tobytes()[4:] for each in items))
+    return (dialect.framed(items), *(each.astype("<f4").tobytes()[4:] for each in items))
 
 
 def _head(path: str, media_type: str, pieces: tuple[bytes, ...], body: str) -> bytes:
     own_bytes = 4 if body == "binary" else 2 + OWN_DIGITS
     length = sum(map(len, pieces)) + own_bytes * (len(pieces) - 1)
+    framed = f"{FRAME}: {len(pieces[0])}\r\n" if body == "binary" and pieces[0] else ""
     return (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{framed}"
         f"Content-Type: {media_type}\r\nContent-Length: {length}\r\n\r\n"
     ).encode("ascii")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,20 @@ from typing import Any
 import numpy as np
 import orjson
 
-from loadtests.bench.workloads import BARE, CACHED, LITSERVE, MLSERVER, MOSEC, OURS, PLAIN
+from loadtests.bench.workloads import (
+    BARE,
+    CACHED,
+    KSERVE,
+    LITSERVE,
+    MLSERVER,
+    MOSEC,
+    NATIVE,
+    OURS,
+    PLAIN,
+    PYTRITON,
+    Workload,
+)
+from models.manifest import Manifest
 from models.tensors import Array
 
 JSON, OCTET_STREAM = "application/json", "application/octet-stream"
@@ -28,12 +42,16 @@ class Dialect:
         dumped: what is dumped as JSON, of items and `many`.
         rows: the scores [n, k] in a parsed answer, by `many`; None where the server computes
             nothing.
+        framed: what stands before the bytes of items in a binary request.
+        loads: reads an answer.
     """
 
     single_path: str
     batch_path: str
     dumped: Callable[[Array, bool], Any]
     rows: Callable[[Any, bool], Any]
+    framed: Callable[[Array], bytes] = lambda _: b""
+    loads: Callable[[bytes], Any] = orjson.loads
 
     def path(self, *, many: bool) -> str:
         """Where requests go."""
@@ -50,9 +68,9 @@ class Dialect:
             AnswerError: if it is no good answer.
         """
         try:
-            found = self.rows(orjson.loads(content), many)
+            found = self.rows(self.loads(content), many)
             return None if found is None else np.array(found, np.float64)
-        except orjson.JSONDecodeError as error:
+        except json.JSONDecodeError as error:
             raise AnswerError(f"no JSON: {content[:200]!r}") from error
         except (AttributeError, LookupError, TypeError, ValueError, StopIteration) as error:
             raise AnswerError(f"no prediction with scores: {content[:200]!r}") from error
@@ -74,15 +92,39 @@ def _ours(answer: Any, many: bool) -> Any:
     ]
 
 
-def _tensor(items: Array, many: bool) -> Any:
-    """Of the V2 inference protocol over REST."""
-    tensor = {"name": "input", "shape": list(items.shape), "datatype": "FP32"}
-    return {"inputs": [{**tensor, "data": items.ravel().tolist()}]}
+def v2(model: str, name: str) -> Dialect:
+    """The Open Inference Protocol over REST, with binary answers to binary requests.
+
+    Args:
+        model: its name.
+        name: of its only input.
+    """
+
+    def tensor(items: Array) -> dict[str, Any]:
+        return {"name": name, "shape": list(items.shape), "datatype": "FP32"}
+
+    def dumped(items: Array, many: bool) -> Any:
+        return {"inputs": [{**tensor(items), "data": items.ravel().tolist()}]}
+
+    def framed(items: Array) -> bytes:
+        given = {**tensor(items), "parameters": {"binary_data_size": 4 * items.size}}
+        return orjson.dumps({"inputs": [given], "parameters": {"binary_data_output": True}})
+
+    path = f"/v2/models/{model}/infer"
+    return Dialect(path, path, dumped, _flat, framed, _with_bytes)
 
 
 def _flat(answer: Any, many: bool) -> Any:
     output = answer["outputs"][0]
     return np.array(output["data"], np.float64).reshape(output["shape"])
+
+
+def _with_bytes(content: bytes) -> Any:
+    """An answer whose only output is in its JSON, or in bytes behind that."""
+    answer, end = json.JSONDecoder().raw_decode(content.decode("latin-1"))
+    if "outputs" in answer and "data" not in answer["outputs"][0]:
+        answer["outputs"][0]["data"] = np.frombuffer(content[end:], "<f4")
+    return answer
 
 
 def _nothing(answer: Any, many: bool) -> None:
@@ -91,13 +133,23 @@ def _nothing(answer: Any, many: bool) -> None:
 
 
 TORCHLANE = Dialect("/predict", "/batch-predict", _inputs, _ours)
-INFER = "/v2/models/model/infer"
+V2_PEER = v2("model", "input")
 DIALECTS: Mapping[str, Dialect] = {
     OURS: TORCHLANE,
     CACHED: TORCHLANE,
     PLAIN: Dialect("/predict", "/batch-predict", _inputs, _scores),
     MOSEC: Dialect("/predict", "/predict", _inputs, _scores),
     LITSERVE: Dialect("/predict", "/predict", _inputs, _scores),
-    MLSERVER: Dialect(INFER, INFER, _tensor, _flat),
+    NATIVE: TORCHLANE,
+    MLSERVER: V2_PEER,
+    KSERVE: V2_PEER,
+    PYTRITON: V2_PEER,
     BARE: Dialect("/predict", "/predict", _inputs, _nothing),
 }
+
+
+def dialect_of(server: str, workload: Workload, manifest: Manifest) -> Dialect:
+    """How a server is asked in a workload."""
+    if workload.v2 and server == OURS:
+        return v2(manifest.model, manifest.inputs[0].name)
+    return DIALECTS[server]

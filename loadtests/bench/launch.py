@@ -11,13 +11,16 @@ from loadtests.bench.servers import Cores, ServerSpec
 from loadtests.bench.workloads import (
     BARE,
     CACHED,
+    KSERVE,
     LIMIT,
     LITSERVE,
     MLSERVER,
     MOSEC,
+    NATIVE,
     OUR_OWN,
     OURS,
     PLAIN,
+    PYTRITON,
     Workload,
 )
 
@@ -30,6 +33,9 @@ TITLES = {
     PLAIN: "plain FastAPI",
     LITSERVE: "LitServe",
     MLSERVER: "MLServer",
+    PYTRITON: "PyTriton",
+    KSERVE: "KServe",
+    NATIVE: "Torchlane, own routes",
     BARE: "bare ASGI",
     LIMIT: "parsing and forward alone",
 }
@@ -38,8 +44,12 @@ READY_PATHS = {
     CACHED: "/health/ready",
     PLAIN: "/openapi.json",
     LITSERVE: "/health",
+    NATIVE: "/health/ready",
     MLSERVER: "/v2/health/ready",
+    PYTRITON: "/v2/models/model/ready",
+    KSERVE: "/v2/models/model/ready",
 }
+EITHER_BODY = (BARE, MLSERVER, PYTRITON, KSERVE)  # each request says what it is
 NO_BINARY = {
     LITSERVE: "LitServe reads JSON and forms, no binary bodies",
     MLSERVER: "MLServer's REST reads JSON only; binary tensors come by gRPC",
@@ -121,8 +131,9 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
         environment = (
             ("PYTHONPATH", str(ROOT)),
             ("BENCH_ARTIFACT", str(serving.folder)),
-            ("BENCH_BODY", "any" if server == BARE else workload.body),
+            ("BENCH_BODY", "any" if server in EITHER_BODY else workload.body),
             ("BENCH_PORT", "{port}"),
+            ("BENCH_GRPC_PORT", "{other_port}"),
             ("BENCH_WORKERS", str(contestant.workers)),
         )
         if server == MLSERVER:
@@ -132,9 +143,8 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
                 ("MLSERVER_GRPC_PORT", "{other_port}"),
                 ("MLSERVER_PARALLEL_WORKERS", str(parallel)),
             )
-    return ServerSpec(
-        title_of(contestant.key), command, environment, READY_PATHS.get(server, "/"), core
-    )
+    key = OURS if server == NATIVE else contestant.key  # the same process, by other routes
+    return ServerSpec(title_of(key), command, environment, READY_PATHS.get(server, "/"), core)
 
 
 def _own(serving: Serving) -> tuple[tuple[str, str], ...]:

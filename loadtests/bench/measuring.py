@@ -13,7 +13,7 @@ import numpy as np
 from loadtests.bench import counters, wrk
 from loadtests.bench.answers import CheckError, JudgedBodies, Right
 from loadtests.bench.bodies import BodiesError, bodies_of
-from loadtests.bench.dialects import DIALECTS
+from loadtests.bench.dialects import dialect_of
 from loadtests.bench.launch import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
 from loadtests.bench.workloads import OUR_OWN, Workload
@@ -71,7 +71,7 @@ class Bench:
         Raises:
             LoadTestError: if a number would not mean what it says.
         """
-        dialect = DIALECTS[contestant.server]
+        dialect = dialect_of(contestant.server, workload, self.manifest)
         bodies = bodies_of(workload, self.manifest, dialect, seed)
         core = None if workload.shared else self.serving.cores.generator
         with (

@@ -15,10 +15,15 @@ OURS, BARE = "torchlane", "bare_asgi"
 # The others have no cache of predictions, and what never repeats needs none: where nothing does,
 # `torchlane` runs without its cache and its memo of bodies, and this with both, as by default.
 CACHED = "torchlane_cached"
-OUR_OWN = (OURS, CACHED)
+NATIVE = (
+    "torchlane_native"  # by its own routes, where `torchlane` speaks the Open Inference Protocol
+)
+OUR_OWN = (OURS, CACHED, NATIVE)
 LIMIT = "limit"  # no server: what parsing and the forward alone allow
 MOSEC, PLAIN, LITSERVE, MLSERVER = "mosec", "plain_fastapi", "litserve", "mlserver"
-SERVERS = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED)
+PYTRITON, KSERVE = "pytriton", "kserve"
+SINGLES = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED)
+SERVERS = (*SINGLES, PYTRITON, KSERVE, NATIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class Workload:
         shared: server and generator share all cores, and nothing is pinned.
         checks_per_s: known requests sent with the load.
         limit: what `loadtests.bench.limits` measures for it, if anything.
+        v2: ours is asked by the Open Inference Protocol, with binary answers to binary requests.
     """
 
     name: str
@@ -50,14 +56,15 @@ class Workload:
     shared: bool = False
     checks_per_s: float = 20.0
     limit: LimitKind | None = None
+    v2: bool = False
 
 
-JSON_32 = Workload("json-32", "single JSON, 32 connections", "json", 32, SERVERS)
+JSON_32 = Workload("json-32", "single JSON, 32 connections", "json", 32, SINGLES)
 WORKLOADS: tuple[Workload, ...] = (
     JSON_32,
-    Workload("json-128", "single JSON, 128 connections", "json", 128, SERVERS),
-    Workload("binary-32", "single binary, 32 connections", "binary", 32, SERVERS),
-    Workload("binary-128", "single binary, 128 connections", "binary", 128, SERVERS),
+    Workload("json-128", "single JSON, 128 connections", "json", 128, SINGLES),
+    Workload("binary-32", "single binary, 32 connections", "binary", 32, SINGLES),
+    Workload("binary-128", "single binary, 128 connections", "binary", 128, SINGLES),
     Workload(
         "json-64-shared",
         "single JSON, 64 connections, cores shared with the load",
@@ -111,10 +118,36 @@ WORKLOADS: tuple[Workload, ...] = (
         checks_per_s=4.0,
         limit="image",
     ),
+    Workload(
+        "v2-json-32",
+        "Open Inference Protocol v2, single JSON, 32 connections",
+        "json",
+        32,
+        (NATIVE, MLSERVER, KSERVE, PYTRITON),
+        v2=True,
+    ),
+    Workload(
+        "v2-binary-32",
+        "Open Inference Protocol v2, single binary, 32 connections",
+        "binary",
+        32,
+        (NATIVE, PYTRITON),
+        v2=True,
+    ),
+    Workload(
+        "v2-batch-binary",
+        f"Open Inference Protocol v2, one request of {BATCH_ITEMS} items, binary, 4 connections",
+        "binary",
+        4,
+        (NATIVE, PYTRITON),
+        items=BATCH_ITEMS,
+        checks_per_s=4.0,
+        v2=True,
+    ),
 )
 NAMES = tuple(workload.name for workload in WORKLOADS)
-QUICK = ("json-32", "json-128", "binary-32", "batch-json", "zipf")
-QUICK_SERVERS = (MOSEC, BARE)
+QUICK = ("json-32", "json-128", "binary-32", "batch-json", "zipf", "v2-binary-32")
+QUICK_SERVERS = (MOSEC, BARE, NATIVE)
 
 
 def chosen(names: Sequence[str]) -> tuple[Workload, ...]:

@@ -19,8 +19,8 @@ from loadtests.bench.bodies import (
     own_binary,
     own_json,
 )
-from loadtests.bench.dialects import DIALECTS
-from loadtests.bench.workloads import MLSERVER, OURS, WORKLOADS, Workload
+from loadtests.bench.dialects import DIALECTS, dialect_of
+from loadtests.bench.workloads import MLSERVER, NATIVE, OURS, PYTRITON, WORKLOADS, Workload
 from models.manifest import MANIFEST_FILE, Manifest
 from models.tensors import Array, TensorSpec
 from tests.artifacts import write_artifact
@@ -106,6 +106,34 @@ def test_another_protocol_carries_the_same_inputs(manifest: Manifest) -> None:
         assert tensor["shape"] == [workload.items, 2]
         found = np.array(tensor["data"], np.float32).reshape(tensor["shape"])
         np.testing.assert_array_equal(found, bodies.inputs(3))
+
+
+@pytest.mark.parametrize("name", ["v2-binary-32", "v2-batch-binary"])
+@pytest.mark.parametrize(("server", "path"), [(OURS, "double"), (PYTRITON, "model")])
+def test_binary_tensors_are_framed_as_the_protocol_says(
+    manifest: Manifest, name: str, server: str, path: str
+) -> None:
+    workload = BY_NAME[name]
+    bodies = bodies_of(workload, manifest, dialect_of(server, workload, manifest), 0)
+    for number in (0, 3, bodies.known_from):
+        head, _, body = bodies.request(number).partition(b"\r\n\r\n")
+        first, *headers = head.decode().split("\r\n")
+        assert first == f"POST /v2/models/{path}/infer HTTP/1.1"
+        assert f"Content-Length: {len(body)}" in headers
+        fields = dict(line.split(": ") for line in headers)
+        size = int(fields["Inference-Header-Content-Length"])
+        (tensor,) = orjson.loads(body[:size])["inputs"]
+        assert tensor["shape"] == [workload.items, 2]
+        assert tensor["parameters"] == {"binary_data_size": len(body) - size}
+        found = np.frombuffer(body[size:], "<f4").reshape(tensor["shape"])
+        np.testing.assert_array_equal(found, bodies.inputs(number))
+
+
+def test_our_own_routes_are_asked_as_everywhere(manifest: Manifest) -> None:
+    for name, same in (("v2-binary-32", "binary-32"), ("v2-json-32", "json-32")):
+        dialect = dialect_of(NATIVE, BY_NAME[name], manifest)
+        native = bodies_of(BY_NAME[name], manifest, dialect, 0)
+        assert native.request(5) == made(BY_NAME[same], manifest).request(5)
 
 
 def test_inputs_are_golden_ones_under_noise(manifest: Manifest) -> None:

@@ -9,7 +9,16 @@ import orjson
 import pytest
 
 from loadtests.bench.dialects import DIALECTS, AnswerError
-from loadtests.bench.workloads import BARE, LITSERVE, MLSERVER, MOSEC, OURS, PLAIN
+from loadtests.bench.workloads import (
+    BARE,
+    KSERVE,
+    LITSERVE,
+    MLSERVER,
+    MOSEC,
+    OURS,
+    PLAIN,
+    PYTRITON,
+)
 
 ROW = {"label": "1", "score": 0.75, "scores": [0.25, 0.75]}
 
@@ -35,10 +44,16 @@ def test_ours_answers_scores_or_where_there_are_no_labels_outputs(
     assert scores.shape == (3, 2)
 
 
-def test_v2_answers_a_flat_tensor() -> None:
-    output = {"name": "scores", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
-    found = DIALECTS[MLSERVER].scores(orjson.dumps({"outputs": [output]}), many=True)
-    np.testing.assert_array_equal(found, [[1, 2], [3, 4]])
+@pytest.mark.parametrize("server", [MLSERVER, KSERVE, PYTRITON])
+def test_v2_answers_a_flat_tensor_in_json_or_in_bytes(server: str) -> None:
+    output = {"name": "scores", "shape": [2, 2], "datatype": "FP32"}
+    numbers = np.array([[1, 2], [3, 4]], np.float32)
+    whole = orjson.dumps({"outputs": [{**output, "data": [1, 2, 3, 4]}]})
+    octets = orjson.dumps({"outputs": [output]}) + numbers.tobytes()
+    for content in (whole, octets):
+        np.testing.assert_array_equal(DIALECTS[server].scores(content, many=True), numbers)
+    with pytest.raises(AnswerError, match="no prediction with scores"):
+        DIALECTS[server].scores(octets[:-4], many=True)
 
 
 def test_the_bare_answer_holds_nothing() -> None:

@@ -18,9 +18,9 @@ from loadtests.bench.environments import (
     pins,
     why_not,
 )
-from loadtests.bench.workloads import BARE, LITSERVE, MLSERVER, MOSEC, PLAIN
+from loadtests.bench.workloads import BARE, KSERVE, LITSERVE, MLSERVER, MOSEC, PLAIN, PYTRITON
 
-NEEDING = (MOSEC, LITSERVE, MLSERVER)
+NEEDING = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE)
 
 
 @pytest.mark.parametrize("peer", NEEDING)
@@ -28,7 +28,7 @@ def test_every_requirement_is_pinned_and_torch_is_ours(peer: str) -> None:
     lines = (PEERS / peer / REQUIREMENTS).read_text().splitlines()
     assert all("==" in line for line in lines if not line.startswith("#"))
     assert pins(peer)["torch"] == "2.13.0"
-    assert peer in pins(peer)
+    assert {peer, f"nvidia-{peer}"} & set(pins(peer))
 
 
 @pytest.mark.parametrize("peer", NEEDING)

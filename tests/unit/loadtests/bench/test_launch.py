@@ -19,6 +19,7 @@ from loadtests.bench.workloads import (
     LITSERVE,
     MLSERVER,
     MOSEC,
+    NATIVE,
     OURS,
     PLAIN,
     SERVERS,
@@ -81,6 +82,13 @@ def test_ours_has_a_cache_where_inputs_repeat_and_once_where_they_do_not() -> No
     assert TypeAdapter(ByteSize).validate_python(on) == Settings.model_fields["cache_bytes"].default
     assert cached.command == spec_of(Contestant(OURS), JSON_32, SERVING).command
     assert off not in cached.environment
+
+
+def test_two_protocols_are_measured_on_one_process_of_ours() -> None:
+    v2 = BY_NAME["v2-binary-32"]
+    native = spec_of(Contestant(NATIVE), v2, SERVING)
+    assert native == spec_of(Contestant(OURS), v2, SERVING)
+    assert native == spec_of(Contestant(OURS), BY_NAME["binary-32"], SERVING)
 
 
 def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:

@@ -1,0 +1,1 @@
+"""PyTriton: NVIDIA's Triton server, whose Python backend calls a function of this process."""
