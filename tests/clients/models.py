@@ -10,14 +10,12 @@ import torch
 from PIL import Image
 from torch import nn
 
+from app.api.oip.datatypes import DATATYPES
 from models.definitions import digits
 from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.tensors import Dtype, TensorSpec
 from tests.artifacts import write_artifact, write_small
 
-DTYPES: tuple[Dtype, ...] = (
-    *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
-)
 SIDE = 2  # pixels of a picture
 
 
@@ -67,7 +65,7 @@ def write_all(folder: Path) -> None:
     write_artifact(
         folder, "labelled", codec=TensorCodecSpec(labels=("dark", "light"), scores="softmax")
     )
-    for dtype in DTYPES:
+    for dtype in DATATYPES:
         same = TensorSpec(name="x", dtype=dtype, shape=(-1, 2))
         ones = {"x": np.ones(2, dtype)}
         write_artifact(*(folder, dtype, 1, Same()), inputs=(same,), outputs=(same,), golden=[ones])

@@ -16,25 +16,9 @@ import pytest
 from app.access.entries import make_key
 from models.definitions import digits
 from models.preprocess import preprocess
-from tests.clients.environments import environment, run
-from tests.clients.models import write_all, write_digits, write_files
-from tests.conftest import Once
+from tests.clients.environments import run
+from tests.clients.models import write_digits
 from tests.e2e.server import Server, running
-
-
-@pytest.fixture(scope="module")
-def clients(once: Once) -> Path:
-    """An environment with the clients."""
-    return environment(once, "inference_clients")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models and pictures."""
-    made = tmp_path_factory.mktemp("clients")
-    write_all(made / "models")
-    write_files(made / "pictures")
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -14,20 +14,9 @@ from tritonclient.http import aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.clients.checking import Synchronous, run_checks
+from tests.clients.typed import TYPED
 
 X = np.array([[1, 2]], np.float32)
-# What the models of these names take and give back.
-TYPED = {
-    "bool": np.array([[True, False]]),
-    "uint8": np.array([[0, 255]], np.uint8),
-    "int8": np.array([[-128, 127]], np.int8),
-    "int16": np.array([[-(2**15), 2**15 - 1]], np.int16),
-    "int32": np.array([[-(2**31), 2**31 - 1]], np.int32),
-    "int64": np.array([[-(2**63), 2**63 - 1]], np.int64),
-    "float16": np.array([[0.1, 65504]], np.float16),
-    "float32": np.array([[0.1, -3e38]], np.float32),
-    "float64": np.array([[0.1, -1e308]], np.float64),
-}
 
 
 def tensor(array: Any, name: str = "x", *, binary: bool = True) -> Any:
