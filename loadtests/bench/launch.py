@@ -50,6 +50,7 @@ READY_PATHS = {
     KSERVE: "/v2/models/model/ready",
 }
 EITHER_BODY = (BARE, MLSERVER, PYTRITON, KSERVE)  # each request says what it is
+SLEEPLESS = (PYTRITON,)  # idle it takes a quarter of a percent, and stopped its locks time out
 NO_BINARY = {
     LITSERVE: "LitServe reads JSON and forms, no binary bodies",
     MLSERVER: "MLServer's REST reads JSON only; binary tensors come by gRPC",
@@ -144,7 +145,10 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
                 ("MLSERVER_PARALLEL_WORKERS", str(parallel)),
             )
     key = OURS if server == NATIVE else contestant.key  # the same process, by other routes
-    return ServerSpec(title_of(key), command, environment, READY_PATHS.get(server, "/"), core)
+    return ServerSpec(
+        *(title_of(key), command, environment, READY_PATHS.get(server, "/"), core),
+        sleeps=server not in SLEEPLESS,
+    )
 
 
 def _own(serving: Serving) -> tuple[tuple[str, str], ...]:

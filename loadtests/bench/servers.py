@@ -1,7 +1,7 @@
 """Starts servers on free ports and one core, keeps those asleep that are not measured, ends them.
 
 A server that idles is not free: some poll, and would take their share of the core from the one that
-is measured. So all but one are stopped by SIGSTOP.
+is measured. So all but one are stopped by SIGSTOP, if they survive that.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class ServerSpec:
         environment: over this process's own; the same is replaced.
         ready_path: answers 200 as soon as the server is ready.
         core: that it runs on; None: wherever the system likes.
+        sleeps: whether it is stopped while others are measured.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ServerSpec:
     environment: tuple[tuple[str, str], ...] = ()
     ready_path: str = "/"
     core: int | None = None
+    sleeps: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ class Fleet:
         except BaseException:
             _stop(server)
             raise
-        server.signal_all(signal.SIGSTOP)
+        if spec.sleeps:
+            server.signal_all(signal.SIGSTOP)
         self._servers[spec] = server
 
     @contextlib.contextmanager
@@ -171,7 +174,8 @@ class Fleet:
             log = f"its log ends with:\n{server.log_tail()}"
             raise type(error)(f"{server.name}: {error}; {log}") from error
         finally:
-            server.signal_all(signal.SIGSTOP)
+            if spec.sleeps:
+                server.signal_all(signal.SIGSTOP)
 
     def stop(self, spec: ServerSpec) -> None:
         """End it."""

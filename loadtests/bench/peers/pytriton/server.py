@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sysconfig
 
 import numpy as np
@@ -16,6 +17,7 @@ from models.tensors import Array
 if __name__ == "__main__":
     # Triton's backend loads libpython by its name: this interpreter's, not the system's
     os.environ["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which it cleans up after
     models = [model_here() for _ in range(WORKERS)]  # a function for each instance of the model
 
     def infer_by(which: int) -> object:

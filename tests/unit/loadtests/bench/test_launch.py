@@ -22,6 +22,7 @@ from loadtests.bench.workloads import (
     NATIVE,
     OURS,
     PLAIN,
+    PYTRITON,
     SERVERS,
     WORKLOADS,
 )
@@ -89,6 +90,14 @@ def test_two_protocols_are_measured_on_one_process_of_ours() -> None:
     native = spec_of(Contestant(NATIVE), v2, SERVING)
     assert native == spec_of(Contestant(OURS), v2, SERVING)
     assert native == spec_of(Contestant(OURS), BY_NAME["binary-32"], SERVING)
+
+
+def test_only_what_survives_it_is_stopped_while_others_are_measured() -> None:
+    v2 = BY_NAME["v2-binary-32"]
+    assert [spec_of(Contestant(each), v2, SERVING).sleeps for each in (OURS, PYTRITON)] == [
+        True,
+        False,
+    ]
 
 
 def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:
