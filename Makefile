@@ -103,7 +103,7 @@ cover: $(READY) ## run the tests and print branch coverage
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose' --cov --cov-report=term
 
 .PHONY: check
-check: $(READY) ## format, lint, types, layers, insecure code, pins
+check: $(READY) ## format, lint, types, layers, insecure code, pins, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -111,10 +111,15 @@ check: $(READY) ## format, lint, types, layers, insecure code, pins
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive app models export loadtests deploy
 	$(BIN)/python -m pip check
 	$(BIN)/python deploy/pins.py
+	$(BIN)/python deploy/protos.py --check
 
 .PHONY: audit
 audit: $(READY) ## ask the internet whether a pinned package has a known vulnerability
 	$(BIN)/python deploy/audit.py
+
+.PHONY: protos
+protos: $(READY) ## make the Python modules of the gRPC interface from its .proto file
+	$(BIN)/python deploy/protos.py
 
 .PHONY: format
 format: $(READY) ## rewrite the code in the house format

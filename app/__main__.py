@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["RESERVE", "main"]
 
 LOG = structlog.get_logger(__name__)
+GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")  # of the extra
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
 FOLDER = "torchlane-workers-"  # below TMPDIR, shared by the parent and its workers
@@ -60,6 +62,7 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         obey_parent_alone(place.parent)
     try:
         settings = load_settings(os.environ, **chosen)
+        _check_extras(settings)
         configure_logs(settings.log_level, settings.log_format)
         if place is None and settings.workers > 1:
             return _supervise(settings)
@@ -87,6 +90,21 @@ def _parser() -> FlagParser:
     return parser
 
 
+def _check_extras(settings: Settings) -> None:
+    """Check that what a setting needs is installed.
+
+    Raises:
+        SettingsError: if it is not.
+    """
+    if settings.grpc_port is not None:
+        missing = [name for name in GRPC_PACKAGES if find_spec(name) is None]
+        if missing:
+            raise SettingsError(
+                f"{PREFIX}GRPC_PORT={settings.grpc_port} needs packages that are not installed "
+                f"({', '.join(missing)}): pip install 'torchlane[grpc]'"
+            )
+
+
 def _create_app(settings: Settings, worker: Worker | None) -> FastAPI:
     # Not at the top: it imports torch, which the parent of workers does without.
     from app.main import create_app  # noqa: PLC0415
@@ -102,8 +120,8 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     else:
         worker = Worker(place)
         structlog.contextvars.bind_contextvars(worker=place.index)
-    if place is None and not _is_free(settings):
-        return _cannot_listen(settings)
+    if place is None and (taken := _taken(settings)):
+        return _cannot_listen(settings, taken)
     # Workers leave signals to their parent, and measure nothing.
     with _ends_at_once() if place is None else contextlib.nullcontext():
         app = create(settings, worker)
@@ -124,20 +142,35 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     return 0 if server.started else 1
 
 
-def _is_free(settings: Settings) -> bool:
-    """Whether the port seems free; asked before anything is loaded."""
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-    except OSError:
-        return True  # listening will give a better error
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _taken(settings: Settings) -> str | None:
+    """The setting of a port that seems taken; asked before anything is loaded."""
+    for name in ("port", "grpc_port"):
+        port: int | None = getattr(settings, name)
         try:
-            probe.bind(address)
+            _bound(settings.host, port).close() if port is not None else None
+        except socket.gaierror:
+            return None  # listening will give a better error
         except OSError:
-            return False
-    return True
+            return name
+    return None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at an address that has no listener yet.
+
+    Raises:
+        OSError: it has one.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 @contextlib.contextmanager
@@ -172,6 +205,8 @@ def _supervise(settings: Settings) -> int:
     from app.processes.shared_metrics import clear  # noqa: PLC0415
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
 
+    if _taken(settings) == "grpc_port":
+        return _cannot_listen(settings, "grpc_port")
     try:
         bound = _config("", settings).bind_socket()
     except SystemExit:
@@ -230,8 +265,9 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _cannot_listen(settings: Settings) -> int:
-    hint = f"is port {settings.port} in use? --port (TORCHLANE_PORT) chooses another"
+def _cannot_listen(settings: Settings, name: str = "port") -> int:
+    setting = f"{flag_of(name)} ({PREFIX}{name.upper()})"
+    hint = f"is port {getattr(settings, name)} in use? {setting} chooses another"
     sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
     return LISTEN_EXIT_CODE
 

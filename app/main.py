@@ -10,10 +10,12 @@ import os
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from fastapi import FastAPI
@@ -64,6 +66,9 @@ from app.types import Device
 from models.integrity import Verifier
 from models.packages import Packages
 from models.resources import usable_cores
+
+if TYPE_CHECKING:
+    from app.api.oip.grpc.server import GrpcServer
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -165,21 +170,13 @@ def create_app(
         Origins(listed(settings.cors_origins or "")),
     )
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        metrics.open()
-        await lifecycle.start()
-        yield
-        await lifecycle.stop(settings.drain_s)
-        await offload.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
-        metrics.close()
-
+    grpc = _grpc(settings, service, shared=worker is not None)
     app = FastAPI(
         title="Torchlane",
         version=_version("torchlane"),
         description="Predictions by exported PyTorch models. Bodies may have the Content-Encoding "
         "gzip or deflate.",
-        lifespan=lifespan,
+        lifespan=_lifespan(service, grpc, settings.drain_s),
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
         redirect_slashes=False,  # to a URL made of the caller's Host header, before any check
@@ -194,6 +191,39 @@ def create_app(
     _surround(app, service, endpoints)
     install_openapi(app, service)
     return app
+
+
+def _lifespan(
+    service: Service, grpc: GrpcServer | None, drain_s: float
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """What runs as long as the application."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        lifecycle = service.lifecycle
+        service.metrics.open()
+        if grpc is not None:
+            await grpc.open()  # before anything is loaded: the port may be taken
+        await lifecycle.start()
+        yield
+        if grpc is not None:
+            await grpc.close(lifecycle.stop_left_s() / 2)
+        await lifecycle.stop(drain_s)
+        await service.offload.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
+        service.metrics.close()
+
+    return lifespan
+
+
+def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer | None:
+    """The gRPC server, where one is wanted."""
+    if settings.grpc_port is None:
+        return None
+    # Not at the top: grpcio is in an extra.
+    from app.api.oip.grpc.server import GrpcServer, Listen  # noqa: PLC0415
+
+    listen = Listen(settings.host, settings.grpc_port, shared, settings.bodies_limit_bytes)
+    return GrpcServer(service, _version("torchlane"), listen)
 
 
 def _trusted_keys(path: Path | None) -> Verifier | None:

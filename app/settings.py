@@ -123,6 +123,8 @@ class Settings(BaseSettings):
     """The address to listen on; 0.0.0.0 for all."""
     port: int = Field(8000, ge=0, le=65535)
     """The port to listen on; 0 chooses a free one and logs it."""
+    grpc_port: int | None = Field(None, ge=1, le=65535)
+    """The port for the Open Inference Protocol over gRPC; unset: none. Needs torchlane[grpc]."""
     workers: int = Field(1, ge=1, le=256)
     """Processes behind the port; each has its own cache, queue, flights, limits and models."""
     model_dir: Path = Path("artifacts")
@@ -195,6 +197,14 @@ class Settings(BaseSettings):
     """The lowest severity that is logged."""
     log_format: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines: one object a line."""
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        if self.grpc_port is not None and self.grpc_port == self.port:
+            raise ValueError(
+                f"{PREFIX}GRPC_PORT={self.grpc_port} is {PREFIX}PORT too: give gRPC another port"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> Self:

@@ -77,17 +77,21 @@ def protocol_of(path: str) -> str:
     return "native"
 
 
+def status_of(error: errors.TorchlaneError, protocol: str) -> int | None:
+    """The status of an error in a protocol, see `protocol_of`; None: the table lacks it."""
+    status = STATUS.get(type(error))
+    return INVALID.get(protocol, status) if status == 422 else status
+
+
 def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     """Status, headers and body of an error, as the protocol of the scope's path has them.
 
     Raises:
         TorchlaneError: the error itself, if the table lacks it: that is a bug.
     """
-    status = STATUS.get(type(error))
+    status = status_of(error, protocol_of(scope.get("path", "")))
     if status is None:
         raise error
-    if status == 422:
-        status = INVALID.get(protocol_of(scope.get("path", "")), status)
     headers = [(b"content-type", b"application/json")]
     more: dict[str, float] = {}
     if isinstance(error, errors.Unauthorized):  # RFC 6750

@@ -14,7 +14,7 @@ from tests.compose.engine import EngineError, docker
 from tests.compose.stack import ROOT
 
 pytestmark = pytest.mark.compose
-EXTRA_FILES = ("docker-compose.gpu.yml", "docker-compose.admin.yml")
+EXTRA_FILES = ("docker-compose.gpu.yml", "docker-compose.admin.yml", "docker-compose.grpc.yml")
 PROFILES = ((), ("load",))
 COMBINATIONS = [
     (files, profiles)
@@ -131,6 +131,14 @@ def test_only_what_calls_the_server_shares_a_network_with_it() -> None:
         "locust-worker": {"serving"},
     }
     assert services["export"]["network_mode"] == "none"
+
+
+def test_grpc_is_built_in_and_published_on_loopback() -> None:
+    api = config(("docker-compose.grpc.yml",), ())["services"]["api"]
+    assert api["build"]["args"]["EXTRAS"] == "grpc"
+    assert api["environment"]["TORCHLANE_GRPC_PORT"] == "8001"
+    ports = [(port["host_ip"], port["published"], port["target"]) for port in api["ports"]]
+    assert ports == [("127.0.0.1", "8000", 8000), ("127.0.0.1", "8001", 8001)]
 
 
 def test_gpus_are_reserved_where_they_are_used() -> None:

@@ -14,6 +14,8 @@ from app.__main__ import main
 from app.processes.worker import Worker
 from app.settings import PREFIX, Settings
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 class Seen(ValueError):
     """Raised instead of serving; holds what would have been served."""
@@ -32,6 +34,29 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
         if name.upper().startswith(PREFIX):
             monkeypatch.delenv(name)
+
+
+def test_a_missing_extra_is_said_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.__main__.find_spec", lambda name: None)
+    assert main(create, ["--grpc-port", "9000"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("torchlane: --grpc-port 9000 needs packages that are not installed")
+    assert told.endswith("pip install 'torchlane[grpc]'\n")
+    assert main(create, []) == 2
+    assert "worker" in capsys.readouterr().err
+
+
+def test_two_ports_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(create, ["--grpc-port", "9000", "--port", "9000"]) == 2
+    assert "--grpc-port 9000 is TORCHLANE_PORT too" in capsys.readouterr().err
+
+
+def test_without_its_port_nothing_of_grpc_is_imported() -> None:
+    code = "import sys, app.main; sys.exit('grpc' in sys.modules or 'google' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT)
+    assert done.returncode == 0
 
 
 def test_a_flag_wins_over_its_variable(

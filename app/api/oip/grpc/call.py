@@ -1,0 +1,49 @@
+"""An infer call over gRPC; it knows nothing of grpcio, so that it can be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from app.api.memo import Written
+from app.api.oip.answers import outputs_of
+from app.api.oip.grpc.messages import InferMessage, write_response
+from app.api.oip.infer import InferCall
+from app.api.oip.requests import RAW
+from app.codecs.base import PixelBudget
+from app.types import Item, Outcome
+
+ROUTE = "/inference.GRPCInferenceService/ModelInfer"
+
+
+class GrpcInferCall(InferCall):
+    """See `Call`.
+
+    Attributes:
+        message: what came; dropped once it has been read.
+    """
+
+    __slots__ = ("message",)
+    message: InferMessage | None
+
+    def read_head(self, fields: Mapping[bytes, bytes]) -> None:
+        """Nothing of the protocol is in the metadata."""
+        self.request = RAW
+
+    def memo_text(self, body: bytes) -> str | None:
+        """To read a message again costs hardly anything."""
+        return None
+
+    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+        """See `Call`."""
+        if self.message is None:
+            raise RuntimeError("bug: a message was read twice")
+        budget = PixelBudget(on_loop=on_loop)
+        request = self.message.request(budget, self.service.limits.max_body_bytes)
+        items = self.items_of(request, budget)
+        self.message = None
+        return items
+
+    def write(self, outcomes: Sequence[Outcome]) -> Written:
+        """See `Call`."""
+        outputs = outputs_of(self.model, self.request, outcomes)
+        return (), write_response(self.model, self.request.id, outputs)

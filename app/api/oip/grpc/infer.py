@@ -1,0 +1,120 @@
+"""Answers the call ModelInfer: a prediction for each item of the inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from app.access.entries import PREDICT
+from app.api.endpoints import Endpoint
+from app.api.oip.grpc.call import ROUTE, GrpcInferCall
+from app.api.oip.grpc.messages import InferMessage
+from app.api.oip.grpc.reading import Context, MessageReader, Rejected
+from app.api.oip.grpc.statuses import REQUEST_ID, Metadata, refusal_of
+from app.api.request_ids import RequestIds
+from app.api.service import Service
+from app.errors import Abandoned, InvalidInput, Overloaded
+
+FIELDS = frozenset(("authorization", "x-api-key", "x-torchlane-timeout-ms", "x-request-id"))
+SMALL_BYTES = 64 << 10  # an answer that is not counted
+AGAIN_S = 1.0  # a guess: nothing tells when other answers will have been read
+
+
+class Infer:
+    """Answers ModelInfer.
+
+    Args:
+        service: engine, models and limits.
+        reader: of messages.
+        ids: of the process.
+        unread_limit: bytes of large answers that clients have not read yet.
+    """
+
+    def __init__(
+        self, service: Service, reader: MessageReader, ids: RequestIds, unread_limit: int
+    ) -> None:
+        self._service = service
+        self._reader = reader
+        self._ids = ids
+        self._unread = 0
+        self._unread_limit = unread_limit
+
+    async def __call__(self, _: object, context: Context) -> bytes:
+        """Answer one call."""
+        began = time.perf_counter()
+        metrics = self._service.metrics
+        metrics.requests_open += 1
+        fields = fields_of(context)
+        request_id = self._ids.of(fields)
+        shown_id = request_id.decode("ascii")
+        status, outcome = 499, Abandoned.code
+        try:
+            content, metadata = await self._answer(context, fields, request_id)
+            context.set_trailing_metadata(((REQUEST_ID, shown_id), *metadata))
+            status, outcome = 200, "ok"
+            return content
+        except Rejected as rejected:
+            refusal = refusal_of(rejected.error, shown_id)
+            status, outcome = refusal.status, refusal.outcome
+            raise rejected.aborted from None
+        except Exception as error:
+            refusal = refusal_of(error, shown_id)
+            status, outcome = refusal.status, refusal.outcome
+            await context.abort(refusal.code, refusal.details, refusal.metadata)
+        finally:
+            metrics.requests_open -= 1
+            metrics.request(ROUTE, status, outcome).ended(time.perf_counter() - began)
+
+    async def _answer(
+        self, context: Context, fields: Mapping[bytes, bytes], request_id: bytes
+    ) -> tuple[bytes, Metadata]:
+        service = self._service
+        if service.guard.enabled:  # the call itself does, but only once the message is there
+            service.guard.admit(fields, PREDICT)
+        body = await self._reader.read(context, request_id.decode("ascii"))
+        message = InferMessage(body, service.limits.max_items)
+        if not message.name:
+            raise InvalidInput("model_name is missing")
+        endpoint = Endpoint(ROUTE, GrpcInferCall, message.name, message.version or None, many=True)
+        call = GrpcInferCall(service, endpoint, fields)
+        call.message = message
+        left_s = context.time_remaining()
+        if left_s is not None:
+            call.deadline = min(call.deadline, service.engine.now() + left_s)
+        submission = call.begin(body, request_id)
+        del body, message
+        await submission.settled()
+        _, headers, content = call.answer()
+        if len(content) > SMALL_BYTES:
+            self._hold(context, len(content))
+        return content, tuple(
+            (name.decode(), value.decode()) for name, value in headers if name != b"content-length"
+        )
+
+    def _hold(self, context: Context, size: int) -> None:
+        """Count a large answer until its client has read it.
+
+        Raises:
+            Overloaded: clients have not read too much already.
+        """
+        if self._unread and self._unread + size > self._unread_limit:
+            raise Overloaded(
+                f"{self._unread} bytes of answers have not been read yet, the limit is "
+                f"{self._unread_limit}; try again later",
+                retry_after_s=AGAIN_S,
+            )
+        self._unread += size
+
+        def read(_: Context) -> None:
+            self._unread -= size
+
+        context.add_done_callback(read)  # type: ignore[arg-type]  # the stub wants a class
+
+
+def fields_of(context: Context) -> dict[bytes, bytes]:
+    """The metadata that has a meaning here, as headers."""
+    found = {}
+    for name, value in context.invocation_metadata() or ():
+        if name in FIELDS:
+            found[name.encode()] = value if isinstance(value, bytes) else value.encode()
+    return found

@@ -1,0 +1,1 @@
+"""The interface, and what `make protos` makes of it."""

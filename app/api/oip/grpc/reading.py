@@ -1,0 +1,136 @@
+"""Reads the one message of a call, within limits of time and memory.
+
+gRPC keeps a message until it is complete, and tells nothing of it before. So most calls are read
+without a limit of their own; one whose message is not there in a moment counts as a body of the
+largest size, and as many of these are read as fit into the limit of all bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from grpc.aio import AbortError, BaseError, ServicerContext
+
+from app.api.bodies import BodyMemory
+from app.api.calls import BODY_CUT, BODY_LATE
+from app.api.oip.grpc.statuses import refusal_of
+from app.api.service import RequestLimits
+from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
+
+QUICK_S = 0.1  # what arrives in this time is bounded by the network
+Context = ServicerContext[bytes, bytes]
+
+
+class Rejected(Exception):  # no error: the client has its answer
+    """The call was ended while its message was read.
+
+    Args:
+        error: why.
+        aborted: what a handler raises then.
+    """
+
+    def __init__(self, error: TorchlaneError, aborted: AbortError) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.aborted = aborted
+
+
+class MessageReader:
+    """Reads messages; used on the event loop.
+
+    Args:
+        limits: of bodies and of time.
+        memory: for messages that take longer.
+    """
+
+    def __init__(self, limits: RequestLimits, memory: BodyMemory) -> None:
+        self.limits = limits
+        self.memory = memory
+        self.slow: set[_Slow] = set()
+        self._aborting: set[asyncio.Task[None]] = set()
+
+    async def read(self, context: Context, request_id: str) -> bytes:
+        """The message.
+
+        Raises:
+            Abandoned: there is none.
+            Rejected: it did not come in time, or there was no room for it.
+        """
+        slow = _Slow(self, context, request_id)
+        try:
+            message: object = await context.read()
+        except AbortError as aborted:
+            if slow.rejection is None:
+                raise
+            raise Rejected(slow.rejection, aborted) from None
+        except BaseError as error:
+            raise Abandoned(BODY_CUT) from error
+        finally:
+            slow.end()
+        if not isinstance(message, bytes):  # the end of the stream
+            raise Abandoned(BODY_CUT)
+        return message
+
+    def close(self) -> None:
+        """Reject what has not arrived: the server stops."""
+        for each in list(self.slow):
+            each.reject(ShuttingDown("the server stopped before the request was complete"))
+
+    def abort(self, context: Context, error: TorchlaneError, request_id: str) -> None:
+        """End a call from outside its own task; harmless when it has ended."""
+        if context.done():
+            return
+        task = asyncio.get_running_loop().create_task(_abort(context, error, request_id))
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+
+
+class _Slow:
+    """Watches the message of one call.
+
+    Attributes:
+        rejection: why it was given up.
+    """
+
+    __slots__ = ("_context", "_held", "_reader", "_request_id", "_timer", "rejection")
+
+    def __init__(self, reader: MessageReader, context: Context, request_id: str) -> None:
+        self._reader = reader
+        self._context = context
+        self._request_id = request_id
+        self._held = 0
+        self.rejection: TorchlaneError | None = None
+        self._timer = asyncio.get_running_loop().call_later(QUICK_S, self._is_slow)
+
+    def end(self) -> None:
+        """The message is there, or will not come."""
+        self._timer.cancel()
+        if self._held:
+            self._reader.memory.give_back(self._held)
+            self._held = 0
+        self._reader.slow.discard(self)
+
+    def reject(self, error: TorchlaneError) -> None:
+        """End the call."""
+        if self.rejection is None:
+            self.rejection = error
+            self._reader.abort(self._context, error, self._request_id)
+
+    def _is_slow(self) -> None:
+        limits = self._reader.limits
+        self._reader.slow.add(self)
+        try:
+            self._held = self._reader.memory.hold(limits.max_body_bytes, 0)
+        except TorchlaneError as error:
+            self.reject(error)
+            return
+        left_s = max(0.0, limits.timeout_s - QUICK_S)
+        late = DeadlineExceeded(BODY_LATE)
+        self._timer = asyncio.get_running_loop().call_later(left_s, self.reject, late)
+
+
+async def _abort(context: Context, error: TorchlaneError, request_id: str) -> None:
+    refusal = refusal_of(error, request_id)
+    with contextlib.suppress(BaseError):  # `abort` always raises; or the client has gone
+        await context.abort(refusal.code, refusal.details, refusal.metadata)

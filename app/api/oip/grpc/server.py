@@ -1,0 +1,154 @@
+"""The gRPC server: its methods, its limits, and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+# Else gRPC's core would write a line for every malformed request.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from app.api.bodies import BodyMemory
+from app.api.oip.grpc.adapter import AioServer, Options
+from app.api.oip.grpc.call import ROUTE
+from app.api.oip.grpc.infer import Infer
+from app.api.oip.grpc.protos import inference_pb2
+from app.api.oip.grpc.reading import MessageReader
+from app.api.oip.grpc.service import Inference, Unary
+from app.api.oip.grpc.streams import Health, Reflection, Streams
+from app.api.origins import Hosts
+from app.api.request_ids import RequestIds
+from app.api.service import Service
+
+LOG = structlog.get_logger(__name__)
+INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+MAX_CALLS = 4096  # at the same time, of all clients
+MAX_CALLS_OF_CONNECTION = 1024
+MAX_METADATA_BYTES = 16 << 10  # of a call
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a client that is gone is noticed after both
+MIN_PING_S = 10  # a client that pings more often without a call is cut off
+MAX_IDLE_S = 600  # without a call; the client connects again by itself
+MIN_CLOSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen.
+
+    Attributes:
+        host: an address or a name.
+        port: 0: any.
+        shared: whether other processes listen there too.
+        backlog_bytes: limit of unfinished messages, and of unread answers.
+    """
+
+    host: str
+    port: int
+    shared: bool
+    backlog_bytes: int
+
+
+class GrpcServer:
+    """Serves the protocol over gRPC, with the same parts as over HTTP.
+
+    Args:
+        service: engine, models and limits.
+        version: of the server.
+        listen: where.
+    """
+
+    def __init__(self, service: Service, version: str, listen: Listen) -> None:
+        # Browsers cannot call it, so that no page can point its own host name here.
+        self._service = replace(service, hosts=Hosts(["*"]))
+        self._version = version
+        self._listen = listen
+        self._reader = MessageReader(service.limits, BodyMemory(listen.backlog_bytes))
+        self._streams = Streams(self._reader)
+        self._server: AioServer | None = None
+        self.port = listen.port
+
+    async def open(self) -> None:
+        """Listen, and answer.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._server = AioServer(self._options(), self._methods(), ROUTE, MAX_CALLS)
+        host, port = self._listen.host, self._listen.port
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        address = found[0][4][0]
+        target = f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
+        self.port = self._server.add_insecure_port(target.encode())
+        if not self.port:
+            raise OSError(f"could not listen for gRPC on {target}: is the port in use?")
+        await self._server.start()
+        LOG.info("grpc_listens", address=target.rpartition(":")[0], port=self.port)
+
+    async def close(self, budget_s: float) -> None:
+        """Take no more calls; end those that are not answered within the budget."""
+        if self._server is None:
+            return
+        self._reader.close()
+        self._streams.close()
+        await self._server.shutdown(max(MIN_CLOSE_S, budget_s))
+
+    def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        ids = RequestIds()
+        service, reader = self._service, self._reader
+        health = Health(service.lifecycle, (INFERENCE, HEALTH), self._streams, reader)
+        methods = Inference(service, self._version).methods
+        unary = {f"/{INFERENCE}/{name}": method for name, method in methods.items()}
+        unary[f"/{HEALTH}/Check"] = health.check
+        made = {
+            path: _handler(Unary(method, service, reader, ids).__call__)
+            for path, method in unary.items()
+        }
+        infer = Infer(service, reader, ids, self._listen.backlog_bytes)
+        reflection = Reflection((INFERENCE, HEALTH), self._streams)
+        name = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
+        return made | {
+            ROUTE: _handler(infer.__call__),
+            f"/{HEALTH}/Watch": grpc.stream_stream_rpc_method_handler(health.watch),
+            f"/{name}/ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
+                reflection.__call__,
+                reflection_pb2.ServerReflectionRequest.FromString,
+                reflection_pb2.ServerReflectionResponse.SerializeToString,
+            ),
+        }
+
+    def _options(self) -> Options:
+        limits = self._service.limits
+        return (
+            ("grpc.so_reuseport", int(self._listen.shared)),
+            ("grpc.max_receive_message_length", limits.max_body_bytes),  # inflated, too
+            ("grpc.max_send_message_length", -1),  # answers have a limit of their own
+            ("grpc.max_concurrent_streams", MAX_CALLS_OF_CONNECTION),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.server_handshake_timeout_ms", round(limits.head_timeout_s * 1000)),
+            ("grpc.max_connection_idle_ms", MAX_IDLE_S * 1000),
+            ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_S * 1000),
+        )
+
+
+def _handler(
+    answer: Callable[[object, Any], Awaitable[bytes]],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A call of one message and one answer, both as bytes.
+
+    Registered as one of several messages: such a call begins before its message has arrived.
+    """
+    return grpc.stream_unary_rpc_method_handler(answer)

@@ -1,0 +1,175 @@
+"""The calls of the service but ModelInfer, from the same parts as those over REST."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError, Message
+
+from app.access.entries import ADMIN, PREDICT
+from app.api.oip import repository
+from app.api.oip.grpc.infer import fields_of
+from app.api.oip.grpc.protos import inference_pb2 as pb
+from app.api.oip.grpc.reading import Context, MessageReader, Rejected
+from app.api.oip.grpc.statuses import refusal_of
+from app.api.oip.metadata import model_config, model_metadata, server_metadata
+from app.api.oip.repository import is_ready, version_number
+from app.api.oip.statistics import statistics
+from app.api.request_ids import RequestIds
+from app.api.service import Service
+from app.errors import InvalidInput, ModelNotFound, PayloadTooLarge
+from app.registry.loaded_models import LoadedModel
+
+MAX_BYTES = 64 << 10  # of a message
+
+
+class Method(NamedTuple):
+    """A call.
+
+    Attributes:
+        request: the class of its message.
+        answer: what answers it.
+        scope: that a key needs for it; None: no key is needed.
+    """
+
+    request: type[Message]
+    answer: Callable[[Any], Awaitable[Message]]
+    scope: str | None = PREDICT
+
+
+class Unary:
+    """Answers a call of one message.
+
+    Args:
+        method: the call.
+        service: has the guard.
+        reader: of messages.
+        ids: of the process.
+    """
+
+    def __init__(
+        self, method: Method, service: Service, reader: MessageReader, ids: RequestIds
+    ) -> None:
+        self._method = method
+        self._guard = service.guard
+        self._reader = reader
+        self._ids = ids
+
+    async def __call__(self, _: object, context: Context) -> bytes:
+        """Answer one call."""
+        fields = fields_of(context)
+        request_id = self._ids.of(fields).decode("ascii")
+        try:
+            if self._method.scope is not None:
+                self._guard.admit(fields, self._method.scope)
+            message = await self._reader.read(context, request_id)
+            return (await self._method.answer(self._parsed(message))).SerializeToString()
+        except Rejected as rejected:
+            raise rejected.aborted from None
+        except Exception as error:
+            refusal = refusal_of(error, request_id)
+            await context.abort(refusal.code, refusal.details, refusal.metadata)
+
+    def _parsed(self, message: bytes) -> Message:
+        if len(message) > MAX_BYTES:
+            raise PayloadTooLarge(f"the message has {len(message)} bytes, the limit is {MAX_BYTES}")
+        try:
+            return self._method.request.FromString(message)
+        except DecodeError as error:
+            raise InvalidInput(f"the message is malformed: {error}") from error
+
+
+class Inference:
+    """The calls of inference.GRPCInferenceService, by their names.
+
+    Args:
+        service: engine, models and limits.
+        version: of the server.
+    """
+
+    def __init__(self, service: Service, version: str) -> None:
+        self._service = service
+        self._version = version
+        self.methods: Mapping[str, Method] = {
+            "ServerLive": Method(pb.ServerLiveRequest, self._server_live, None),
+            "ServerReady": Method(pb.ServerReadyRequest, self._server_ready, None),
+            "ModelReady": Method(pb.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": Method(pb.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": Method(pb.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": Method(pb.ModelConfigRequest, self._model_config),
+            "ModelStatistics": Method(pb.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": Method(pb.RepositoryIndexRequest, self._index),
+            "RepositoryModelLoad": Method(pb.RepositoryModelLoadRequest, self._load, ADMIN),
+            "RepositoryModelUnload": Method(pb.RepositoryModelUnloadRequest, self._unload, ADMIN),
+        }
+
+    async def _server_live(self, _: pb.ServerLiveRequest) -> Message:
+        return pb.ServerLiveResponse(live=True)
+
+    async def _server_ready(self, _: pb.ServerReadyRequest) -> Message:
+        return pb.ServerReadyResponse(ready=self._service.lifecycle.readiness().ready)
+
+    async def _model_ready(self, request: pb.ModelReadyRequest) -> Message:
+        version = version_number(request.version)
+        try:
+            found = is_ready(self._service.lifecycle, _named(request.name), version)
+        except ModelNotFound:  # clients expect an answer, not an error
+            found = False
+        return pb.ModelReadyResponse(ready=found)
+
+    async def _server_metadata(self, _: pb.ServerMetadataRequest) -> Message:
+        return _filled(pb.ServerMetadataResponse(), server_metadata(self._version))
+
+    async def _model_metadata(self, request: pb.ModelMetadataRequest) -> Message:
+        model = self._model(request.name, request.version)
+        return _filled(pb.ModelMetadataResponse(), model_metadata(model, self._service.loaded))
+
+    async def _model_config(self, request: pb.ModelConfigRequest) -> Message:
+        model = self._model(request.name, request.version)
+        replicas = self._service.lifecycle.replica_states(model.id)
+        config = model_config(model, self._service.loaded, replicas)
+        return _filled(pb.ModelConfigResponse(), {"config": config})
+
+    async def _model_statistics(self, request: pb.ModelStatisticsRequest) -> Message:
+        models = list(self._service.loaded.models())
+        if request.name:
+            model = self._model(request.name, request.version)
+            models = [each for each in models if each.id.name == model.id.name]
+            if request.version:
+                models = [model]
+        found = await statistics(self._service.metrics, models)
+        return _filled(pb.ModelStatisticsResponse(), found)
+
+    async def _index(self, request: pb.RepositoryIndexRequest) -> Message:
+        entries = repository.index(self._service.loaded, only_ready=request.ready)
+        return _filled(pb.RepositoryIndexResponse(), {"models": entries})
+
+    async def _load(self, request: pb.RepositoryModelLoadRequest) -> Message:
+        parameters = dict(request.parameters)
+        await repository.load(self._service.lifecycle, _named(request.model_name), parameters)
+        return pb.RepositoryModelLoadResponse()
+
+    async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> Message:
+        await repository.unload(self._service.lifecycle, _named(request.model_name))
+        return pb.RepositoryModelUnloadResponse()
+
+    def _model(self, name: str, version: str) -> LoadedModel:
+        return self._service.loaded.resolve(_named(name), version_number(version))
+
+
+def _filled(message: Message, values: Mapping[str, object]) -> Message:
+    """A message with the values of a dict, whose keys are its fields."""
+    return ParseDict(dict(values), message)
+
+
+def _named(name: str) -> str:
+    """The name that a request must have.
+
+    Raises:
+        InvalidInput: if it is empty.
+    """
+    if not name:
+        raise InvalidInput("the name of a model is missing")
+    return name

@@ -1,0 +1,130 @@
+"""gRPC in real processes: start, drain, and several workers."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2
+
+from app.api.oip.grpc.protos import inference_pb2 as pb
+from tests.artifacts import write_artifact
+from tests.e2e.server import free_port, running, start_process
+
+SLOW = "tests.e2e.slow_app"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STATUS = health_pb2.HealthCheckResponse
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+def insecure_channel(*arguments: Any) -> Any:
+    """To the stubs each of its calls is generic."""
+    return grpc.insecure_channel(*arguments)
+
+
+def row(first: float) -> bytes:
+    tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 2])
+    raw = np.array([first, 0], "<f4").tobytes()
+    message = pb.ModelInferRequest(model_name="double", inputs=[tensor], raw_input_contents=[raw])
+    return message.SerializeToString()
+
+
+def doubled(answer: bytes) -> float:
+    (raw,) = pb.ModelInferResponse.FromString(answer).raw_output_contents
+    return float(np.frombuffer(raw, "<f4")[0])
+
+
+def test_a_drain_answers_what_was_accepted_and_sends_the_rest_elsewhere(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("SLOW_UNTIL", str(gate))
+    port = free_port()
+    log = tmp_path / "log"
+    with (
+        running(models, log, SLOW, grpc_port=str(port)) as server,
+        insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        infer = channel.unary_unary(INFER)
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=30)
+        assert STATUS.FromString(next(watch)).status == STATUS.SERVING
+        accepted = infer.future(row(3), timeout=30)
+        server.wait_for_metric("torchlane_cache_lookups_total", lambda value: value > 0)
+        server.signal(signal.SIGTERM)
+        assert STATUS.FromString(next(watch)).status == STATUS.NOT_SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            infer(row(4), timeout=30)
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "shutting down" in str(refused.value.details())
+        gate.touch()
+        assert doubled(accepted.result()) == 6
+        with pytest.raises(grpc.RpcError):
+            next(watch)
+        assert server.exit_code() == 0
+    assert "Traceback" not in log.read_text()
+
+
+def test_several_workers_share_the_connections(models: Path, tmp_path: Path) -> None:
+    """The kernel spreads them: of 24, all would be with one of two workers once in 8 million."""
+    port, log = free_port(), tmp_path / "log"
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    ids = set()
+    with running(models, log, grpc_port=str(port), workers="2") as server:
+        for number in range(24):
+            with insecure_channel(f"127.0.0.1:{port}", options) as channel:
+                answer, call = channel.unary_unary(INFER).with_call(row(number), timeout=30)
+                assert doubled(answer) == 2 * number
+                ids.add(str(dict(call.trailing_metadata())["x-request-id"])[:8])
+        assert len(ids) == 2  # they begin with a number of the process
+        again = start_process(
+            tmp_path / "again", model_dir=str(models), port=str(free_port()), grpc_port=str(port)
+        )
+        assert again.wait(30) == 1
+        assert f"is port {port} in use? --grpc-port" in (tmp_path / "again").read_text()
+        server.signal()
+        assert server.exit_code() == 0
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_busy_port_is_said_and_nothing_starts(models: Path, tmp_path: Path, workers: str) -> None:
+    log = tmp_path / "log"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = start_process(
+            log, model_dir=str(models), port=str(free_port()), grpc_port=port, workers=workers
+        )
+        assert process.wait(30) == 1
+    assert f"is port {port} in use? --grpc-port (TORCHLANE_GRPC_PORT)" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_second_signal_ends_it_at_once(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW_UNTIL", str(tmp_path / "gate"))
+    port = free_port()
+    with (
+        running(models, tmp_path / "log", SLOW, grpc_port=str(port)) as server,
+        insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        waiting = channel.unary_unary(INFER).future(row(3), timeout=30)
+        server.wait_for_metric("torchlane_cache_lookups_total", lambda value: value > 0)
+        server.signal()
+        time.sleep(0.3)
+        server.signal()
+        assert server.exit_code(5) == 128 + signal.SIGTERM
+        assert waiting.code() == grpc.StatusCode.UNAVAILABLE

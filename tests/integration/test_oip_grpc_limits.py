@@ -1,0 +1,275 @@
+"""gRPC: who may call, deadlines, overload, and limits of everything that a stranger sends."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import pytest_asyncio
+from grpc import StatusCode as Code
+
+from app.access.entries import make_key
+from app.api.oip.grpc import infer, reading, streams
+from app.api.oip.grpc.call import ROUTE
+from app.api.oip.grpc.protos import inference_pb2 as pb
+from tests.artifacts import write_artifact
+from tests.integration.grpc_calls import (
+    HEALTH,
+    INFERENCE,
+    MAX_BODY_BYTES,
+    RawConnection,
+    Server,
+    numbers,
+    refused,
+    row,
+    serving,
+)
+from tests.integration.listening import Doubles, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SECRET, LINE = make_key("mobile", ["predict"])
+ADMIN_SECRET, ADMIN_LINE = make_key("ops", ["admin"])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_artifact(folder, "double")
+    return folder
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(models: Path) -> AsyncIterator[Server]:
+    async with serving(models, bodies_limit_bytes=MAX_BODY_BYTES, head_timeout_s=0.3) as it:
+        yield it
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def held(models: Path) -> AsyncIterator[tuple[Server, Doubles]]:
+    """A server whose batches wait until they are let go; it takes keys."""
+    doubles = Doubles()
+    async with serving(
+        models,
+        make_backend=doubles,
+        queue_limit_items=1,
+        max_batch_size=1,
+        api_keys=f"{LINE};{ADMIN_LINE}",
+        open_metrics=True,
+        bodies_limit_bytes=2 * MAX_BODY_BYTES,
+    ) as it:
+        yield it, doubles
+
+
+async def failure(asked: Awaitable[object]) -> grpc.aio.AioRpcError | None:
+    try:
+        await asked
+    except grpc.aio.AioRpcError as error:
+        return error
+    return None
+
+
+class TestAccess:
+    async def test_every_call_needs_its_scope(self, held: tuple[Server, Doubles]) -> None:
+        server, _ = held
+        predict, admin = (("x-api-key", SECRET),), (("authorization", f"Bearer {ADMIN_SECRET}"),)
+
+        def ask(name: str, metadata: Any = ()) -> Any:
+            return server.call(f"{INFERENCE}/{name}", row().SerializeToString(), metadata=metadata)
+
+        for name in ("ModelInfer", "ModelReady", "ServerMetadata", "RepositoryIndex"):
+            await refused(Code.UNAUTHENTICATED, ask(name), "API key is required")
+            await refused(Code.PERMISSION_DENIED, ask(name, admin), "predict")
+            await ask(name, predict)
+        wrong = (("x-api-key", "wrong"),)
+        await refused(Code.UNAUTHENTICATED, ask("ModelInfer", wrong), "unknown or revoked")
+        for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+            await refused(Code.PERMISSION_DENIED, ask(name, predict), "admin")
+        for name in ("ServerLive", "ServerReady"):
+            await ask(name)
+        message = pb.RepositoryModelLoadRequest(model_name="double")
+        path = f"{INFERENCE}/RepositoryModelLoad"
+        assert not await server.call(path, message.SerializeToString(), metadata=admin)
+        message.parameters["config"].string_param = "{}"
+        asked = server.call(path, message.SerializeToString(), metadata=admin)
+        await refused(Code.INVALID_ARGUMENT, asked, "config")
+
+    async def test_a_caller_without_a_key_is_rejected_before_its_message(
+        self, held: tuple[Server, Doubles]
+    ) -> None:
+        for name in ("ModelInfer", "RepositoryModelLoad"):
+            stream = held[0].channel.stream_unary(f"/{INFERENCE}/{name}")()
+            await refused(Code.UNAUTHENTICATED, stream)
+
+
+class TestTime:
+    async def test_deadline_cancellation_and_overload(self, held: tuple[Server, Doubles]) -> None:
+        server, doubles = held
+        key = (("x-api-key", SECRET),)
+
+        async def counted(code: str) -> float:
+            return await server.metric("torchlane_requests_total", route=ROUTE, code=code)
+
+        def ask(first: float, **more: Any) -> asyncio.Task[pb.ModelInferResponse]:
+            octets = np.array([first, 0.25], "<f4").tobytes()
+            more.setdefault("metadata", key)
+            return asyncio.get_running_loop().create_task(server.infer(row(octets), **more))
+
+        double = doubles.one
+        await ask(1)
+        double.gate.clear()
+        try:
+            running = ask(2)
+            await until(lambda: 2 in double.batches[-1])
+            abandoned = await counted("abandoned")
+            waiting = ask(3)
+            await asyncio.sleep(0.05)
+            found = await refused(Code.RESOURCE_EXHAUSTED, ask(4), "queue")
+            milliseconds = float(found["retry-after-ms"])
+            assert milliseconds > 0
+            details = found["grpc-status-details-bin"]
+            assert isinstance(details, bytes)
+            assert b"google.rpc.RetryInfo" in details
+            waiting.cancel()
+            while await counted("abandoned") == abandoned:
+                await asyncio.sleep(0.01)
+            late = ask(5, metadata=(*key, ("x-torchlane-timeout-ms", "60")))
+            await refused(Code.DEADLINE_EXCEEDED, late)
+            await refused(Code.DEADLINE_EXCEEDED, ask(6, timeout=0.06))
+        finally:
+            double.gate.set()
+        assert numbers(await running) == [4, 0.5]
+        assert not {3, 4, 5, 6} & {value for batch in double.batches for value in batch}
+
+
+class TestLimits:
+    async def test_a_message_of_the_limit_and_one_more_byte(self, server: Server) -> None:
+        message = row()
+        message.id = "x" * (MAX_BODY_BYTES - len(message.SerializeToString()) - 4)
+        assert len(message.SerializeToString()) == MAX_BODY_BYTES
+        assert numbers(await server.infer(message)) == [2, 4]
+        message.id += "x"
+        await refused(Code.RESOURCE_EXHAUSTED, server.infer(message), str(MAX_BODY_BYTES))
+
+    async def test_compressed_messages_and_bombs(self, server: Server) -> None:
+        for coding in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            assert numbers(await server.infer(row(), compression=coding)) == [2, 4]
+            bomb = row(bytes(100 * MAX_BODY_BYTES))
+            assert len(gzip.compress(bomb.SerializeToString())) < MAX_BODY_BYTES
+            asked = server.infer(bomb, compression=coding)
+            await refused(Code.RESOURCE_EXHAUSTED, asked, "larger than max")
+
+    async def test_too_many_fields(self, server: Server) -> None:
+        many = row().SerializeToString() + b"\x22\x00" * 4000
+        await refused(Code.INVALID_ARGUMENT, server.infer(many), "fields")
+
+    async def test_large_metadata(self, server: Server) -> None:
+        asked = server.infer(row(), metadata=(("a", "x" * 20_000),))
+        await refused(Code.RESOURCE_EXHAUSTED, asked, "metadata")
+        assert numbers(await server.infer(row())) == [2, 4]
+
+    async def test_messages_that_do_not_come(
+        self, held: tuple[Server, Doubles], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As many as fit into the limit of bodies wait; quick ones are still answered."""
+        monkeypatch.setattr(reading, "QUICK_S", 0.02)
+        server, _ = held
+        key = (("x-api-key", SECRET),)
+        begin = server.channel.stream_unary(f"/{INFERENCE}/ModelInfer")
+        waiting = [begin(metadata=key) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        ended = [each for each in waiting if each.done()]
+        assert 0 < len(ended) < len(waiting)
+        for each in ended:
+            found = await refused(Code.RESOURCE_EXHAUSTED, each, "unfinished")
+            assert found["retry-after-ms"] == "1000"
+        await server.infer(row(), metadata=key)
+        for each in waiting:
+            if each not in ended:
+                await each.write(row().SerializeToString())
+                await each.done_writing()
+                assert await each
+
+    async def test_answers_that_are_not_read(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(infer, "SMALL_BYTES", 1000)
+        large = row(bytes(8 * 1000), shape=[1000, 2])
+        raw = await RawConnection.open(server.port, window=0)
+        for _ in range(MAX_BODY_BYTES // 8000):
+            raw.call({b":path": ROUTE.encode()}, large.SerializeToString())
+        async with asyncio.timeout(20):
+            while (error := await failure(server.infer(large))) is None:
+                pass  # the others are not answered yet
+        assert error.code() == Code.RESOURCE_EXHAUSTED
+        assert "not been read" in (error.details() or "")
+        assert numbers(await server.infer(row())) == [2, 4]
+        await raw.close()
+        async with asyncio.timeout(20):
+            while await failure(server.infer(large)) is not None:
+                await asyncio.sleep(0.01)
+
+    async def test_calls_that_are_reset_leave_nothing_behind(
+        self, server: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for pause_s in (0, 0.001):
+            raw = await RawConnection.open(server.port)
+            for number in range(80):
+                octets = np.array([number, pause_s], "<f4").tobytes()
+                stream = raw.call({b":path": ROUTE.encode()}, row(octets).SerializeToString())
+                await asyncio.sleep(pause_s)
+                raw.frame(3, 0, stream, bytes(4))
+            await raw.close()
+        async with asyncio.timeout(20):
+            while await server.metric("torchlane_requests_in_flight"):
+                await asyncio.sleep(0.01)
+        assert not caplog.records
+        assert numbers(await server.infer(row())) == [2, 4]
+
+    async def test_a_flood_of_pings(self, server: Server) -> None:
+        raw = await RawConnection.open(server.port)
+        for _ in range(10):
+            raw.frame(6, 0, 0, bytes(8))
+        await raw.ended()
+
+    async def test_a_connection_that_says_nothing(self, server: Server) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await RawConnection(reader, writer).ended()
+
+    async def test_streams_without_end(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(streams, "MAX_STREAMS", 2)
+        watch = server.channel.unary_stream(f"/{HEALTH}/Watch")
+        opened = [watch(b"") for _ in range(2)]
+        for each in opened:
+            await each.read()
+        await refused(Code.RESOURCE_EXHAUSTED, watch(b"").read(), "streams")
+        for each in opened:
+            each.cancel()
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            {b":path": b"/inference.GRPCInferenceService/\xff\xfe"},
+            {b":path": b"\xff"},
+            {b"x-api-key": b"\xff\xfe\x80"},
+            {b"x-\xff": b"a"},
+            {b"grpc-timeout": b"1e9"},
+            {b"a-bin": b"\xff"},
+            {b"grpc-encoding": b"br"},
+        ],
+    )
+    async def test_a_strange_head_harms_nobody(
+        self, server: Server, head: dict[bytes, bytes]
+    ) -> None:
+        raw = await RawConnection.open(server.port)
+        raw.call(head)
+        assert b"grpc-status" in await raw.status()
+        await raw.close()
+        assert numbers(await server.infer(row())) == [2, 4]

@@ -1,0 +1,1 @@
+"""Tests of the Open Inference Protocol over gRPC."""
