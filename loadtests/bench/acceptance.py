@@ -83,6 +83,7 @@ DEMANDS = (
     Demand("v2-binary-32", NATIVE, 0.8),
     Demand("v2-binary-32", PYTRITON, 4.0),
     Demand("v2-batch-binary", PYTRITON, 2.0),
+    Demand("v2-grpc-32", PYTRITON, 1.5),
 )
 
 

@@ -38,7 +38,8 @@ class Bodies:
 
     Attributes:
         form: `json`, `binary`, or `none` where requests repeat.
-        templates: HTTP requests in pieces; an own number stands between two of them.
+        templates: HTTP requests, or messages of gRPC, in pieces; an own number stands between
+            two of them.
         items: float32 [templates, items, *shape], without own numbers.
         order: which template the requests take, in turns.
     """
@@ -64,7 +65,7 @@ class Bodies:
         return len(self.request(0))
 
     def request(self, number: int) -> bytes:
-        """The whole HTTP request.
+        """The whole HTTP request, or message.
 
         Raises:
             BodiesError: if there are no more different ones.
@@ -136,15 +137,18 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
     items = _noisy(manifest, rng, count * workload.items)
     items = items.reshape(count, workload.items, *spec.item_shape)
     many = workload.items > 1
-    if workload.body == "binary":
+    kind = "json" if workload.body == "json" else "binary"
+    if kind == "binary":
         split = [_binary_pieces(each, dialect) for each in items]
     else:
         split = [_json_pieces(each, dialect, many=many) for each in items]
-    form = workload.body if not workload.repeated else "none"
-    media_type = OCTET_STREAM if workload.body == "binary" else JSON
+    form = kind if not workload.repeated else "none"
+    media_type = OCTET_STREAM if kind == "binary" else JSON
     templates: list[tuple[bytes, ...]] = []
     for pieces in split:
-        head = _head(dialect.path(many=many), media_type, pieces, workload.body)
+        head = b""
+        if workload.body != "grpc":
+            head = _head(dialect.path(many=many), media_type, pieces, kind)
         whole = (head + pieces[0], *pieces[1:])
         templates.append(whole if not workload.repeated else (_filled(whole, items, templates),))
     order = tuple(range(count))

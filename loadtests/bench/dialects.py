@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from loadtests.bench import protobuf
 from loadtests.bench.workloads import (
     BARE,
     CACHED,
@@ -114,6 +115,18 @@ def v2(model: str, name: str) -> Dialect:
     return Dialect(path, path, dumped, _flat, framed, _with_bytes)
 
 
+def by_grpc(model: str, name: str) -> Dialect:
+    """The same over gRPC: whole messages instead of HTTP bodies."""
+
+    def framed(items: Array) -> bytes:
+        return protobuf.infer_head(model, name, items.shape, 4 * items.size)
+
+    def rows(answer: bytes, many: bool) -> Any:
+        return np.frombuffer(answer, "<f4")[np.newaxis]
+
+    return Dialect("", "", _inputs, rows, framed, protobuf.raw_output)
+
+
 def _flat(answer: Any, many: bool) -> Any:
     output = answer["outputs"][0]
     return np.array(output["data"], np.float64).reshape(output["shape"])
@@ -133,7 +146,8 @@ def _nothing(answer: Any, many: bool) -> None:
 
 
 TORCHLANE = Dialect("/predict", "/batch-predict", _inputs, _ours)
-V2_PEER = v2("model", "input")
+PEER = "model", "input"  # what the peers of this protocol call theirs
+V2_PEER = v2(*PEER)
 DIALECTS: Mapping[str, Dialect] = {
     OURS: TORCHLANE,
     CACHED: TORCHLANE,
@@ -151,5 +165,9 @@ DIALECTS: Mapping[str, Dialect] = {
 def dialect_of(server: str, workload: Workload, manifest: Manifest) -> Dialect:
     """How a server is asked in a workload."""
     if workload.v2 and server == OURS:
-        return v2(manifest.model, manifest.inputs[0].name)
-    return DIALECTS[server]
+        names = manifest.model, manifest.inputs[0].name
+    elif workload.body == "grpc":
+        names = PEER
+    else:
+        return DIALECTS[server]
+    return by_grpc(*names) if workload.body == "grpc" else v2(*names)

@@ -127,6 +127,8 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
             environment += (("TORCHLANE_WORKERS", str(SHARED_WORKERS)),)
         cache = CACHE_BYTES if server == CACHED or workload.repeated else "0"
         environment += (("TORCHLANE_CACHE_BYTES", cache),)
+        if workload.body == "grpc":
+            environment += (("TORCHLANE_GRPC_PORT", "{other_port}"),)
     else:
         command = _command(server)
         environment = (

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from loadtests.bench import counters, wrk
+from loadtests.bench import counters, grpc_load, wrk
 from loadtests.bench.answers import CheckError, JudgedBodies, Right
-from loadtests.bench.bodies import BodiesError, bodies_of
+from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
 from loadtests.bench.dialects import dialect_of
 from loadtests.bench.launch import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
@@ -27,6 +29,7 @@ from models.tensors import Array
 WARM_UP_S = 1
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
+Numbered = tuple[Bodies, Path, int]  # requests, the file that has them, and the number of the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +85,19 @@ class Bench:
             known = JudgedBodies(
                 bodies, dialect, self.right, numbers=itertools.count(bodies.known_from)
             )
-            _check(server, known, np.zeros(BEFORE))
+            _check(server, workload, known, np.zeros(BEFORE))
             if workload.repeated:  # so that the cache holds the answers
                 each_once = JudgedBodies(bodies.one_after_the_other(), dialect, self.right)
-                _check(server, each_once, np.zeros(len(bodies.templates)))
+                _check(server, workload, each_once, np.zeros(len(bodies.templates)))
             file = Path(folder) / "requests"
             bodies.write(file)
-            warmed = wrk.load(server.port, file, 0, LoadPlan(workload.connections, WARM_UP_S))
+            plan = LoadPlan(workload.connections, WARM_UP_S)
+            with _loading(server, workload, (bodies, file, 0), plan) as load:
+                warmed = load()
             ours = contestant.server in OUR_OWN
             before = counters.settled_counters(server, self.manifest.model) if ours else None
-            run, cpu_us, checks = self._loaded(server, workload, known, (file, warmed.sent), seed)
+            requests = (bodies, file, warmed.sent)
+            run, cpu_us, checks = self._loaded(server, workload, known, requests, seed)
             if warmed.sent + run.sent > bodies.known_from:
                 raise BodiesError(f"all {bodies.known_from} different requests were used up")
             if before is not None:
@@ -106,32 +112,45 @@ class Bench:
         server: Server,
         workload: Workload,
         known: JudgedBodies,
-        requests: tuple[Path, int],
+        requests: Numbered,
         seed: int,
     ) -> tuple[Run, float, int]:
         """The run, microseconds of processor time per answer, and how many answers were known."""
-        file, first = requests
         plan = LoadPlan(workload.connections, self.seconds)
         due_s = schedule("uniform", workload.checks_per_s, self.seconds, seed)
         before_s = server.cpu_s()
-        with wrk.loading(server.port, file, first, plan) as load:
-            _check(server, known, due_s)
+        with _loading(server, workload, requests, plan) as load:
+            _check(server, workload, known, due_s)
             run = load()
         _check_run(run, plan)
         cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, run.answered + len(due_s))
         return run, cpu_us, len(due_s)
 
 
-def _check(server: Server, requests: JudgedBodies, due_s: Array) -> None:
+def _loading(
+    server: Server, workload: Workload, requests: Numbered, plan: LoadPlan
+) -> contextlib.AbstractContextManager[Callable[[], Run]]:
+    """Load it meanwhile, by the generator of the transport."""
+    bodies, file, first = requests
+    if workload.body == "grpc":
+        return grpc_load.loading(server.other_port, bodies, first, plan)
+    return wrk.loading(server.port, file, first, plan)
+
+
+def _check(server: Server, workload: Workload, requests: JudgedBodies, due_s: Array) -> None:
     """Send requests when they are due, and compare the answers.
 
     Raises:
         CheckError: if one is not right.
     """
-    sender = Sender(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
-    sender.prepare_at(due_s)
-    outcomes, _ = sender.send()
-    reason = next(filter(None, outcomes.reason), None)
+    if workload.body == "grpc":
+        reasons: Sequence[str | None] = grpc_load.problems(server.other_port, requests, due_s)
+    else:
+        sender = Sender(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
+        sender.prepare_at(due_s)
+        outcomes, _ = sender.send()
+        reasons = outcomes.reason
+    reason = next(filter(None, reasons), None)
     if reason is not None:
         raise CheckError(f"a good request was not answered rightly: {reason}")
 

@@ -59,6 +59,7 @@ class Server:
 
     name: str
     port: int
+    other_port: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
 
@@ -196,7 +197,7 @@ def _start(spec: ServerSpec) -> Server:
             env={**os.environ, **given},
             start_new_session=True,
         )
-    return Server(spec.name, port, process, log)
+    return Server(spec.name, port, other, process, log)
 
 
 def _put(text: str, ports: Mapping[str, str]) -> str:

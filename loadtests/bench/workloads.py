@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-BodyKind = Literal["json", "binary"]
+BodyKind = Literal["json", "binary", "grpc"]
 ModelName = Literal["digits", "mean"]
 LimitKind = Literal["batch", "image"]
 BATCH_ITEMS = 64
@@ -142,6 +142,14 @@ WORKLOADS: tuple[Workload, ...] = (
         (NATIVE, PYTRITON),
         items=BATCH_ITEMS,
         checks_per_s=4.0,
+        v2=True,
+    ),
+    Workload(
+        "v2-grpc-32",
+        "Open Inference Protocol v2, single by gRPC, 32 calls at a time over 4 connections",
+        "grpc",
+        32,
+        (PYTRITON,),
         v2=True,
     ),
 )

@@ -94,7 +94,7 @@ def test_processor_time_is_that_of_all_processes_of_a_session(tmp_path: Path) ->
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
         with (tmp_path / "log").open("wb") as log:
-            server = Server("spinning", 1, process, log)
+            server = Server("spinning", 1, 0, process, log)
             give_up_at = time.monotonic() + 20
             while server.cpu_s() < 0.5 and time.monotonic() < give_up_at:
                 time.sleep(0.05)
