@@ -258,7 +258,10 @@ class InferMessage:
 
 def write_response(model: LoadedModel, request_id: str, outputs: Sequence[Output]) -> bytes:
     """A ModelInferResponse with raw_output_contents."""
-    parts: list[bytes | memoryview] = [written(1, model.id.name.encode()), written(2, b"%d" % model.id.version)]
+    parts: list[bytes | memoryview] = [
+        written(1, model.id.name.encode()),
+        written(2, b"%d" % model.id.version),
+    ]
     if request_id:
         parts.append(written(3, request_id.encode()))
     for output in outputs:
