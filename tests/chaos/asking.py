@@ -121,6 +121,11 @@ class Asker:
         self._rng.shuffle(items)
         return self._good(items, many=True)
 
+    def by_grpc(self) -> Request:
+        """Some items of its own, for an infer call."""
+        items = [self._item() for _ in range(self._rng.choice((1, 1, 1, 5)))]
+        return self._good(items, many=True, form="v2-binary")
+
     def good(self) -> Request:
         """Any of these."""
         return self._rng.choice((self.single, self.popular, self.batch))()

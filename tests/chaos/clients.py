@@ -8,7 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from tests.chaos.asking import Asker
+from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import Checker
+from tests.chaos.connection import Cut, Unanswered
 from tests.chaos.conversation import Conversation, Interruptions
 from tests.chaos.request import Request
 from tests.chaos.verdict import Verdict
@@ -29,6 +31,7 @@ class Client:
         checker: judges what is answered.
         rng: draws how it is asked.
         interruptions: shared by all clients.
+        grpc: asks by gRPC.
     """
 
     def __init__(
@@ -38,7 +41,9 @@ class Client:
         checker: Checker,
         rng: random.Random,
         interruptions: Interruptions,
+        grpc: GrpcConversation,
     ) -> None:
+        self._grpc = grpc
         self._ask = asker
         self._checker = checker
         self._rng = rng
@@ -49,6 +54,7 @@ class Client:
             self._popular: 22,
             self._batch: 14,
             self._bad: 8,
+            self._by_grpc: 10,
             self._hurried: 4,
             self._pipelined: 3,
             self._in_pieces: 3,
@@ -85,6 +91,7 @@ class Client:
                     self._checker.lost(self._ask.bad(), f"nobody listens: {error}")
                 break
         await self._talk.end()
+        await self._grpc.end()
 
     # In order.
 
@@ -114,6 +121,15 @@ class Client:
         await self._talk.take(connection, request, sent_at)
 
     # In other ways.
+
+    async def _by_grpc(self) -> None:
+        request, sent_at = self._ask.by_grpc(), time.monotonic()
+        try:
+            got = await self._grpc.ask(request)
+        except (Cut, Unanswered) as error:
+            self._talk.not_answered(request, sent_at, str(error))
+        else:
+            self._checker.judge(request, got, sent_at)
 
     async def _pipelined(self) -> None:
         connection = await self._talk.connection()

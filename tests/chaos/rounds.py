@@ -15,6 +15,7 @@ import pytest
 from app.processes.shared_metrics import WRITE_S
 from tests.chaos.aftermath import Holdings, ended, events
 from tests.chaos.asking import Asker, Numbers
+from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import Checker
 from tests.chaos.clients import Client
 from tests.chaos.conversation import Interruptions
@@ -26,7 +27,7 @@ from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_ver
 from tests.chaos.scrape import Scrape, get, scrape
 from tests.chaos.truth import MODELS
 from tests.chaos.versions import Versions
-from tests.e2e.server import Server, running
+from tests.e2e.server import Server, free_port, running
 
 MODULE = "tests.chaos.server"
 MODELS_DIR, JOURNAL = "models", "journal"
@@ -47,15 +48,20 @@ def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
         environment.setenv("CHAOS_SEED", str(plan.seed))
         environment.setenv("CHAOS_JOURNAL", str(journal))
         environment.setenv("CHAOS_HANGS", str(int(plan.hangs)))
-        with running(root, log, MODULE, **plan.settings()) as server:
-            asyncio.run(_Round(server, versions, outcome, folder).run())
+        grpc_port = free_port()
+        settings = {**plan.settings(), "grpc_port": str(grpc_port)}
+        with running(root, log, MODULE, **settings) as server:
+            asyncio.run(_Round(server, versions, outcome, folder, grpc_port).run())
             outcome.problems += ended(server, DRAIN_S + 20)
     return outcome
 
 
 class _Round:
-    def __init__(self, server: Server, versions: Versions, outcome: Outcome, folder: Path) -> None:
+    def __init__(
+        self, server: Server, versions: Versions, outcome: Outcome, folder: Path, grpc_port: int
+    ) -> None:
         plan = outcome.plan
+        self._grpc_port = grpc_port
         self._plan = plan
         self._journal = folder / JOURNAL
         self._hung_before = 0
@@ -128,7 +134,8 @@ class _Round:
         name, seed = f"{self._plan.seed}-{next(self._names)}", self._rng.random()
         rng = random.Random(seed)
         asker = Asker(name, rng, self._numbers, self._versions)
-        return Client(self._server.port, asker, self._checker, rng, self._interruptions)
+        grpc = GrpcConversation(self._grpc_port, self._interruptions.patience_s)
+        return Client(self._server.port, asker, self._checker, rng, self._interruptions, grpc)
 
     async def _kill(self, after_s: float) -> None:
         await asyncio.sleep(after_s)

@@ -1,0 +1,104 @@
+"""Asks by gRPC, and tells the answer as if it had come by HTTP: then it is judged alike."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from app.api.oip.grpc.protos import inference_pb2 as pb
+from tests.chaos.connection import ChaosAnswer, Cut, Unanswered
+from tests.chaos.request import JSON, JSON_LENGTH, OCTETS, Request
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 503,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+
+
+class GrpcConversation:
+    """One client's channel.
+
+    Args:
+        port: of the server.
+        patience_s: longer than any server may take to answer.
+    """
+
+    def __init__(self, port: int, patience_s: float) -> None:
+        self._address = f"127.0.0.1:{port}"
+        self._patience_s = patience_s
+        self._channel: grpc.aio.Channel | None = None
+
+    async def ask(self, request: Request) -> ChaosAnswer:
+        """The answer to an infer request.
+
+        Raises:
+            Cut: the connection ended without an answer.
+            Unanswered: none came for longer than any server may take.
+        """
+        if self._channel is None:
+            # One of its own: channels share connections otherwise.
+            options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
+            self._channel = grpc.aio.insecure_channel(self._address, options)
+        infer: Any = self._channel.unary_unary(INFER)  # the stubs make each call generic
+        call = infer(
+            _message(request),
+            metadata=(("x-request-id", request.id),),
+            timeout=self._patience_s,
+        )
+        try:
+            answer = pb.ModelInferResponse.FromString(await call)
+        except grpc.aio.AioRpcError as error:
+            return _refusal(error)
+        named = {str(key): str(value) for key, value in await call.trailing_metadata() or ()}
+        (output,) = answer.outputs
+        head = json.dumps(
+            {
+                "model_name": answer.model_name,
+                "model_version": answer.model_version,
+                "outputs": [{"name": output.name, "shape": list(output.shape)}],
+            }
+        ).encode()
+        headers = {
+            **{"content-type": OCTETS, JSON_LENGTH.lower(): str(len(head))},
+            "x-request-id": named.get("x-request-id", ""),
+        }
+        return ChaosAnswer(200, headers, head + answer.raw_output_contents[0])
+
+    async def end(self) -> None:
+        """Close the channel."""
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def _message(request: Request) -> bytes:
+    values = np.array([item.values() for item in request.items], "<f4")
+    version = "" if request.version is None else str(request.version)
+    message = pb.ModelInferRequest(model_name=request.model, model_version=version)
+    message.inputs.add(name="x", datatype="FP32", shape=values.shape)
+    message.raw_input_contents.append(values.tobytes())
+    return message.SerializeToString()
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> ChaosAnswer:
+    told = {str(key): str(value) for key, value in error.trailing_metadata() or ()}
+    if "x-request-id" not in told:  # it is not the server that says so
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise Unanswered("nothing came by gRPC")
+        raise Cut(f"{error.code()}: {error.details()}")
+    headers = {"content-type": JSON, "x-request-id": told["x-request-id"]}
+    if "retry-after-ms" in told:
+        headers["retry-after"] = str(max(1, int(told["retry-after-ms"]) // 1000))
+    body = json.dumps({"error": error.details()}).encode()
+    status = STATUSES.get(error.code(), 500)
+    if status == 503 and "retry-after" not in headers:
+        headers["connection"] = "close"  # shutting down: it takes no more calls
+    return ChaosAnswer(status, headers, body)
