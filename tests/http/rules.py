@@ -267,3 +267,9 @@ RULES: dict[str, Rule] = {
     "HTTP/1.0 without Host": Rule("9112-3.2", (b"GET /health/live HTTP/1.0\r\n\r\n",), stays=False),
     "Expect": Rule("9110-10.1.1", (ask_for(7, expect="100-continue"),)),
 }
+# What servers and proxies may read as two requests, or one as none: where a body ends.
+FRAMING = [
+    name
+    for name, rule in RULES.items()
+    if rule.section.startswith(("9112-6", "9112-7", "9112-9", "9110-6.5", "9110-7.8"))
+]

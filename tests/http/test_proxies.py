@@ -18,7 +18,7 @@ import pytest
 
 from tests.artifacts import write_artifact
 from tests.e2e.server import Server, free_port, running
-from tests.http.rules import RULES
+from tests.http.rules import FRAMING, RULES
 from tests.integration.wire import Wire, ask_for, request
 
 HAPROXY = """
@@ -122,7 +122,7 @@ async def ask_honestly(port: int, number: int) -> None:
         assert answer.json()["prediction"] == {"outputs": {"y": [2.0 * number, 4]}}
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", FRAMING)
 async def test_nobody_gets_anothers_answer(proxy: int, name: str) -> None:
     """The proxy has one connection to the server, which the next client's request uses."""
     rule = RULES[name]

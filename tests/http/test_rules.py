@@ -1,4 +1,4 @@
-"""Each rule on a real server, by both paths, with one process and with two workers."""
+"""Each rule on a real server, by both paths; those about framing with two workers, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ import pytest
 
 from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
-from tests.http.rules import BODY, HOST, JSON, LENGTH, OF_CHUNKS, RULES, SMUGGLED, START
+from tests.http.rules import (
+    BODY,
+    FRAMING,
+    HOST,
+    JSON,
+    LENGTH,
+    OF_CHUNKS,
+    RULES,
+    SMUGGLED,
+    START,
+    Rule,
+)
 from tests.integration.wire import Wire, WireAnswer, ask_for, request
 
 PATHS = {"fast": b" /predict ", "asgi": b" /predict?a=1 "}
@@ -23,13 +34,22 @@ PAUSE_S = 0.01  # between two pieces: they are read one by one
 README = Path(__file__).with_name("README.md")
 
 
-@pytest.fixture(scope="module", params=["1", "2"], ids=["one process", "two workers"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("http")
-    write_artifact(folder / "models", "double")
-    with running(folder / "models", folder / "log", workers=request.param) as made:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("http")
+    write_artifact(made / "models", "double")
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with running(folder / "models", folder / "log") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def two_workers(folder: Path) -> Iterator[Server]:
+    with running(folder / "models", folder / "log of two", workers="2") as made:
         yield made
 
 
@@ -49,7 +69,16 @@ def id_of(answer: WireAnswer) -> str:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", RULES)
 async def test_rule(server: Server, name: str, path: str) -> None:
-    rule = RULES[name]
+    await check(server, RULES[name], path)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", FRAMING)
+async def test_rule_of_framing_with_two_workers(two_workers: Server, name: str, path: str) -> None:
+    await check(two_workers, RULES[name], path)
+
+
+async def check(server: Server, rule: Rule, path: str) -> None:
     async with connected(server) as wire:
         for piece in rule.sent:
             wire.send(piece.replace(b" /predict ", PATHS[path]))
