@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from filelock import FileLock
 import app
 from app.main import is_compiled
 from export.cli import main as export_main
+from export.variants import compiled
 from models.catalog import CATALOG
 from models.definitions import digits
 
@@ -57,6 +59,25 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return shared / name
 
     return filled
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs_are_compiled_once(once: Once) -> Iterator[None]:
+    """The compiler takes seconds for each program: here no two workers compile the same one."""
+    compile_package = compiled._compile
+
+    def compiled_once(program: torch.export.ExportedProgram, march: str | None) -> bytes:
+        weights = [tensor.tolist() for tensor in program.state_dict.values()]
+        key = hashlib.sha256(f"{march}{program}{weights}".encode()).hexdigest()
+
+        def fill(folder: Path) -> None:
+            (folder / "package").write_bytes(compile_package(program, march))
+
+        return (once(key, fill) / "package").read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_compile", compiled_once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-import pytest
 import torch
 
-from export.compare_cases import cases, compiled
+from export.compare_cases import cases
 from export.fusion import HAS_LLVM, executed, fusible, kernels
-from export.variants.base import NotApplicable
-from export.variants.compiled import find_compiler
 
 PAIRWISE, CHAIN = cases(rows=3, columns=4, length=5)
 
@@ -47,20 +44,6 @@ def test_fused_code_gives_the_right_answer() -> None:
     fusible(CHAIN.batched, CHAIN.inputs)
     scripted = torch.jit.script(CHAIN.batched)
     assert torch.allclose(scripted(*CHAIN.inputs), expected)
-
-
-def test_the_kernel_of_a_package_is_one_function_without_paths(tmp_path: Path) -> None:
-    file = tmp_path / "compiled.pt2"
-    try:
-        find_compiler()
-    except NotApplicable as why:
-        pytest.skip(str(why))
-    compiled(CHAIN, file)
-    source = kernels(file)
-    assert source.count('extern "C"') == 1
-    assert source.count("for(") <= 2  # the vector loop, and a tail where the vector is short
-    assert "/tmp" not in source
-    assert source.endswith("}")
 
 
 def test_a_package_without_kernels_has_nothing_to_show(tmp_path: Path) -> None:

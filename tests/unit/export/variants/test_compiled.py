@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config
 
 from export.errors import ExportError
 from export.variants.base import Draft, NotApplicable, Subject
@@ -221,19 +222,15 @@ def run(code: str, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
-FIND = """
-from export.variants.compiled import find_compiler, NotApplicable
-try:
-    print(find_compiler())
-except NotApplicable as error:
-    print(error)
-"""
 EXPORT = """
 import sys
 from export.cli import main
 from models.catalog import CATALOG
 print("code", main(["pairwise", "--max-batch-size", "2", "--out", sys.argv[1]], CATALOG))
 """
+
+
+FAILS = '#!/bin/sh\n[ "$1" = --version ] || { echo "x.cpp:1: error: too tired" >&2; exit 1; }\n'
 
 
 class TestCompilers:
@@ -246,23 +243,31 @@ class TestCompilers:
         reasons = {each.variant: each.reason for each in manifest.left_out}
         assert reasons["compiled"].startswith("it needs a C++ compiler and the program in CXX does")
 
-    def test_one_that_is_not_there(self) -> None:
-        told = run(FIND, CXX="/nowhere/g++")
-        assert told == (
-            "it needs a C++ compiler and the program in CXX does not run; install g++ or clang++, "
-            "or set CXX to one\n"
-        )
-
-    def test_one_that_must_not_be_run(self, tmp_path: Path) -> None:
-        (tmp_path / "g++").touch(mode=0o644)
-        assert "the program in CXX does not run; install" in run(FIND, CXX=str(tmp_path / "g++"))
-
-    def test_one_that_fails(self, tmp_path: Path) -> None:
-        broken = tmp_path / "c++"
-        broken.write_text(
-            '#!/bin/sh\n[ "$1" = --version ] || { echo "x.cpp:1: error: too tired" >&2; exit 1; }\n'
-        )
-        broken.chmod(0o755)
-        told = run(FIND, CXX=str(broken))
-        why = "C++ compile error: too tired"
-        assert told == f"it needs a C++ compiler and c++ does not work: {why}\n"
+    @pytest.mark.parametrize(
+        ("text", "mode", "told"),
+        [
+            (None, 0, "the program in CXX does not run; install g++ or clang++, or set CXX to one"),
+            ("", 0o644, "the program in CXX does not run; install g++ or clang++, or set CXX to"),
+            (FAILS, 0o755, "c++ does not work: C++ compile error: too tired"),
+        ],
+    )
+    def test_one_that_does_not_work(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        text: str | None,
+        mode: int,
+        told: str,
+    ) -> None:
+        """Torch reads CXX once, when it is imported."""
+        compiler = tmp_path / "c++"
+        if text is not None:
+            compiler.write_text(text)
+            compiler.chmod(mode)
+        monkeypatch.setenv("CXX", str(compiler))
+        with (
+            config.patch({"cpp.cxx": (None, str(compiler))}),
+            pytest.raises(NotApplicable, match=r"it needs a C\+\+ compiler and ") as rejected,
+        ):
+            find_compiler()
+        assert told in str(rejected.value)
