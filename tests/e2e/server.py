@@ -16,10 +16,15 @@ from pathlib import Path
 
 import httpx
 
+from tests.e2e.forking import MODULES, Forked, forks
+
 START_LIMIT_S = 60.0
 # For clients of servers that do not encrypt: httpx would read all certificates of the machine for
 # each client, which takes longer than many requests.
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+Process = subprocess.Popen[bytes] | Forked
 
 
 def free_port() -> int:
@@ -32,7 +37,7 @@ def free_port() -> int:
 class Server:
     """A running server; `log` is its stderr."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     port: int
     log_file: Path
 
@@ -73,11 +78,19 @@ class Server:
             time.sleep(0.01)
 
 
-def start_process(log_file: Path, module: str = "app", **settings: str) -> subprocess.Popen[bytes]:
-    """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones."""
+def start_process(
+    log_file: Path, module: str = "app", *, anew: bool = False, **settings: str
+) -> Process:
+    """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones.
+
+    A server of one process is forked from one that has imported it, unless it shall start anew.
+    """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
     settings = {"devices": "cpu"} | settings  # else each start would measure the machine
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
+    log_file.write_bytes(b"")
+    if not anew and module in MODULES and settings.get("workers", "1") == "1":
+        return forks().start(module, environment, log_file)
     with log_file.open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", module], env=environment, stdout=log, stderr=log
@@ -86,11 +99,12 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> subpr
 
 @contextlib.contextmanager
 def running(
-    model_dir: Path, log_file: Path, module: str = "app", **settings: str
+    model_dir: Path, log_file: Path, module: str = "app", *, anew: bool = False, **settings: str
 ) -> Iterator[Server]:
     """A ready server; killed by its process id at the end if it still runs."""
     port = free_port()
-    process = start_process(log_file, module, model_dir=str(model_dir), port=str(port), **settings)
+    settings |= {"model_dir": str(model_dir), "port": str(port)}
+    process = start_process(log_file, module, anew=anew, **settings)
     server = Server(process, port, log_file)
     try:
         _wait_ready(server)

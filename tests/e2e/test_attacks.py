@@ -115,9 +115,11 @@ class TestKeys:
             assert inside not in answer.text
 
 
-@pytest.fixture
-def server(models: Path) -> Iterator[Server]:
-    with running(models, models.parent / "log", head_timeout_s="2") as made:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("attacked")
+    write_artifact(folder / "models", "double")
+    with running(folder / "models", folder / "log", head_timeout_s="2") as made:
         yield made
 
 

@@ -19,18 +19,6 @@ def until_logged(server: Server, text: str) -> None:
     assert text in server.log
 
 
-def test_two_models_of_ones_own_need_no_default(tmp_path: Path) -> None:
-    for name in ("cats", "dogs"):
-        write_artifact(tmp_path / "models", name)
-    with running(tmp_path / "models", tmp_path / "log") as server:
-        asked = {"input": [1, 2]}
-        answer = httpx.post(f"{server.url}/predict", json=asked, verify=PLAIN)
-        assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
-        assert "set TORCHLANE_DEFAULT_MODEL; there are: cats, dogs" in answer.json()["error"]
-        answer = httpx.post(f"{server.url}/models/dogs/predict", json=asked, verify=PLAIN)
-        assert answer.json()["model"] == "dogs"
-
-
 def test_a_damaged_model_does_not_affect_the_others(tmp_path: Path) -> None:
     for name in ("birds", "cats", "dogs"):
         folder = write_artifact(tmp_path / "models", name)

@@ -1,4 +1,4 @@
-"""20,000 mixed requests at concurrency 64; every answer is known beforehand and compared."""
+"""6,000 mixed requests at concurrency 64; every answer is known beforehand and compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 
 TASKS = "torchlane_event_loop_tasks"
-REQUESTS = 20_000
+REQUESTS = 6_000
 CONCURRENCY = 64
 MAX_BODY_BYTES = 100_000
 MAX_ITEMS = 16
@@ -160,7 +160,7 @@ async def storm(server: Server, requests: int) -> collections.Counter[str]:
     [
         pytest.param(REQUESTS, 0, id="no cache"),
         pytest.param(REQUESTS, 50_000, id="a cache that always makes room"),
-        pytest.param(50 * REQUESTS, 50_000, id="soak", marks=pytest.mark.soak),
+        pytest.param(1_000_000, 50_000, id="soak", marks=pytest.mark.soak),
     ],
 )
 @pytest.mark.timeout(1800)
@@ -176,7 +176,7 @@ def test_every_answer_is_right_and_nothing_is_left_behind(
     }
     with running(tmp_path / "models", tmp_path / "log", **settings) as server:
         process = psutil.Process(server.process.pid)
-        asyncio.run(storm(server, 2000))  # the allocator's first growth is not a leak
+        asyncio.run(storm(server, 1000))  # the allocator's first growth is not a leak
         before, threads = process.memory_info().rss, process.num_threads()
         tasks = server.metric(TASKS)
         counts = asyncio.run(storm(server, requests))

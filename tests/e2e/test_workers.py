@@ -24,7 +24,6 @@ SLOW = "tests.e2e.slow_app"
 REQUESTS = "torchlane_requests_total"
 COMPUTED = "torchlane_items_computed_total"
 IN_FLIGHT = "torchlane_requests_in_flight"
-ACCEPTED = "torchlane_cache_lookups_total"
 CONNECTIONS = 12
 
 
@@ -245,41 +244,3 @@ def test_sigterm_under_load_loses_nothing(
         assert server.exit_code() == 0
         assert "Traceback" not in server.log
         assert len(started(log)) == 2  # no worker was started while it stopped
-
-
-def test_a_second_signal_ends_all_of_them_at_once(models: Path, log: Path) -> None:
-    with two_workers(models, log, SLOW, max_batch_size="1") as server:
-        waiting = [post_on_the_wire(server.port, b'{"input": [%d, 5]}' % n) for n in range(10, 40)]
-        server.wait_for_metric(ACCEPTED, lambda n: n >= 30)
-        server.signal()
-        time.sleep(0.3)
-        assert server.process.poll() is None  # seconds of work are left
-        began = time.monotonic()
-        server.signal()
-        assert server.exit_code() == 128 + signal.SIGTERM
-        assert time.monotonic() - began < 2
-        assert not any(map(alive, started(log)))
-        for each in waiting:
-            each.close()
-
-
-def test_a_busy_port_is_said_and_no_worker_is_started(models: Path, log: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        process = start_process(log, model_dir=str(models), port=port, workers="2")
-        assert process.wait(30) == 1
-    assert f"is port {port} in use? --port (TORCHLANE_PORT) chooses another" in log.read_text()
-    assert "worker_started" not in log.read_text()
-    assert "Traceback" not in log.read_text()
-
-
-def test_what_only_a_worker_can_see_ends_the_server(models: Path, log: Path) -> None:
-    process = start_process(
-        log, model_dir=str(models), port="0", workers="2", devices="cuda:99", log_format="json"
-    )
-    assert process.wait(60) == 2
-    assert "cuda:99" in log.read_text()
-    assert "Traceback" not in log.read_text()
-    assert not any(map(alive, started(log)))

@@ -10,7 +10,6 @@ from pathlib import Path
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
 from app.backends.selection import Selection
-from app.errors import ReplicaError
 from app.registry.repository import Artifact
 from app.types import Arrays, Device
 from tests.artifacts import write_artifact
@@ -79,34 +78,6 @@ async def test_what_runs_and_what_is_served(tmp_path: Path) -> None:
         assert await api.metric("torchlane_cache_limit_bytes") == 12345
         assert await api.metric("torchlane_bodies_limit_bytes") == 1 << 30
         assert await api.metric("torchlane_bodies_bytes") == 0
-
-
-async def test_ready_and_replicas_follow_a_replica_that_breaks_and_comes_back(
-    tmp_path: Path,
-) -> None:
-    write_artifact(tmp_path, "double")
-    made: list[FakeBackend] = []
-
-    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
-        first = not made
-
-        def script(inputs: Arrays) -> Arrays:
-            if first and (inputs["x"] == BREAKS).any():
-                raise ReplicaError("broken on purpose")
-            return {"y": inputs["x"] * 2}
-
-        made.append(FakeBackend(script))
-        return made[-1]
-
-    async with serving(tmp_path, make_backend=make) as api:
-        assert await api.metric("torchlane_ready") == 1
-        assert await api.metric("torchlane_model_replicas", model="double") == 1
-        failed = await api.client.post("/predict", json={"input": [BREAKS, 0]})
-        assert failed.status_code == 500
-        assert await api.metric("torchlane_ready") == 0
-        assert await api.metric("torchlane_model_replicas", model="double") == 0
-        await wait_for(api, "torchlane_ready", 1)
-        assert await api.metric("torchlane_model_replicas", model="double") == 1
 
 
 async def test_a_server_that_drains_is_not_ready(tmp_path: Path) -> None:

@@ -71,13 +71,6 @@ async def test_a_missing_precision_falls_back_and_is_logged(
     assert (told["model"], told["wanted"], told["serves"]) == ("small/1", "int8", "float32")
 
 
-async def test_pinned_machine_code_of_another_machine_says_why_it_cannot_be(tmp_path: Path) -> None:
-    write_small(tmp_path, ["script"], changed={"compiled": foreign()})
-    async with serving(tmp_path, wait_ready=False, devices="cpu", variant="compiled") as api:
-        found = await reason(api)
-        assert "compiled.pt2 is compiled for riscv64 with v; cpu here is " in found
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "script.pt", "compiled.pt2"])
 async def test_one_flipped_byte_in_any_file_is_refused_by_name_and_digests(
     tmp_path: Path, name: str

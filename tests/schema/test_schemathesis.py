@@ -25,7 +25,7 @@ from tests.e2e.server import running
 
 HERE = Path(__file__).parent
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-CASES = 30  # of each operation, and as many again in the stateful phase
+CASES = 15  # of each operation, and as many again in the stateful phase
 MANY_CASES = 1000
 
 

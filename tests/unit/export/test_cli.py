@@ -30,12 +30,6 @@ class TestDone:
         for step in ("training", "eager", "script", "timing"):
             assert step in printed
 
-    def test_each_export_is_the_next_version(self, tmp_path: Path) -> None:
-        for _ in range(2):
-            assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
-        assert files(tmp_path) == complete("tiny/1") + complete("tiny/2")
-        assert [manifest_of(tmp_path / f"tiny/{n}").version for n in (1, 2)] == [1, 2]
-
     def test_a_wanted_version_and_the_one_after_it(self, tmp_path: Path) -> None:
         assert run("tiny", "--out", tmp_path, "--version", 9, *QUICK)[0] == 0
         assert run("tiny", "--out", tmp_path, "--version", 3, *QUICK)[0] == 0
@@ -63,16 +57,6 @@ class TestDone:
         monkeypatch.chdir(tmp_path)
         assert run("tiny", *QUICK)[0] == 0
         assert files(tmp_path) == complete("artifacts/tiny/1")
-
-    @pytest.mark.parametrize(
-        ("wanted", "made"),
-        [("trace", ["trace"]), (" bf16 ,trace,", ["trace", "bf16"]), ("int8,script", ["script"])],
-    )
-    def test_the_wanted_variants(self, tmp_path: Path, wanted: str, made: list[str]) -> None:
-        arguments = ("--variants", wanted, "--max-batch-size", 1)
-        assert run("tiny", "--out", tmp_path, *arguments)[0] == 0
-        assert files(tmp_path) == complete("tiny/1", *made)
-        assert list(manifest_of(tmp_path / "tiny/1").variants) == made
 
     def test_the_options_reach_what_they_are_for(self, tmp_path: Path) -> None:
         options = ("--variants=script,bf16", "--max-batch-size=5", "--threads=2")
@@ -140,23 +124,6 @@ class TestCommands:
         device = plan.on("cpu")
         assert device is not None
         assert (device.processor.threads, device.times[0].batch_sizes) == (2, (1, 2, 4))
-
-    def test_adopt_makes_an_artifact_of_a_foreign_file(self, tmp_path: Path) -> None:
-        trace = torch.jit.trace(torch.nn.Linear(3, 2).eval(), torch.ones(1, 3))  # type: ignore[no-untyped-call]
-        trace.save(str(tmp_path / "model.pt"))
-        arguments = ("--name", "linear", "--input", "float32[-1,3]", "--max-batch-size", 2)
-        code, printed = run("adopt", tmp_path / "model.pt", "--out", tmp_path / "out", *arguments)
-        assert code == 0
-        assert "linear version 1" in printed
-        assert files(tmp_path / "out") == complete("linear/1")
-        made_by = manifest_of(tmp_path / "out/linear/1").variants["script"].made_by
-        assert made_by == "TorchScript as it was given + torch.jit.freeze"
-
-    def test_adopt_hints_at_pictures(self, light: Path, tmp_path: Path) -> None:
-        arguments = ("--name", "light", "--input", "float32[-1,3,8,6]", "--max-batch-size", 1)
-        code, printed = run("adopt", light, "--out", tmp_path / "out", *arguments)
-        assert code == 0
-        assert printed.startswith("hint: the input looks like a picture: with --codec image ")
 
 
 class TestHelp:

@@ -205,13 +205,6 @@ class TestFailed:
         arguments = [model, "--out", tmp_path / "out", "--variants", "script"]
         assert message in rejected(1, arguments, capsys, tmp_path)
 
-    def test_too_large_a_drop_of_accuracy(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        arguments = ["close", "--out", tmp_path / "out", "--variants", "bf16"]
-        told = rejected(1, arguments, capsys, tmp_path)
-        assert "bf16: accuracy 0.0000 is 100.00 points below eager's; --max-accuracy-drop" in told
-
     def test_empty_calibration_data(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

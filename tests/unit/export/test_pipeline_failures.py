@@ -12,22 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from export.errors import ExportError, ParityError, UsageError
+from export.errors import ExportError, UsageError
 from export.tune import TuneOptions
 from models.definitions.definition import Definition, Progress
 from models.manifest import TensorCodecSpec
 from tests.unit.export.definitions import (
-    CATALOG,
     Close,
-    Liar,
-    NotANumber,
     close_calls,
     definition,
 )
 from tests.unit.export.jobs import make
 
 ROOT = Path(__file__).parents[3]
-TINY = CATALOG["tiny"]
 
 
 class TestFailed:
@@ -37,15 +33,6 @@ class TestFailed:
     def _nothing_is_left(self, tmp_path: Path) -> object:
         yield
         assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize("variant", ["script", "trace", "bf16"])
-    def test_eager_that_gives_nan(self, tmp_path: Path, variant: str) -> None:
-        with pytest.raises(ParityError, match="eager model's output 'y' is not finite"):
-            make(tmp_path, definition(NotANumber), variant)
-
-    def test_a_variant_that_breaks_parity(self, tmp_path: Path) -> None:
-        with pytest.raises(ParityError, match="script: golden example 0: output 'y' differs"):
-            make(tmp_path, definition(Liar))
 
     def test_a_definition_that_raises(self, tmp_path: Path) -> None:
         def broken() -> list[object]:
@@ -81,13 +68,6 @@ class TestRefusedBeforeAnythingIsLearned:
         with pytest.raises(UsageError, match="--variants fast: there are: script"):
             make(tmp_path, unteachable(), "fast")
 
-    def test_a_precision_that_no_wanted_variant_has(
-        self, tmp_path: Path, unteachable: Callable[..., Definition]
-    ) -> None:
-        message = "^--plan-precision int8: none of script, bf16 computes in it$"
-        with pytest.raises(UsageError, match=message):
-            make(tmp_path, unteachable(), "script", "bf16", tuning=TuneOptions(precision="int8"))
-
     def test_no_golden_examples(
         self, tmp_path: Path, unteachable: Callable[..., Definition]
     ) -> None:
@@ -96,12 +76,6 @@ class TestRefusedBeforeAnythingIsLearned:
 
 
 class TestPrecision:
-    def test_the_wanted_one_is_the_plans(self, tmp_path: Path) -> None:
-        tuning = TuneOptions(max_batch=1, precision="bf16")
-        plan = make(tmp_path, TINY, "script", "bf16", tuning=tuning).manifest.plan
-        assert plan is not None
-        assert plan.precision == "bf16"
-
     def test_one_whose_variants_were_left_out_fails_with_their_reasons(
         self, tmp_path: Path
     ) -> None:

@@ -28,7 +28,7 @@ from models.forms import (
 )
 from models.manifest import NativeCode
 from models.packages import Packages
-from tests.artifacts import PICTURE, Double, scripted, small_answer, small_batch, small_variant
+from tests.artifacts import PICTURE, scripted, small_answer, small_batch, small_variant
 from tests.unit.models.manifests import make_variant, spec
 
 CPU = torch.device("cpu")
@@ -177,11 +177,6 @@ class TestNamedOutputs:
         assert list(named) == ["one", "two"]
         np.testing.assert_array_equal(named["one"], [[1, 2]])
         np.testing.assert_array_equal(named["two"], [3])
-
-    def test_a_single_tensor_needs_no_sequence(self) -> None:
-        form = load_torchscript(scripted(Double()).data, CPU)
-        named = named_outputs(form(torch.tensor([[1.0, 2.0]])), [self.one])
-        np.testing.assert_array_equal(named["one"], [[2, 4]])
 
     @pytest.mark.parametrize("made", [[torch.ones(1, 2)], (torch.ones(1, 2),), torch.ones(1, 2)])
     def test_a_list_a_tuple_or_neither(self, made: object) -> None:

@@ -21,7 +21,6 @@ from app.errors import VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.forms import Compiled, Forward
-from models.manifest import NativeCode
 from models.packages import Packages
 from models.plan import GIL_LIMIT_S, Plan
 from models.processor import Processor, this_cpu
@@ -136,24 +135,6 @@ class TestStoredPlan:
         assert serving.measured_by is None
 
 
-class TestReplicas:
-    def test_what_one_measured_the_others_take(self, tmp_path: Path) -> None:
-        artifact = written(tmp_path, None)
-        backends = TorchBackends((CPU, CPU), 8, 1, Packages())
-        one, other = (
-            warm(made(artifact, backends=backends)[0], artifact).serving() for _ in range(2)
-        )
-        assert one == other
-        assert one.median_us is other.median_us
-
-    def test_another_selection_is_measured_by_itself(self, tmp_path: Path) -> None:
-        artifact = written(tmp_path, None)
-        backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())
-        planned = warm(made(artifact, backends=backends)[0], artifact).serving()
-        pinned = made(artifact, Preference("script"), backends=backends)[0]
-        assert warm(pinned, artifact).serving().median_us is not planned.median_us
-
-
 class TestForms:
     def test_compiled_forms_run_next_to_torchscript(self, tmp_path: Path) -> None:
         mixed = steps((1, form("compiled")), (8, form("script")))
@@ -199,28 +180,6 @@ class TestForms:
         assert ("compiled" in serving.median_us) is joins
         pinned = made(artifact, Preference("compiled"), backends=backends)[0]
         assert warm(pinned, artifact).serving().steps == (ServedStep(None, "compiled"),)
-
-    def test_machine_code_of_another_machine_leaves_the_others_to_be_measured(
-        self, tmp_path: Path
-    ) -> None:
-        mixed = steps((1, form("compiled")), (8, form("script")))
-        stored = make_plan({"float32": mixed}, HERE, torch_version=torch.__version__)
-        foreign = small_variant("compiled")
-        native = NativeCode(architecture="riscv64", requires=("v",))
-        foreign = Made(foreign.entry.model_copy(update={"native": native}), foreign.data)
-        artifact = written(tmp_path, stored, compiled=foreign)
-        backend, logs = made(artifact)
-        assert logs == []  # the plan is of this processor, and its forms were not tried yet
-        with capture_logs() as logs:
-            warm(backend, artifact)
-        assert [log["event"] for log in logs if log["log_level"] == "warning"] == [
-            "variant_unusable"
-        ]
-        serving = backend.serving()
-        assert serving.measured_by == "server"
-        assert "compiled" not in serving.median_us
-        with pytest.raises(VariantUnusable, match="compiled for riscv64"):
-            made(artifact, Preference("compiled"))[0].load()
 
     def test_a_selection_that_is_made_for_no_such_device(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None, int8=small_variant("int8"))

@@ -80,22 +80,6 @@ class TestSmallBackends(BackendSuite):
         assert self.make().serving().steps == (ServedStep(None, str(self.form)),)
 
 
-class TestDigitsBackend(BackendSuite):
-    @pytest.fixture(autouse=True)
-    def _artifact(self, repository: Path) -> None:
-        self.artifact = Repository(repository).open(ModelId("digits", 1))
-
-    def make(self) -> Backend:
-        return backend_of(self.artifact)
-
-    def batch(self, size: int) -> Arrays:
-        rng = np.random.default_rng(size)
-        return {"image": rng.random((size, 1, 32, 32), dtype=np.float32)}
-
-    def bad_batch(self) -> Arrays:
-        return {"image": np.zeros((1, 1, 3, 3), np.float32)}
-
-
 def test_golden_examples_hold_at_every_bucket(repository: Path) -> None:
     for name in ("digits", "pairwise"):
         artifact = Repository(repository).open(ModelId(name, 1))
@@ -110,12 +94,6 @@ class TestRejections:
     def written(self, root: Path, made: Made) -> Artifact:
         write_artifact(root, "double", variants={"script": made})
         return Repository(root).open(ModelId("double", 1))
-
-    def test_a_file_that_changed_since(self, tmp_path: Path) -> None:
-        artifact = self.written(tmp_path, scripted(Double()))
-        (artifact.folder / "script.pt").write_bytes(b"not a model")
-        with pytest.raises(ArtifactInvalid, match=r"^script\.pt has 11 bytes, the manifest"):
-            backend_of(artifact).load()
 
     def test_a_file_that_is_no_archive(self, tmp_path: Path) -> None:
         artifact = self.written(tmp_path, Made(scripted(Double()).entry, b"not a model"))

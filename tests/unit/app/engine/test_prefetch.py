@@ -234,18 +234,6 @@ async def test_two_flooded_models_share_a_device_by_time() -> None:
     assert s.used_s("long") == pytest.approx(s.used_s("short"), abs=1.0)
 
 
-SPEEDS = (1.0, 1.0, 2.0, 4.0)
-
-
-async def test_devices_of_different_speeds_all_keep_busy() -> None:
-    s = simulation({"m": linear}, [("m",)] * len(SPEEDS), speeds=SPEEDS, prepare_s=0.1 * ITEM_S)
-    for _ in range(8000):
-        s.ask("m")
-    await s.run(5.0)
-    done = sum(each.done_at is not None for each in s.asked)
-    assert done >= 0.95 * 5.0 * sum(SPEEDS) / ITEM_S
-
-
 async def test_idle_slow_device_does_not_stop_prefetching() -> None:
     s = simulation({"m": linear}, [("m",)] * 2, speeds=(100.0, 1.0), prepare_s=0.001)
     fast, slow = s.replicas
@@ -302,19 +290,6 @@ class TestInItsThread:
             assert [values(await task) for task in tasks] == [[2 * n] for n in range(8)]
             assert device(r).most_launched == 2
             assert r.backend.batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-    async def test_batch_is_launched_while_the_device_works(self) -> None:
-        async with rig(max_batch_size=2) as r:
-            device(r).device_s = 0.001
-            r.backend.gate.clear()
-            first = r.start(1, 2)
-            await until(lambda: len(r.backend.batches) == 1)
-            await asyncio.sleep(0.05)  # longer than was expected
-            second = r.start(3, 4)
-            await until(lambda: device(r).most_launched == 2)
-            r.backend.gate.set()
-            assert values(await first) == [2, 4]
-            assert values(await second) == [6, 8]
 
     async def test_a_bad_item_in_a_launched_batch_fails_alone(self) -> None:
         async with rig(scripts=(fail_on_poison,), max_batch_size=4) as r:

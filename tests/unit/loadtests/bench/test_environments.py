@@ -18,7 +18,7 @@ from loadtests.bench.environments import (
     pins,
     why_not,
 )
-from loadtests.bench.workloads import BARE, KSERVE, LITSERVE, MLSERVER, MOSEC, PLAIN, PYTRITON
+from loadtests.bench.workloads import KSERVE, LITSERVE, MLSERVER, MOSEC, PYTRITON
 
 NEEDING = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE)
 
@@ -42,11 +42,6 @@ def test_an_environment_that_is_absent_or_of_other_versions_is_told(
     assert why_not(peer) is None
     (tmp_path / peer / REQUIREMENTS).write_text("torch==1.0\n")
     assert "of other versions" in str(why_not(peer))
-
-
-def test_what_runs_in_our_environment_needs_none() -> None:
-    assert why_not(PLAIN) is None
-    assert why_not(BARE) is None
 
 
 def test_what_is_there_is_not_made_again(

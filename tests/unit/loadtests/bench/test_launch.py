@@ -10,7 +10,7 @@ from pydantic import ByteSize, TypeAdapter
 
 from app.settings import Settings
 from loadtests.bench import launch
-from loadtests.bench.launch import Contestant, Serving, contestants, spec_of, title_of
+from loadtests.bench.launch import Contestant, Serving, contestants, spec_of
 from loadtests.bench.servers import Cores
 from loadtests.bench.workloads import (
     BARE,
@@ -56,11 +56,6 @@ def test_who_reads_no_binary_is_left_out_with_the_reason() -> None:
     others, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE))
     assert [each.key for each in others] == ["mosec", "bare_asgi"]
     assert "reads JSON only" in left_out[MLSERVER]
-
-
-def test_titles_tell_workers() -> None:
-    assert title_of("mosec*2") == "mosec, 2 workers"
-    assert title_of(OURS) == "Torchlane"
 
 
 def test_ours_is_started_on_one_core_and_with_what_we_advise_on_all() -> None:

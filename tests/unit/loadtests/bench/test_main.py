@@ -9,7 +9,7 @@ import pytest
 from loadtests.__main__ import main, parser
 from loadtests.bench.options import Options
 from loadtests.bench.own_models import newest_artifact
-from loadtests.bench.workloads import NAMES, QUICK, QUICK_SERVERS, SERVERS
+from loadtests.bench.workloads import QUICK, QUICK_SERVERS
 from models.manifest import MANIFEST_FILE
 from tests.artifacts import write_artifact
 
@@ -18,26 +18,11 @@ def options(*arguments: str) -> Options:
     return Options.of(parser().parse_args(["bench", *arguments]))
 
 
-def test_defaults_are_those_that_are_documented() -> None:
-    asked = options()
-    assert (asked.rounds, asked.seconds) == (3, 4)
-    assert (asked.workloads, asked.servers) == (NAMES, SERVERS)
-    given = parser().parse_args(["bench"])
-    assert (given.artifacts, given.out) == (Path("artifacts"), Path("reports"))
-    assert not given.pure
-
-
 def test_quick_is_one_short_round_of_less() -> None:
     asked = options("--quick")
     assert (asked.rounds, asked.seconds) == (1, 2)
     assert (asked.workloads, asked.servers) == (QUICK, QUICK_SERVERS)
     assert options("--quick", "--rounds", "2", "--servers", "mosec").servers == ("mosec",)
-
-
-def test_what_is_asked_for_is_measured() -> None:
-    asked = options("--workloads", "zipf", "json-32", "--servers", "torchlane", "bare_asgi")
-    assert asked.workloads == ("zipf", "json-32")
-    assert asked.servers == ("bare_asgi",)  # ours is always there
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from models.definitions.digits import DEFINITION, PREPROCESS, Digits, pictures, png, split
+from models.definitions.digits import DEFINITION, PREPROCESS, pictures, png, split
 from models.manifest import Manifest
 from models.preprocess import preprocess
 
@@ -17,22 +16,6 @@ from models.preprocess import preprocess
 @pytest.fixture(scope="module")
 def manifest(repository: Path) -> Manifest:
     return Manifest.model_validate_json((repository / "digits/1/manifest.json").read_bytes())
-
-
-def test_layers() -> None:
-    shapes = {name: tuple(each.shape) for name, each in Digits().named_parameters()}
-    assert shapes == {
-        "conv1.weight": (6, 1, 3, 3),
-        "conv1.bias": (6,),
-        "conv2.weight": (16, 6, 3, 3),
-        "conv2.bias": (16,),
-        "fc1.weight": (120, 576),
-        "fc1.bias": (120,),
-        "fc2.weight": (84, 120),
-        "fc2.bias": (84,),
-        "fc3.weight": (10, 84),
-        "fc3.bias": (10,),
-    }
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -86,22 +69,6 @@ def test_the_golden_pictures_are_one_unseen_picture_of_each_digit() -> None:
     }
     golden = [item["image"].tobytes() for item in DEFINITION.golden_inputs()]
     assert [unseen[each] for each in golden] == list(range(10))
-
-
-def test_the_example_is_a_file_of_a_seven() -> None:
-    example = DEFINITION.example()
-    assert isinstance(example, str)
-    array = preprocess(base64.b64decode(example, validate=True), PREPROCESS)
-    np.testing.assert_array_equal(array, DEFINITION.golden_inputs()[7]["image"])
-
-
-def test_random_inputs_are_like_preprocessed_pictures() -> None:
-    images = DEFINITION.random_inputs(np.random.default_rng(0), 5)["image"]
-    assert images.shape == (5, 1, 32, 32)
-    assert images.dtype == np.float32
-    darkest, lightest = (level - np.float32(0.3) for level in (0, 1))
-    assert images.min() >= darkest / 0.35 - 1e-6
-    assert images.max() <= lightest / 0.35 + 1e-6
 
 
 def test_accuracy_on_unseen_pictures(manifest: Manifest) -> None:
