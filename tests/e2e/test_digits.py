@@ -71,15 +71,6 @@ def test_singles_as_png(server: Server, held_out: HeldOut) -> None:
     check(asyncio.run(all_of_them()), held_out.scores)
 
 
-def test_singles_as_tensor(server: Server, held_out: HeldOut) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        answers = [
-            client.post("/predict", json={"input": tensor.tolist()}).json()["prediction"]
-            for tensor in held_out.tensors
-        ]
-    check(answers, held_out.scores)
-
-
 def test_batches_of_both_kinds_mixed(server: Server, held_out: HeldOut) -> None:
     inputs: list[object] = [
         base64.b64encode(png).decode() if index % 2 else tensor.ravel().tolist()

@@ -100,6 +100,7 @@ def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Pat
     assert "none of these users can load 'pairwise'" in none_left.stderr
 
 
+@pytest.mark.soak
 def test_a_broken_gate_fails_the_run_with_a_reason() -> None:
     gates = ["--fail-p99-ms", "0.1", "--fail-min-rps", "1000000"]
     shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "2"]
@@ -144,6 +145,7 @@ def test_a_server_that_asks_for_keys_is_shown_the_one_of_the_environment(
     assert key not in "".join((*told, report.read_text()))
 
 
+@pytest.mark.soak
 def test_nothing_to_load_fails_at_once() -> None:
     done = load(f"http://127.0.0.1:{free_port()}", *users(1, 30))
     assert done.returncode == 1

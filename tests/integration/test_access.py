@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,11 @@ class TestPredictions:
             assert await trusted_metric(server, COUNTED, code="untrusted_host") == bad
 
     @pytest.mark.parametrize("allowed", ["https://a.example,http://b.example:8080", "*"])
-    @pytest.mark.parametrize("given", [{}, {"path": "/models/nope/predict"}, {"body": b"{"}])
-    async def test_origins(
-        self, models: Path, way: str, allowed: str, given: dict[str, Any]
-    ) -> None:
+    async def test_origins(self, models: Path, way: str, allowed: str) -> None:
+        cases: list[dict[str, Any]] = [{}, {"path": "/models/nope/predict"}, {"body": b"{"}]
+        origins = ("https://a.example", "http://b.example:8080", "https://c.example", None)
         async with listening(models, cors_origins=allowed) as server:
-            for origin in ("https://a.example", "http://b.example:8080", "https://c.example", None):
+            for given, origin in itertools.product(cases, origins):
                 sent = {} if origin is None else {"origin": origin}
                 answer = await ask(server, way, **given, **sent)
                 told = {name: value for name, value in answer.headers if name in BROWSERS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import collections
 import io
+import itertools
 import json
 import os
 import shutil
@@ -265,23 +266,15 @@ async def test_routes_are_counted_by_their_templates(models: Path) -> None:
         assert await server.metric("torchlane_request_seconds_count") == 8
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("abc-123", True),
-        ("a.b:c/d+e=f@g_h", True),
-        ("x" * 128, True),
-        ("x" * 129, False),
-        ("", False),
-        ("a b", False),
-        ("a\t<script>", False),
-        ("\xe9", False),
-    ],
-)
-async def test_request_ids(models: Path, given: str, kept: bool) -> None:
+KEPT = ("abc-123", "a.b:c/d+e=f@g_h", "x" * 128)
+NOT_KEPT = ("x" * 129, "", "a b", "a\t<script>", "\xe9")
+
+
+async def test_request_ids(models: Path) -> None:
     async with listening(models, **LIMITS) as server:
         wire = await server.connect()
-        for body in (b'{"input": [1, 2]}', b"{"):
+        for given, body in itertools.product((*KEPT, *NOT_KEPT), (b'{"input": [1, 2]}', b"{")):
+            kept = given in KEPT
             for answer in await both(
                 server, wire, by_expect, {"body": body, "x_request_id": given}
             ):

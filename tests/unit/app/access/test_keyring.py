@@ -122,12 +122,6 @@ class TestChange:
             assert rig.knows(SECOND)
         assert [each["event"] for each in logs] == ["api_keys_changed"]
 
-    def test_written_in_place(self, rig: Rig) -> None:
-        rig.file.write_text(f"{FIRST_LINE}\n{SECOND_LINE}\n")
-        rig.clock.advance(1)
-        assert rig.knows(FIRST)
-        assert rig.knows(SECOND)
-
     def test_behind_a_link(self, tmp_path: Path) -> None:
         for name, line in (("one", FIRST_LINE), ("two", SECOND_LINE)):
             (tmp_path / name).write_text(line)

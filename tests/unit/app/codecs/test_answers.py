@@ -213,25 +213,10 @@ class TestBytes:
         body = made.encode_raw(media_type, finished, many=False)
         np.testing.assert_array_equal(read(media_type, body), apply_scores("softmax", LOGITS))
 
-    def test_many_are_stacked(self, media_type: str) -> None:
-        predictions = [{"y": LOGITS * factor} for factor in (1, 2)]
-        got = read(media_type, encoder().encode_raw(media_type, predictions, many=True))
-        if media_type == NPY:
-            assert got.shape == (2, 3)
-        np.testing.assert_array_equal(got.reshape(2, 3), [LOGITS, LOGITS * 2])
-
     @pytest.mark.parametrize("output", [LOGITS.astype(">f4"), np.repeat(LOGITS, 2)[::2]])
     def test_bytes_are_little_endian_and_row_major(self, media_type: str, output: Array) -> None:
         body = encoder().encode_raw(media_type, [{"y": output}], many=False)
         assert body.endswith(LOGITS.astype("<f4").tobytes())
-
-    @pytest.mark.parametrize("many", [False, True])
-    def test_a_number(self, media_type: str, many: bool) -> None:
-        body = encoder(shape=()).encode_raw(media_type, [{"y": np.array(2.5, "f4")}], many=many)
-        got = read(media_type, body)
-        assert got.size == got.reshape(-1)[0] / 2.5 == 1
-        if media_type == NPY:
-            assert got.shape == ((1,) if many else ())
 
     def test_several_outputs_have_no_binary_form(self, media_type: str) -> None:
         many = AnswerEncoder(make_manifest(outputs=[spec("y"), spec("z")]))

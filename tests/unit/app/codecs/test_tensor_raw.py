@@ -52,21 +52,6 @@ def header(shape: str, descr: str = "'<f4'") -> str:
 
 
 class TestOctetStream:
-    @pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8", "bool"])
-    def test_one_item(self, dtype: Dtype) -> None:
-        array = np.array([[1, 0, 1], [0, 1, 1]]).astype(dtype)
-        (got,) = rows(OCTET_STREAM, array.tobytes(), codec(dtype))
-        assert got.dtype == array.dtype
-        np.testing.assert_array_equal(got, array)
-
-    @pytest.mark.parametrize("count", [1, 2, 5])
-    def test_many_items(self, count: int) -> None:
-        array = np.arange(6 * count, dtype="<f4").reshape(count, 2, 3)
-        got = rows(OCTET_STREAM, array.tobytes(), many=True)
-        assert len(got) == count
-        np.testing.assert_array_equal(got, array)
-        assert all(row.flags.c_contiguous for row in got)
-
     @pytest.mark.parametrize(
         ("size", "many", "wanted"),
         [
@@ -132,18 +117,6 @@ class TestNpy:
             body = npy_of(header("(2, 3)", f"'{order}{letter}{size}'"), PAIR.tobytes())
             with contextlib.suppress(InvalidInput):
                 rows(NPY, body)
-
-    @pytest.mark.parametrize("fortran", [False, True])
-    def test_many_items(self, fortran: bool) -> None:
-        array = np.arange(18, dtype=np.float32).reshape(3, 2, 3)
-        body = npy(np.asfortranarray(array) if fortran else array)
-        got = rows(NPY, body, many=True)
-        np.testing.assert_array_equal(got, array)
-        assert all(row.flags.c_contiguous for row in got)
-
-    def test_free_dimensions_take_their_size_from_the_file(self) -> None:
-        (got,) = rows(NPY, npy(np.ones((7, 2), np.float32)), codec(shape=(-1, 2)))
-        assert got.shape == (7, 2)
 
     @pytest.mark.parametrize(
         ("array", "many", "message"),

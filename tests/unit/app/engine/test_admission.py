@@ -297,32 +297,6 @@ class Shared:
         ]
 
 
-async def test_models_share_a_device_by_time() -> None:
-    shared = Shared({"slow": 0.4, "quick": 0.1})
-    await shared.open()
-    shared.flood("slow", 400)
-    shared.flood("quick", 400)
-    await until(lambda: shared.order.count("slow") >= 10)
-    first = shared.order[: shared.order.index("slow", 20) if len(shared.order) > 20 else None]
-    quick, slow = first.count("quick"), first.count("slow")
-    assert 3 <= quick / slow <= 5
-    await until(lambda: len(shared.order) == 200)
-    await shared.replica.close(5.0)
-
-
-async def test_flood_delays_another_model_by_one_batch() -> None:
-    shared = Shared({"flooded": 0.5, "other": 0.001})
-    await shared.open()
-    shared.flood("flooded", 800)
-    await until(lambda: len(shared.order) >= 20)
-    shared.flood("other", 1)
-    at = len(shared.order)
-    await until(lambda: "other" in shared.order)
-    assert shared.order.index("other") <= at + 2
-    await until(lambda: len(shared.order) == 201)
-    await shared.replica.close(5.0)
-
-
 async def test_idleness_earns_no_arrears() -> None:
     shared = Shared({"busy": 0.1, "late": 0.1})
     await shared.open()

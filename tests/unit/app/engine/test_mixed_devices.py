@@ -197,7 +197,7 @@ async def test_urgent_item_avoids_a_device_too_slow_for_it() -> None:
     """The slow one cannot do a single item in time; it is tried with one item now and then."""
     s = mixed(GPU, CPU)
     at, draw = s.clock.now(), random.Random(3)
-    for _ in range(20_000):
+    for _ in range(6_000):
         at += draw.expovariate(0.8 * GPU / ITEM_S)
         s.ask_at(at, "m", 0.9 * ITEM_S)
     began = s.clock.now()
@@ -230,7 +230,7 @@ async def test_a_backlog_makes_the_slow_device_work_too() -> None:
 async def test_wrong_estimate_of_a_slow_device_is_corrected() -> None:
     s = mixed(4.0, 4.0, told=(4.0, 0.04))
     at, draw = s.clock.now(), random.Random(5)
-    for _ in range(20_000):
+    for _ in range(6_000):
         at += draw.expovariate(1.5 * 4.0 / ITEM_S)
         s.ask_at(at, "m", 0.1)
     await s.run(at - s.clock.now())

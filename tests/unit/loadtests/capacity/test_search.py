@@ -75,7 +75,7 @@ def searched(server: OneQueue, budget_s: float = 120) -> tuple[Answer, list[Tria
 def test_the_capacity_is_found_within_ten_percent_whatever_the_noise(rate: int) -> None:
     truth = OneQueue(1 / rate).capacity()
     found = []
-    for seed in range(12):
+    for seed in range(6):
         server = OneQueue(1 / rate, noise=0.03, hiccups=0.1, seed=1000 * seed)
         answer, _, spent = searched(server)
         assert answer.capacity_per_s is not None

@@ -70,21 +70,6 @@ def test_a_queue_that_grows_is_no_hiccup() -> None:
     assert not found.meets(GATES)
 
 
-def test_refused_requests_do_not_make_latencies_look_better() -> None:
-    late = [0.100] * 500 + [0.001] * 500
-    found = summary(outcomes(late, dict.fromkeys(range(500, 1000), OVERLOADED)))
-    assert found.p50_ms == pytest.approx(100)
-    assert (found.fail_ratio, found.goodput_per_s) == (0.5, 0)
-    assert found.failures == {"503 overloaded": 500}
-
-
-def test_the_unanswered_count_with_the_time_they_waited() -> None:
-    late, unanswered = [0.001] * 500 + [2.0] * 500, (Kind.GIVEN_UP, "no answer in time")
-    found = summary(outcomes(late, dict.fromkeys(range(500, 1000), unanswered)))
-    assert found.p99_ms == pytest.approx(2000)
-    assert (found.goodput_per_s, found.late) == (500, 500)
-
-
 @pytest.mark.parametrize(("count", "kept"), [(1, True), (2, False)])
 def test_more_failures_than_allowed_miss_the_gates(count: int, kept: bool) -> None:
     made = outcomes([0.001] * 1000, dict.fromkeys(range(count), OVERLOADED))

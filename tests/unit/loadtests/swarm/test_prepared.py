@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import msgpack  # type: ignore[import-untyped]
-import numpy as np
 import pytest
 
 from loadtests.swarm.prepared import Prepared, from_message, obstacle, prepare
 from loadtests.traffic.target import TargetError
 from loadtests.traffic.workloads import workload
-from models.tensors import Array
 from tests.unit.loadtests.traffic.fake_server import (
     LABELLED,
     LABELS,
     PICTURE,
     PICTURES,
     FakeServer,
-    Lie,
     listening,
 )
 
@@ -31,10 +28,6 @@ FAKES = {
     ),
     "second try": FakeServer(inputs=LENGTHS, aligned=True),
 }
-
-
-def alike(outputs: list[Array]) -> list[Array]:
-    return [np.zeros_like(output) for output in outputs]
 
 
 def handed_over(prepared: Prepared) -> Prepared:
@@ -60,15 +53,6 @@ def test_what_is_handed_over_loads_and_judges_alike_and_nothing_is_asked_again(n
         assert same.expected.problem(reply.status, reply.headers, reply.body) is None
         # A status that is right for no call.
         assert same.expected.problem(500, reply.headers, reply.body) is not None
-
-
-@pytest.mark.parametrize(("lie", "level"), [(None, "INFO"), (alike, "WARNING")])
-def test_answers_that_cannot_be_told_apart_are_warned_of(
-    lie: Lie | None, level: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", "loadtests"), listening(FakeServer(lie=lie)) as url:
-        prepare(url, None)
-    assert [each.levelname for each in caplog.records] == [level]
 
 
 def test_a_process_that_draws_other_items_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ MODELS: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
     "matrix": (MATRIX, {"kind": "tensor"}),
     "labelled": (MATRIX, LABELLED),
     "ranked": (MATRIX, {**LABELLED, "top_k": 1}),
-    "ranked without labels": (MATRIX, {"kind": "tensor", "scores": "softmax", "top_k": 1}),
     "pictures": (PICTURE, SCORED_PICTURES),
     "two": (
         (*MATRIX, {"name": "m", "dtype": "bool", "shape": [-1, 4]}),
@@ -48,7 +47,6 @@ MODELS: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
     ),
     "ids": (IDS, {"kind": "tensor"}),
     "half": (HALF, {"kind": "tensor"}),
-    "half labelled": (HALF, LABELLED),
     "short": (SHORT, {"kind": "tensor"}),
 }
 
@@ -68,7 +66,7 @@ def problem(fake: FakeServer, call: Call) -> str | None:
     return call.expected.problem(reply.status, reply.headers, reply.body)
 
 
-def problems(fake: FakeServer, calls: Workload, count: int = 200) -> list[str]:
+def problems(fake: FakeServer, calls: Workload, count: int = 100) -> list[str]:
     found = (problem(fake, calls.draw()) for _ in range(count))
     return [each for each in found if each is not None]
 
@@ -77,12 +75,10 @@ CAN: Mapping[str, set[str]] = {
     "matrix": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "labelled": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "ranked": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
-    "ranked without labels": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "pictures": set(WORKLOADS),
     "two": {"unique", "repeated", "batch", "mixed"},
     "ids": {"unique", "repeated", "batch", "mixed"},
     "half": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
-    "half labelled": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "short": {"unique", "repeated", "batch", "npy", "mixed"},
 }
 ALL = [(model, name) for model in MODELS for name in WORKLOADS]
@@ -106,9 +102,9 @@ def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: s
     fake = fake_of(model)
     calls = made(fake, name)
     fake.lie = AnswersOfTheOneBefore()
-    found = problems(fake, calls)
+    found = problems(fake, calls, 100)
     # Every tenth; one of them may be of the same item as the one before it.
-    assert len(found) >= 12
+    assert len(found) >= 6
     assert any("differs by about" in each for each in found)
 
 

@@ -73,23 +73,6 @@ class TestGone:
             await answered(last, 5)
             assert doubles.one.batches == [[3], [5]]
 
-    async def test_with_more_requests_on_the_way(self, models: Path) -> None:
-        doubles = Doubles()
-        async with listening(models, make_backend=doubles) as server:
-            doubles.hold()
-            wire = await server.connect()
-            wire.send(ask_for(3))
-            await until(lambda: doubles.one.batches == [[3]])
-            wire.send(ask_for(4))
-            await asyncio.sleep(0.02)
-            wire.writer.transport.abort()
-            doubles.go_on()
-            await until(lambda: not server.connections)
-            async with asyncio.timeout(5):  # the second one has a task, which is still to end
-                while await server.metric(OPEN):
-                    await asyncio.sleep(0.01)
-            assert await server.metric(COUNTED) <= 2
-
     async def test_with_a_request_behind_the_one_that_waits(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
@@ -214,14 +197,6 @@ class TestKeepAlive:
 
 
 class TestEnd:
-    async def test_when_the_client_says_so(self, models: Path) -> None:
-        async with listening(models) as server:
-            wire = await server.connect()
-            wire.send(ask_for(3, connection="close"))
-            answer = await wire.answer()
-            assert (answer.status, answer["connection"]) == (200, "close")
-            assert await wire.rest() == b""
-
     @pytest.mark.parametrize(
         "data", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST / XTTP/1.1\r\n\r\n"]
     )
@@ -239,27 +214,6 @@ class TestEnd:
                 assert told["code"] == "bad_request"
                 assert told["request_id"] == answer["x-request-id"]
                 assert await wire.rest() == b""
-
-    async def test_a_body_in_damaged_chunks(self, models: Path) -> None:
-        async with listening(models) as server:
-            wire = await server.connect()
-            wire.send(request(body=b"", chunk_bytes=4)[:-5] + b"5\r\nabcdefgh\r\n")
-            assert (await wire.answer()).status == 400
-            assert await wire.rest() == b""
-            await until(lambda: not server.connections)
-            assert await server.metric(OPEN) == 0
-            assert await server.metric(COUNTED) == 1
-
-    @pytest.mark.parametrize("method", ["HEAD", "PUT", "GET", "DELETE"])
-    async def test_another_method(self, models: Path, method: str) -> None:
-        async with listening(models) as server:
-            wire = await server.connect()
-            assert (await wire.ask(ask_for(3))).status == 200
-            wire.send(request(body=b"", method=method))
-            answer = await wire.answer(body=method != "HEAD")
-            assert (answer.status, answer["allow"]) == (405, "POST")
-            wire.send(ask_for(4))
-            await answered(wire, 4)
 
     async def test_a_busy_connection_at_a_stop(self, models: Path) -> None:
         doubles = Doubles()

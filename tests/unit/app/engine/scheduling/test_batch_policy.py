@@ -122,14 +122,6 @@ def test_more_work_and_more_time_never_make_it_wait_longer(
     assert decide(waiting, oldest_s, one_of(free), limits, older).size >= before.size
 
 
-@given(st.integers(1, 100), SECONDS, st.integers(1, 8), st.integers(1, 64))
-def test_idle_replica_starts_at_once_without_a_wait(
-    waiting: int, oldest_s: float, free: int, most: int
-) -> None:
-    made = decide(waiting, oldest_s, one_of(free), BatchLimits(most, 0.0), Arrivals(5, 0.0))
-    assert made.size > 0
-
-
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 64))
 def test_idle_replicas_share_what_waits_and_leave_nothing_that_fits(
     waiting: int, free: int, most: int
