@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,9 +43,18 @@ def halves(module: nn.Module) -> Sequence[nn.Module]:
 STAGED = of_vectors(Halves, (4,), stages=halves)
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return make(tmp_path, STAGED, "script", "staged")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Do not change it."""
+    return make(tmp_path_factory.mktemp("made"), STAGED, "script", "staged")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the stages alone, and another model."""
+    root = make(tmp_path_factory.mktemp("staged"), STAGED, "staged").folder.parents[1]
+    write_artifact(root, "double")
+    return root
 
 
 def test_the_artifact_has_a_file_for_each_stage_with_its_digest(made: Made) -> None:
@@ -76,11 +86,12 @@ async def test_it_is_served(made: Made, variant: str | None) -> None:
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_stage_that_was_altered_is_found(made: Made) -> None:
-    file = made.folder / "stage2.pt"
+def test_a_stage_that_was_altered_is_found(made: Made, tmp_path: Path) -> None:
+    folder = shutil.copytree(made.folder, tmp_path / "tiny/1")
+    file = folder / "stage2.pt"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match=r"stage2\.pt"):
-        read_artifact(made.folder)
+        read_artifact(folder)
 
 
 def test_stages_that_do_something_else_than_the_whole_are_not_exported(tmp_path: Path) -> None:
@@ -123,10 +134,6 @@ class TestManifest:
 class TestSeveralDevices:
     """Of as many replicas as it has stages, it is on the first: each stage on the device of one."""
 
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        return make(tmp_path, STAGED, "staged").folder.parents[1]
-
     @pytest.mark.parametrize(
         ("devices", "hosts", "form"),
         [
@@ -139,8 +146,8 @@ class TestSeveralDevices:
     async def test_where_it_is_and_that_it_answers(
         self, root: Path, devices: str, hosts: list[str], form: str
     ) -> None:
-        async with serving(root, devices=devices, cache_bytes=0) as api:
-            model = (await api.client.get("/models?full=true")).json()["models"][0]
+        async with serving(root, devices=devices, cache_bytes=0, default_model="tiny") as api:
+            model = (await api.client.get("/models/tiny?full=true")).json()
             assert [each["name"] for each in model["replicas"]] == hosts
             assert {each["state"] for each in model["replicas"]} == {"ready"}
             assert {s["form"] for r in model["replicas"] for s in r["plan"]["steps"]} == {form}
@@ -154,7 +161,6 @@ class TestSeveralDevices:
             assert len(got) == 50
 
     async def test_another_model_is_on_every_replica(self, root: Path) -> None:
-        write_artifact(root, "double")
         async with serving(root, devices="cpu,cpu", default_model="tiny") as api:
             models = (await api.client.get("/models?full=true")).json()["models"]
             found = {each["name"]: len(each["replicas"]) for each in models}

@@ -35,11 +35,11 @@ class BackendSuite(ABC):
         backend.warm_up([self.batch(size) for size in (1, 2, 4, 8)])
         return backend
 
-    @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 20])
-    def test_as_many_rows_come_out_as_go_in(self, backend: Backend, size: int) -> None:
-        outputs = backend.run(self.batch(size))
-        assert outputs
-        assert all(len(array) == size for array in outputs.values())
+    def test_as_many_rows_come_out_as_go_in(self, backend: Backend) -> None:
+        for size in (1, 2, 3, 7, 8, 9, 20):
+            outputs = backend.run(self.batch(size))
+            assert outputs
+            assert all(len(array) == size for array in outputs.values())
 
     def test_an_items_answer_does_not_depend_on_its_batch(self, backend: Backend) -> None:
         batch = self.batch(8)
