@@ -84,16 +84,18 @@ class Forks:
     def _heard(self, within_s: float) -> int | None:
         """Keep the codes that are told; returns the process id of a new one."""
         assert self._process.stdout is not None
-        out = self._process.stdout.fileno()
+        out, new = self._process.stdout.fileno(), None
         while select.select([out], [], [], within_s)[0] and (data := os.read(out, 4096)):
             *lines, self._said = (self._said + data).split(b"\n")
             for line in lines:
                 pid, _, code = line.partition(b" ")
-                if not code:
-                    return int(pid)
-                self._codes[int(pid)] = int(code)
+                if code:
+                    self._codes[int(pid)] = int(code)
+                else:
+                    new = int(pid)
+                    self._codes.pop(new, None)  # of an earlier one of this number
             within_s = 0.0
-        return None
+        return new
 
 
 @functools.cache

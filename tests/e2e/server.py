@@ -78,18 +78,16 @@ class Server:
             time.sleep(0.01)
 
 
-def start_process(
-    log_file: Path, module: str = "app", *, anew: bool = False, **settings: str
-) -> Process:
+def start_process(log_file: Path, module: str = "app", **settings: str) -> Process:
     """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones.
 
-    A server of one process is forked from one that has imported it, unless it shall start anew.
+    A server of one process is forked from one that has imported it; `app.__main__` never is.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
     settings = {"devices": "cpu"} | settings  # else each start would measure the machine
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
     log_file.write_bytes(b"")
-    if not anew and module in MODULES and settings.get("workers", "1") == "1":
+    if module in MODULES and settings.get("workers", "1") == "1":
         return forks().start(module, environment, log_file)
     with log_file.open("wb") as log:
         return subprocess.Popen(
@@ -99,12 +97,12 @@ def start_process(
 
 @contextlib.contextmanager
 def running(
-    model_dir: Path, log_file: Path, module: str = "app", *, anew: bool = False, **settings: str
+    model_dir: Path, log_file: Path, module: str = "app", **settings: str
 ) -> Iterator[Server]:
     """A ready server; killed by its process id at the end if it still runs."""
     port = free_port()
     settings |= {"model_dir": str(model_dir), "port": str(port)}
-    process = start_process(log_file, module, anew=anew, **settings)
+    process = start_process(log_file, module, **settings)
     server = Server(process, port, log_file)
     try:
         _wait_ready(server)

@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
-    with running(models, log, anew=True, log_format="json") as server:
+    with running(models, log, "app.__main__", log_format="json") as server:
         answer = httpx.post(f"{server.url}/predict", json={"input": [1, 2]})
         assert answer.json()["prediction"]["outputs"]["y"] == [2, 4]
         server.signal(signal.SIGINT)
