@@ -66,10 +66,6 @@ class TestWrongArguments:
             ([*X3, "--mean", "0"], "--mean is for pictures: add --codec image"),
             ([*X3, "--resize-shorter", "9"], "--resize-shorter is for pictures"),
             ([*X3, "--codec", "image"], "--codec image needs one --input float32[-1,C,H,W]"),
-            (
-                ["--name", "x", "--input", "float32[-1,100000,100000]"],
-                "--input: a sample batch of 3 items has 120,000,000,000 bytes; at most 268,435,456",
-            ),
             ([*X3, "--top-k", "0"], "--top-k must be at least 1, got 0"),
             ([*X3, "--top-k", "2"], "--top-k needs --labels, or --scores softmax or sigmoid, and"),
             (["--labels", "/no/such", *X3], "cannot read /no/such: No such file or directory"),
@@ -160,10 +156,6 @@ class TestRefusedFiles:
         ("data", "message"),
         [
             (b"hello", "model.pt is not a zip archive"),
-            (pickled(Sums().state_dict()), "model.pt was written by torch.save, a state_dict"),
-            (zipped("fine", "../../evil"), "'../../evil', a path that leads out of its folder"),
-            (zipped("/etc/passwd"), "'/etc/passwd', a path that leads out of its folder"),
-            (zipped("zeros", content=bytes(40_000_000)), "would unpack to 40,000,000 bytes"),
             (mar({"sums.pt": SUMS, "../evil.py": b""}), "'../evil.py', a path that leads out"),
             (mar({"sums.pt": b"hello"}), "sums.pt in model.pt is not a zip archive"),
             (mar({"sums.pt": zipped("../x")}), "sums.pt in model.pt contains '../x', a path"),
@@ -207,10 +199,6 @@ class TestRefusedFiles:
         assert not touched.exists()
         torch.load(io.BytesIO(data), weights_only=False)  # it would have
         assert touched.exists()
-
-    def test_a_model_that_fails_on_the_samples(self, sums: Path) -> None:
-        with pytest.raises(ExportError, match=r"fails on samples of input \[1, 4\]: .*multiplied"):
-            run(sums, "--name", "x", "--input", "float32[-1,4]")
 
 
 class Touches:
