@@ -69,8 +69,8 @@ def test_makers_of_one_identity_agree() -> None:
 
 
 def test_which_input_has_what_matters() -> None:
-    pairs = [([1], [2]), ([2], [1]), ([1, 2], []), ([], [1, 2])]
-    items = [{"a": np.float32(a), "b": np.float32(b)} for a, b in pairs]
+    pairs: list[tuple[list[int], list[int]]] = [([1], [2]), ([2], [1]), ([1, 2], []), ([], [1, 2])]
+    items = [{"a": np.array(a, "f4"), "b": np.array(b, "f4")} for a, b in pairs]
     items.append({name: items[1][name] for name in "ba"})
     assert len({key(each) for each in items}) == len(items)
 
