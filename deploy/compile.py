@@ -40,6 +40,7 @@ COMPILED = (
     "app/api/oip/grpc/messages.py",
     "app/api/oip/grpc/wire.py",
     "app/api/origins.py",
+    "app/api/outcomes.py",
     "app/api/payloads.py",
     "app/api/request_ids.py",
     "app/api/torchserve/predictions.py",

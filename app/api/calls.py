@@ -18,19 +18,12 @@ from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import Remembered, Written
 from app.api.offload import Task, without_frames
+from app.api.outcomes import check_answer, shown
 from app.api.payloads import check_length
 from app.api.service import Service
 from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
-from app.errors import (
-    BackendFailed,
-    Detail,
-    InvalidInput,
-    ItemFailed,
-    ModelNotFound,
-    PayloadTooLarge,
-    TorchlaneError,
-)
+from app.errors import InvalidInput, ModelNotFound, TorchlaneError
 from app.registry.loaded_models import LoadedModel
 from app.types import Answer, CacheCounts, Item, Outcome
 
@@ -325,44 +318,3 @@ def _server_timing(decode_s: float, answer: Answer, encode_s: float) -> bytes:
         answer.compute_s * 1e3,
         encode_s * 1e3,
     )
-
-
-def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
-    """Reject an answer so large that writing it would block the event loop.
-
-    Raises:
-        PayloadTooLarge: with both numbers.
-    """
-    size = 0
-    for outcome in outcomes:
-        if not isinstance(outcome, ItemFailed):
-            for array in outcome.values():
-                size += array.nbytes
-    if size > limit:
-        raise PayloadTooLarge(
-            f"the answer would have {size} bytes of numbers, the limit is {limit}; "
-            "ask for fewer items at once"
-        )
-
-
-def shown(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """Outcomes, with the model's own error text in the details of failed items."""
-    return [
-        BackendFailed(str(each), [{"model_error": each.reason}])
-        if isinstance(each, BackendFailed) and each.reason
-        else each
-        for each in outcomes
-    ]
-
-
-def failure_of(outcomes: Sequence[Outcome]) -> ItemFailed:
-    """The error for an answer that cannot show which items failed; at least one did."""
-    failures = [(i, o) for i, o in enumerate(outcomes) if isinstance(o, ItemFailed)]
-    first = failures[0][1]
-    if len(outcomes) == 1:
-        return first
-    details: list[Detail] = [
-        {"index": index, "code": each.code, **(each.details[0] if each.details else {})}
-        for index, each in failures
-    ]
-    return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import math
-import tokenize
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
+from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader
 from app.codecs.values import check_values, convert, misshapen, not_all, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
 from models.bounds import mismatch, shared_axes
 from models.manifest import Manifest
-from models.quiet import ignore_warnings
 from models.tensors import TensorSpec
 
-MAX_NPY_HEADER_BYTES = 4096
 MAX_SHOWN = 8  # of a client's names, in an error
 MAX_SHOWN_CHARACTERS = 60
-# Warnings about files written by Python 2, odd literals and deprecated dtype names: clients could
-# fill the log with them.
-NPY_WARNINGS = (
-    {"message": r"Reading `\.npy`"},
-    {"module": "<unknown>"},
-    {"module": r"numpy\.lib\."},
-)
-# Raised by numpy's reader of the header, a Python literal, if the header is malformed.
-NPY_DAMAGE = (
-    *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
-    tokenize.TokenError,
-)
 
 
 class TensorCodec:
@@ -112,7 +96,7 @@ class TensorCodec:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)
         spec, many = self._inputs[0], max_items is not None
-        stacked = _npy(spec, body, many) if media_type == NPY else self._octets(body, many)
+        stacked = read_npy(spec, body, many=many) if media_type == NPY else self._octets(body, many)
         if max_items is not None:
             check_count(len(stacked), max_items)
         check_values(spec, stacked if many else stacked[0], many=many)
@@ -257,49 +241,6 @@ def _holds_bools(value: object) -> bool:
         return isinstance(value, bool)
     kinds = set(map(type, value))
     return bool in kinds or (list in kinds and any(map(_holds_bools, value)))
-
-
-def _npy(spec: TensorSpec, body: bytes, many: bool) -> Array:
-    """Parse header and bytes separately: the header's claims allocate nothing."""
-    file = io.BytesIO(body)
-    try:
-        for each in NPY_WARNINGS:
-            ignore_warnings(**each)
-        shape, fortran, dtype = _npy_header(file)
-    except NPY_DAMAGE as error:
-        raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
-    if dtype.hasobject or dtype.kind not in "fiub":
-        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got an array of {dtype}")
-    data = memoryview(body)[file.tell() :]
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise InvalidInput(
-            f"the .npy header says shape {list(shape)}, but there are {len(data)} bytes"
-        )
-    try:
-        array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-    except (ValueError, TypeError, OverflowError) as error:  # sizes no array can have
-        raise InvalidInput(
-            f"the .npy header says shape {list(shape)}, which no array can have"
-        ) from error
-    rows = array if many else array[np.newaxis]
-    # Billions of items without bytes would cost nothing to claim.
-    if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or (many and rows.size == 0):
-        if not many:
-            raise misshapen(spec, shape)
-        raise InvalidInput(
-            f"{spec.name!r}: expected {wanted(spec)}, with a leading axis for the items, got shape "
-            f"{list(shape)}"
-        )
-    return convert(spec, rows)
-
-
-def _npy_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file, MAX_NPY_HEADER_BYTES)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file, MAX_NPY_HEADER_BYTES)
-    raise InvalidInput(f"unsupported .npy version {version}; use 1.0 or 2.0")
 
 
 def _kind(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import cast
 
 import orjson
 
-from app.api.calls import failure_of
+from app.api.outcomes import failure_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import ItemFailed
 from app.registry.loaded_models import LoadedModel

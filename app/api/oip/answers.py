@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import orjson
 
-from app.api.calls import failure_of
 from app.api.memo import Written
 from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted, short
 from app.api.oip.tensors import LITTLE, join_bytes
+from app.api.outcomes import failure_of
 from app.codecs.answers import highest
 from app.codecs.base import JSON, OCTET_STREAM
 from app.errors import InvalidInput, ItemFailed, PayloadTooLarge

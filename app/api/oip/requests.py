@@ -294,7 +294,7 @@ def flag(parameters: Parameters, name: str, where: str) -> bool | None:
 
 def is_whole(given: object) -> TypeGuard[int]:
     """Whether it is a whole number, and not a bool."""
-    return isinstance(given, int) and not isinstance(given, bool)
+    return type(given) is int
 
 
 def short(text: str) -> str:

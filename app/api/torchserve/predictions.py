@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import orjson
 
-from app.api.calls import Call, failure_of
+from app.api.calls import Call
 from app.api.endpoints import Endpoint, Paths
 from app.api.memo import Written
 from app.api.multipart import FORM, read_files
+from app.api.outcomes import failure_of
 from app.api.payloads import check_marks, media_type_of
 from app.codecs.answers import highest
 from app.codecs.base import JSON, PixelBudget
