@@ -1,0 +1,49 @@
+"""Outcomes on their way into an answer, of any protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
+from app.types import Outcome
+
+
+def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
+    """Reject an answer so large that writing it would block the event loop.
+
+    Raises:
+        PayloadTooLarge: with both numbers.
+    """
+    size = 0
+    for outcome in outcomes:
+        if not isinstance(outcome, ItemFailed):
+            for array in outcome.values():
+                size += array.nbytes
+    if size > limit:
+        raise PayloadTooLarge(
+            f"the answer would have {size} bytes of numbers, the limit is {limit}; "
+            "ask for fewer items at once"
+        )
+
+
+def shown(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Outcomes, with the model's own error text in the details of failed items."""
+    return [
+        BackendFailed(str(each), [{"model_error": each.reason}])
+        if isinstance(each, BackendFailed) and each.reason
+        else each
+        for each in outcomes
+    ]
+
+
+def failure_of(outcomes: Sequence[Outcome]) -> ItemFailed:
+    """The error for an answer that cannot show which items failed; at least one did."""
+    failures = [(i, o) for i, o in enumerate(outcomes) if isinstance(o, ItemFailed)]
+    first = failures[0][1]
+    if len(outcomes) == 1:
+        return first
+    details: list[Detail] = [
+        {"index": index, "code": each.code, **(each.details[0] if each.details else {})}
+        for index, each in failures
+    ]
+    return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)

@@ -1,0 +1,79 @@
+"""Arrays of .npy files, as numpy.save writes them, from strangers."""
+
+from __future__ import annotations
+
+import io
+import math
+import tokenize
+from typing import Any
+
+import numpy as np
+
+from app.codecs.values import convert, misshapen, wanted
+from app.errors import InvalidInput
+from app.types import Array
+from models.quiet import ignore_warnings
+from models.tensors import TensorSpec
+
+MAX_HEADER_BYTES = 4096
+# Warnings about files written by Python 2, odd literals and deprecated dtype names: clients could
+# fill the log with them.
+WARNINGS = (
+    {"message": r"Reading `\.npy`"},
+    {"module": "<unknown>"},
+    {"module": r"numpy\.lib\."},
+)
+# Raised by numpy's reader of the header, a Python literal, if the header is malformed.
+DAMAGE = (
+    *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
+
+
+def read_npy(spec: TensorSpec, body: bytes, *, many: bool) -> Array:
+    """The items of a file, [n, *shape] of the input's dtype; n is 1 without `many`.
+
+    Header and bytes are parsed separately: the header's claims allocate nothing.
+
+    Raises:
+        InvalidInput: the file is damaged, or the model does not take its array.
+    """
+    file = io.BytesIO(body)
+    try:
+        for each in WARNINGS:
+            ignore_warnings(**each)
+        shape, fortran, dtype = _header(file)
+    except DAMAGE as error:
+        raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
+    if dtype.hasobject or dtype.kind not in "fiub":
+        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got an array of {dtype}")
+    data = memoryview(body)[file.tell() :]
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise InvalidInput(
+            f"the .npy header says shape {list(shape)}, but there are {len(data)} bytes"
+        )
+    try:
+        array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    except (ValueError, TypeError, OverflowError) as error:  # sizes no array can have
+        raise InvalidInput(
+            f"the .npy header says shape {list(shape)}, which no array can have"
+        ) from error
+    rows = array if many else array[np.newaxis]
+    # Billions of items without bytes would cost nothing to claim.
+    if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or (many and rows.size == 0):
+        if not many:
+            raise misshapen(spec, shape)
+        raise InvalidInput(
+            f"{spec.name!r}: expected {wanted(spec)}, with a leading axis for the items, got shape "
+            f"{list(shape)}"
+        )
+    return convert(spec, rows)
+
+
+def _header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file, MAX_HEADER_BYTES)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file, MAX_HEADER_BYTES)
+    raise InvalidInput(f"unsupported .npy version {version}; use 1.0 or 2.0")
