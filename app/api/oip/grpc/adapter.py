@@ -32,6 +32,9 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         methods: handlers by their paths.
         busiest: the path of the one that most calls are of.
         most: calls at the same time.
+
+    Attributes:
+        calls: those that have not ended.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         self._methods = {path.encode(): handler for path, handler in methods.items()}
         self._busiest = busiest.encode()
         self._most = most
-        self._calls: set[asyncio.Task[None]] = set()
+        self.calls: set[asyncio.Task[None]] = set()
         self.add_registered_method_handlers(dict(methods))
 
     def _make_request_call_future(self, path: bytes | None) -> asyncio.Task[None]:
@@ -67,7 +70,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         )
         while True:
             state = await self._request_registered_call(path)
-            if len(self._calls) >= self._most:
+            if len(self.calls) >= self._most:
                 self._start(self._end(state, grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY))
                 continue
             work = handle(handler, state, self.loop)
@@ -86,5 +89,5 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self.calls.add(task)
+        task.add_done_callback(self.calls.discard)

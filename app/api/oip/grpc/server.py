@@ -38,7 +38,7 @@ MAX_METADATA_BYTES = 16 << 10  # of a call
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a client that is gone is noticed after both
 MIN_PING_S = 10  # a client that pings more often without a call is cut off
 MAX_IDLE_S = 600  # without a call; the client connects again by itself
-MIN_CLOSE_S = 0.1
+FAREWELL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,16 @@ class GrpcServer:
 
     async def close(self, budget_s: float) -> None:
         """Take no more calls; end those that are not answered within the budget."""
-        if self._server is None:
+        server, self._server = self._server, None
+        if server is None:
             return
         self._reader.close()
         self._streams.close()
-        await self._server.shutdown(max(MIN_CLOSE_S, budget_s))
+        stopping = asyncio.create_task(server.shutdown(budget_s))
+        while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio does not tell
+            await asyncio.sleep(0.01)
+        # It waits for idle clients too: they have a moment to take notice.
+        await asyncio.gather(stopping, server.shutdown(min(FAREWELL_S, budget_s)))
 
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         ids = RequestIds()
