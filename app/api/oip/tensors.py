@@ -109,9 +109,11 @@ def items_at(codec: Codec, layout: Layout, body: bytes, at: int) -> list[Item]:
         InvalidInput: a value is wrong.
     """
     arrays = {}
+    octets = memoryview(body)
     for name, dtype, begin, shape in layout.parts:
-        array = np.frombuffer(body, dtype, math.prod(shape), at + begin)
-        arrays[name] = on_its_own(array, len(body)).reshape(shape)
+        first = at + begin
+        data = octets[first : first + math.prod(shape) * dtype.itemsize]
+        arrays[name] = _numbers(data, dtype, len(body)).reshape(shape)
     return codec.decode_arrays(arrays)
 
 
@@ -143,23 +145,24 @@ def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened:
         raise _differs(spec, tensor, f"{len(data)} bytes")
     if dtype.kind == "b":  # any byte but 0 is true: perf_analyzer sends random ones
         return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(tensor.shape)
-    array = np.frombuffer(data, dtype)
+    array = _numbers(data, dtype, len(cast(bytes, data.obj)))
     if widened:
         wide = array.astype(np.uint32)
         array = np.left_shift(wide, 16, out=wide).view(np.float32)
     elif not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))
-    return on_its_own(array, len(cast(bytes, data.obj))).reshape(tensor.shape)
+    return array.reshape(tensor.shape)
 
 
-def on_its_own(array: Array, body_bytes: int) -> Array:
-    """The array of a part of a body, aligned; a copy where it would keep a far larger body alive.
+def _numbers(data: memoryview, dtype: np.dtype[Any], body_bytes: int) -> Array:
+    """A part of a body as an array, aligned; a copy where it would keep a far larger body alive.
 
-    The JSON before it may have any length.
+    The JSON before it may have any length. numpy would release the GIL to copy, and wait for it.
     """
+    array = np.frombuffer(data, dtype)
     if array.flags.aligned and body_bytes <= 2 * array.nbytes + MAX_SPARE_BYTES:
         return array
-    return array.copy()
+    return np.frombuffer(bytes(data), dtype)
 
 
 def _differs(spec: TensorSpec, tensor: Tensor, got: str) -> CallerError:
