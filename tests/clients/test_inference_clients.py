@@ -18,7 +18,7 @@ from models.definitions import digits
 from models.preprocess import preprocess
 from tests.clients.environments import run
 from tests.clients.models import write_digits
-from tests.e2e.server import Server, running
+from tests.e2e.server import Server, free_port, running
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +62,14 @@ def test_all_protocols_answer_equal_bytes_and_compute_once(
     np.save(tmp_path / "inputs.npy", inputs)
     files = tmp_path / "inputs.npy", tmp_path / "answers.npz"
     octets = {"content-type": "application/octet-stream", "accept": "application/octet-stream"}
-    with running(tmp_path / "models", tmp_path / "log") as server:
+    grpc_port = str(free_port())
+    with running(tmp_path / "models", tmp_path / "log", grpc_port=grpc_port) as server:
         native = httpx.post(f"{server.url}/batch-predict", content=inputs.tobytes(), headers=octets)
         target = server.url.removeprefix("http://")
-        run(clients, "-m", "tests.clients.triton_digits", target, *files)
+        run(clients, "-m", "tests.clients.triton_digits", target, f"127.0.0.1:{grpc_port}", *files)
         computed = server.metric("torchlane_items_computed_total")
     with np.load(tmp_path / "answers.npz") as answers:
-        assert set(answers) == {"json", "binary", "singles"}
+        assert set(answers) == {"json", "binary", "grpc", "singles"}
         for name, found in answers.items():
             assert found.tobytes() == native.content, name
     assert computed == len({each.tobytes() for each in inputs}) > 300
