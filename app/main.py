@@ -76,6 +76,7 @@ DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
 BLOCK_S = 0.005
 MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes in addition
 GC_THRESHOLD = 10_000  # allocations between two collections of the youngest objects; default 700
+GRPC_POLL_S = 0.1  # until a worker has loaded its models
 DEVICE_LOST_GRACE_S = 1.0  # time for the errors to reach their callers
 
 
@@ -202,10 +203,15 @@ def _lifespan(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         lifecycle = service.lifecycle
         service.metrics.open()
-        if grpc is not None:
+        if grpc is not None and not grpc.is_shared:
             await grpc.open()  # before anything is loaded: the port may be taken
         await lifecycle.start()
+        opening = None
+        if grpc is not None and grpc.is_shared:
+            opening = asyncio.create_task(_open_when_ready(grpc, lifecycle))
         yield
+        if opening is not None:
+            opening.cancel()
         if grpc is not None:
             await grpc.close(lifecycle.stop_left_s() / 2)
         await lifecycle.stop(drain_s)
@@ -213,6 +219,16 @@ def _lifespan(
         service.metrics.close()
 
     return lifespan
+
+
+async def _open_when_ready(grpc: GrpcServer, lifecycle: Lifecycle) -> None:
+    """Listen next to other workers: the system gives each of them connections at once."""
+    while not lifecycle.own_readiness().ready:  # noqa: ASYNC110  # at the start only
+        await asyncio.sleep(GRPC_POLL_S)
+    try:
+        await grpc.open()
+    except OSError as error:
+        LOG.error("grpc_cannot_listen", problem=str(error))
 
 
 def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer | None:

@@ -77,6 +77,11 @@ class GrpcServer:
         self._server: AioServer | None = None
         self.port = listen.port
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes listen on its port too."""
+        return self._listen.shared
+
     async def open(self) -> None:
         """Listen, and answer.
 
