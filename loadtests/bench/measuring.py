@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.bench import counters, grpc_load, wrk
+from loadtests.bench import counters, wrk
 from loadtests.bench.answers import CheckError, JudgedBodies, Right
 from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
 from loadtests.bench.dialects import dialect_of
@@ -133,6 +133,8 @@ def _loading(
     """Load it meanwhile, by the generator of the transport."""
     bodies, file, first = requests
     if workload.body == "grpc":
+        from loadtests.bench import grpc_load  # noqa: PLC0415  # its package is an extra
+
         return grpc_load.loading(server.other_port, bodies, first, plan)
     return wrk.loading(server.port, file, first, plan)
 
@@ -144,6 +146,8 @@ def _check(server: Server, workload: Workload, requests: JudgedBodies, due_s: Ar
         CheckError: if one is not right.
     """
     if workload.body == "grpc":
+        from loadtests.bench import grpc_load  # noqa: PLC0415  # its package is an extra
+
         reasons: Sequence[str | None] = grpc_load.problems(server.other_port, requests, due_s)
     else:
         sender = Sender(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
