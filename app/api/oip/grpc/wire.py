@@ -104,9 +104,12 @@ class Reader:
         """The values of a repeated int64: packed, or one of them."""
         found = []
         _, _, at, end = field
-        while at < end:
-            value, at = _varint(self.data, at)
-            found.append(_signed(value))
+        try:
+            while at < end:
+                value, at = _varint(self.data, at)
+                found.append(_signed(value))
+        except IndexError:  # the last one is cut off, at the end of the message
+            raise _malformed() from None
         if at != end:
             raise _malformed()
         return found

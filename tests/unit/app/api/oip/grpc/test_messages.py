@@ -103,6 +103,12 @@ def test_a_message_that_is_cut_off(cut: int) -> None:
         read(whole[:-cut])
 
 
+def test_a_shape_that_is_cut_off_at_the_end() -> None:
+    tensor = written(1, b"x") + written(3, b"\x02\x01\xf7")
+    with pytest.raises(InvalidInput, match="malformed"):
+        read(written(1, b"m") + written(5, tensor))
+
+
 class TestParameters:
     def test_all_kinds_and_the_last_of_a_key(self) -> None:
         message = one(contents=pb.InferTensorContents(fp32_contents=[1, 2]))
