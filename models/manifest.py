@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from models.bounds import check_same_bounds
+from models.padding import check_padding
 from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
 from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
@@ -101,7 +102,41 @@ class ImageCodecSpec(CodecPart):
     preprocess: PicturePreprocess
 
 
-CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec, Field(discriminator="kind")]
+TextTask = Literal["embed", "classify", "rerank", "classify-tokens"]
+
+
+class TextCodecSpec(CodecPart):
+    """Items are texts, which a tokenizer turns into tokens; token ids are accepted too.
+
+    Attributes:
+        tokenizer: a file of the artifact, in the format of Hugging Face `tokenizers`.
+        task: what the first output is: `embed`, a vector; `classify`, a score per label; `rerank`,
+            one score of a pair of texts; `classify-tokens`, a score per token and label.
+        max_tokens: tokens of one item at most, special ones included; longer texts are cut off.
+        pairs: whether an item is two texts.
+        prompt: what every text begins with.
+        ids: the input that takes the token ids.
+        mask: the input that takes 1 for every token; None: the model has none.
+        type_ids: the input that takes 0 for tokens of the first text and 1 for those of the second.
+    """
+
+    kind: Literal["text"] = "text"
+    tokenizer: FileName = "tokenizer.json"
+    task: TextTask
+    max_tokens: int = Field(ge=1, le=1_000_000)
+    pairs: bool = False
+    prompt: str = ""
+    ids: Name = "input_ids"
+    mask: Name | None = "attention_mask"
+    type_ids: Name | None = None
+
+    @property
+    def inputs(self) -> tuple[Name, ...]:
+        """The names of the inputs that it feeds."""
+        return tuple(name for name in (self.ids, self.mask, self.type_ids) if name is not None)
+
+
+CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec | TextCodecSpec, Field(discriminator="kind")]
 
 
 class GoldenExample(Part):
@@ -238,6 +273,7 @@ class Manifest(Part):
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} names must differ, got {names}")
         check_same_bounds(self.inputs)
+        check_padding(self.inputs, self.outputs)
         if own := {MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE} & set(self.files):
             raise ValueError(
                 f"{', '.join(sorted(own))} cannot have a digest in the manifest itself"
@@ -259,6 +295,8 @@ class Manifest(Part):
             )
         if self.codec.scores == "softmax" and not self.outputs[0].item_shape:
             raise ValueError("a softmax needs a first output with an axis besides the batch")
+        if isinstance(self.codec, TextCodecSpec):
+            _check_text(self.codec, self.inputs, self.files)
         if isinstance(self.codec, ImageCodecSpec):
             how, first = self.codec.preprocess, self.inputs[0]
             made = (how.channels, how.height, how.width)
@@ -293,6 +331,24 @@ def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
 def may_mix(variants: Iterable[Variant]) -> bool:
     """Whether forms of these variants, all of one precision, may be mixed."""
     return all(variant.precision == "float32" or variant.interchangeable for variant in variants)
+
+
+def _check_text(
+    codec: TextCodecSpec, inputs: Iterable[TensorSpec], files: Mapping[FileName, FileDigest]
+) -> None:
+    names = [spec.name for spec in inputs]
+    if sorted(codec.inputs) != sorted(names):
+        raise ValueError(f"the text codec feeds {list(codec.inputs)}, the inputs are {names}")
+    for spec in inputs:
+        if spec.dtype != "int64" or len(spec.item_shape) != 1:
+            raise ValueError(f"{spec.name!r} must be int64 with one axis besides the batch")
+        if not spec.axes[0].least <= codec.max_tokens <= spec.axes[0].most:
+            raise ValueError(
+                f"max_tokens is {codec.max_tokens}, but {spec.name!r} takes sizes of "
+                f"{spec.axes[0].least} to {spec.axes[0].most}"
+            )
+    if codec.tokenizer not in files:
+        raise ValueError(f"the text codec names {codec.tokenizer!r}, which has no digest")
 
 
 def _check_plan(plan: Plan, variants: Mapping[str, Variant]) -> None:

@@ -36,19 +36,27 @@ class Part(BaseModel):
 
 
 class Dimension(Part):
-    """A free axis of an input: its name, and its possible sizes in an item.
+    """A free axis: its name, and its possible sizes in an item.
 
-    Axes of one name have one size in an item, in whichever inputs they are.
+    Axes of one name have one size in an item, in whichever inputs they are. With a `mask` items of
+    different sizes may share a batch: they are padded along the axis, and the input of that name
+    has 1 where an item has data and 0 where it is padded. An axis of an output that bears the name
+    of a padded one has the item's size: what belongs to padding is cut off.
     """
 
     name: Name | None = None
     least: int = Field(default=0, ge=0, le=MAX_SIZE)
     most: int = Field(default=FREE_MOST, ge=1, le=MAX_SIZE)
+    mask: Name | None = Field(
+        default=None, description="the input that tells data (1) from padding (0); null: no padding"
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.least > self.most:
             raise ValueError(f"sizes of {self.least} to {self.most}: the range is empty")
+        if self.mask is not None and self.name is None:
+            raise ValueError(f"a free axis with the mask {self.mask!r} needs a name")
         return self
 
 
@@ -67,9 +75,10 @@ class TensorSpec(Part):
     """An input or output: axis 0 is the batch, -1 a free axis.
 
     Attributes:
-        dimensions: of an input: name and bounds of its free axes, in order; empty: not known.
+        dimensions: name and bounds of the free axes, in order; empty: not known.
         minimum: of an input of integers: the smallest number that the model takes; None: any.
-        maximum: likewise, the largest.
+        maximum: of an input of integers: the largest.
+        fill: of an input: the number in padded places.
     """
 
     name: Name
@@ -78,6 +87,7 @@ class TensorSpec(Part):
     dimensions: tuple[Dimension, ...] = ()
     minimum: int | None = None
     maximum: int | None = None
+    fill: int = 0
 
     @model_validator(mode="before")
     @classmethod

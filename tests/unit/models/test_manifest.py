@@ -86,7 +86,7 @@ class TestStrictness:
             (("variants", "script", "tolerance", "absolute"), -1, "greater than or equal to 0"),
             (("variants", "script", "tolerance", "absolute"), float("inf"), "finite"),
             (("accuracy",), -0.5, "greater than or equal to 0"),
-            (("codec", "kind"), "text", "does not match any of the expected tags"),
+            (("codec", "kind"), "speech", "does not match any of the expected tags"),
             (("codec", "labels"), ["a", "b"], "2 labels need a first output of shape [-1, 2]"),
             (("golden", 0, "inputs"), {}, "golden[0].inputs must have ['x']"),
             (("golden", 0, "inputs", "x", "dtype"), "int32", "golden[0].inputs['x'] is int32[1]"),

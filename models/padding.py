@@ -1,0 +1,148 @@
+"""Padding: items of different sizes share a batch where a mask tells data from padding.
+
+Written once, for the proof by export and for serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from models.tensors import Array, Arrays, Dimension, TensorSpec
+
+# Sizes per doubling at which items are grouped: padding to the next one is a ninth at most.
+STEPS = 8
+
+
+class _Padded(NamedTuple):
+    """An input with a padded axis: its name, that axis of an item, and what fills it."""
+
+    name: str
+    axis: int
+    fill: int
+
+
+class Padding:
+    """How items of one model are padded along the one dimension that has a mask.
+
+    Args:
+        dimension: that one.
+        inputs: of the model.
+        outputs: of the model.
+
+    Attributes:
+        dimension: the padded one.
+    """
+
+    def __init__(
+        self, dimension: Dimension, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        self.dimension = dimension
+        self._inputs = {
+            spec.name: _Padded(spec.name, at, spec.fill)
+            for spec in inputs
+            for at, axis in enumerate(spec.axes)
+            if axis.name == dimension.name
+        }
+        self._outputs = [
+            (spec.name, at)
+            for spec in outputs
+            for at, axis in enumerate(spec.axes)
+            if axis.name == dimension.name
+        ]
+        first = next(iter(self._inputs.values()))
+        self._first, self._axis = first.name, first.axis
+
+    def size(self, item: Arrays) -> int:
+        """The size of an item, input name -> array without the batch axis, along the dimension."""
+        return int(item[self._first].shape[self._axis])
+
+    def stack(self, items: Sequence[Arrays], into: Arrays | None = None) -> dict[str, Array]:
+        """Items as a batch, padded to the largest: input name -> array with the batch axis.
+
+        Args:
+            items: at least one; input name -> array without the batch axis.
+            into: arrays of the batch's shapes to put them into; None: new ones.
+        """
+        shapes = self.batch_shapes(items)
+        made = {}
+        for name, first in items[0].items():
+            out = into[name] if into is not None else np.empty(shapes[name], first.dtype)
+            padded = self._inputs.get(name)
+            if padded is None:
+                np.stack([item[name] for item in items], out=out)
+            else:
+                out[...] = padded.fill
+                before = (slice(None),) * padded.axis
+                for row, item in zip(out, items, strict=True):
+                    array = item[name]
+                    row[(*before, slice(array.shape[padded.axis]))] = array
+            made[name] = out
+        return made
+
+    def batch_shapes(self, items: Sequence[Arrays]) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the batch that `stack` makes of the items."""
+        largest = max(map(self.size, items))
+        shapes = {}
+        for name, first in items[0].items():
+            shape = list(first.shape)
+            if name in self._inputs:
+                shape[self._inputs[name].axis] = largest
+            shapes[name] = (len(items), *shape)
+        return shapes
+
+    def trimmed(self, outputs: Arrays, size: int) -> Arrays:
+        """The outputs of one item of this size, without what belongs to padding."""
+        if not self._outputs:
+            return outputs
+        cut = dict(outputs)
+        for name, axis in self._outputs:
+            cut[name] = cut[name][(*(slice(None),) * axis, slice(size))]
+        return cut
+
+
+def padding_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Padding | None:
+    """The padding of a model; None: none of its dimensions has a mask."""
+    masked = [each for spec in inputs for each in spec.dimensions if each.mask is not None]
+    return Padding(masked[0], inputs, outputs) if masked else None
+
+
+def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Check what a manifest says of padding.
+
+    Raises:
+        ValueError: saying what contradicts what.
+    """
+    masked = {each.name: each for spec in inputs for each in spec.dimensions if each.mask}
+    if len(masked) > 1:
+        raise ValueError(f"only one dimension can be padded, got {', '.join(map(repr, masked))}")
+    for name, dimension in masked.items():
+        mask = next((spec for spec in inputs if spec.name == dimension.mask), None)
+        if mask is None:
+            raise ValueError(f"the mask of {name!r} is {dimension.mask!r}, which is no input")
+        if [axis.name for axis in mask.axes] != [name]:
+            raise ValueError(f"the mask {mask.name!r} must have the shape [-1,{name}]")
+        if mask.fill != 0:
+            raise ValueError(f"the mask {mask.name!r} must be padded with 0, not {mask.fill}")
+        for spec in inputs:
+            if sum(axis.name == name for axis in spec.axes) > 1:
+                raise ValueError(f"{spec.name!r} has {name!r} twice; only one axis can be padded")
+    for spec in outputs:
+        for each in spec.dimensions:
+            if each.name is not None and each.name not in masked:
+                raise ValueError(
+                    f"output {spec.name!r} has an axis {each.name!r}, which is no padded dimension"
+                )
+
+
+def size_class(size: int) -> int:
+    """The size up to which items are grouped with one of this size.
+
+    Up to STEPS each size is its own class; from there on STEPS classes per doubling.
+    """
+    if size <= STEPS:
+        return size
+    step = 1 << ((size - 1).bit_length() - STEPS.bit_length())
+    return -(-size // step) * step
