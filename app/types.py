@@ -10,12 +10,18 @@ import numpy as np
 
 from app.errors import ItemFailed
 from models import tensors
+from models.padding import size_class
 
 Array: TypeAlias = tensors.Array
 Arrays: TypeAlias = tensors.Arrays
 
-# (name, dtype, shape without the batch axis) per input: items with equal ones can be stacked.
+# (name, dtype, shape without the batch axis) per input, -1 for an axis that may be padded: items
+# with equal ones can share a batch.
 Signature: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
+# Items that wait together: their signature, and up to which length they are, see `Item`.
+Group: TypeAlias = tuple[Signature, int]
+# Length of the items, 0 where nothing is padded -> items in a batch -> seconds of the batch.
+BatchTimes: TypeAlias = Mapping[int, Mapping[int, float]]
 
 
 class Item:
@@ -24,17 +30,25 @@ class Item:
     Args:
         arrays: never modified from here on.
         signature: of the arrays, if it is known; None: computed from them.
+        length: size along the dimension that may be padded; 0: its model pads nothing.
     """
 
-    __slots__ = ("arrays", "signature")
+    __slots__ = ("arrays", "length", "signature")
 
-    def __init__(self, arrays: Arrays, signature: Signature | None = None) -> None:
+    def __init__(self, arrays: Arrays, signature: Signature | None = None, length: int = 0) -> None:
         self.arrays = arrays
         self.signature = signature_of(arrays) if signature is None else signature
+        self.length = length
+
+    @property
+    def group(self) -> Group:
+        """What it waits with in the queue."""
+        length = self.length
+        return self.signature, size_class(length) if length else 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays; equal for items of one signature."""
+        """Bytes of its arrays; equal for items of one signature and length."""
         nbytes = 0
         for array in self.arrays.values():
             nbytes += array.nbytes
@@ -42,7 +56,7 @@ class Item:
 
 
 def signature_of(arrays: Arrays) -> Signature:
-    """The signature of an item: items can share a batch if theirs are equal."""
+    """The signature of an item of which nothing is padded."""
     return tuple((name, a.dtype.str, a.shape) for name, a in arrays.items())
 
 

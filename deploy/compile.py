@@ -66,6 +66,7 @@ COMPILED = (
     "app/engine/scheduling/queue.py",
     "app/engine/scheduling/timeline.py",
     "app/engine/scheduling/track.py",
+    "app/engine/scheduling/widening.py",
     "app/engine/singleflight.py",
     "app/engine/submission.py",
     "app/engine/waiters.py",

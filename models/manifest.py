@@ -295,6 +295,10 @@ class Manifest(Part):
             )
         if self.codec.scores == "softmax" and not self.outputs[0].item_shape:
             raise ValueError("a softmax needs a first output with an axis besides the batch")
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_are_the_codecs(self) -> Self:
         if isinstance(self.codec, TextCodecSpec):
             _check_text(self.codec, self.inputs, self.files)
         if isinstance(self.codec, ImageCodecSpec):

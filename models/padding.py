@@ -34,6 +34,7 @@ class Padding:
 
     Attributes:
         dimension: the padded one.
+        trims: whether an output has the padded dimension.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Padding:
             for at, axis in enumerate(spec.axes)
             if axis.name == dimension.name
         ]
+        self.trims = bool(self._outputs)
         first = next(iter(self._inputs.values()))
         self._first, self._axis = first.name, first.axis
 
@@ -93,13 +95,19 @@ class Padding:
             shapes[name] = (len(items), *shape)
         return shapes
 
+    def signature_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of an item's input, with -1 for the axis that may be padded."""
+        padded = self._inputs.get(name)
+        if padded is None:
+            return shape
+        return (*shape[: padded.axis], -1, *shape[padded.axis + 1 :])
+
     def trimmed(self, outputs: Arrays, size: int) -> Arrays:
-        """The outputs of one item of this size, without what belongs to padding."""
-        if not self._outputs:
-            return outputs
+        """The outputs of items of this size, with the batch axis, without what is padding."""
         cut = dict(outputs)
         for name, axis in self._outputs:
-            cut[name] = cut[name][(*(slice(None),) * axis, slice(size))]
+            if name in cut:
+                cut[name] = cut[name][(*(slice(None),) * (axis + 1), slice(size))]
         return cut
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 SLOW_S = 0.1  # faster forwards are cheap to warm at every size
 LEAST_GAIN = 0.05  # of the time per item that a larger batch must save to be worth its latency
 IN_A_ROW = 2  # sizes without a gain: other work on the machine may delay one
@@ -25,3 +27,26 @@ class Growth:
         self._item_s = min(item_s, self._item_s)
         self._without_gain = 0 if gains or seconds < SLOW_S else self._without_gain + 1
         return self._without_gain < IN_A_ROW
+
+
+class Growing:
+    """Follows the growth of batches of several lengths, each on its own.
+
+    Attributes:
+        done: the lengths of which no larger batch is worth running.
+        largest: the largest batch of any length that was run; 1 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.done: set[int] = set()
+        self.largest = 1
+        self._growths: dict[int, Growth] = {}
+
+    def ended(self, size: int, seconds: Mapping[int, float]) -> bool:
+        """Note what batches of `size` took, by length; returns whether any length goes on."""
+        if seconds:
+            self.largest = size
+        for length, took_s in seconds.items():
+            if not self._growths.setdefault(length, Growth()).goes_on(size, took_s):
+                self.done.add(length)
+        return len(self.done) < len(self._growths)

@@ -16,7 +16,7 @@ import structlog
 
 from app.backends.base import Backend, Between, Launched, LaunchingBackend, close_safely, size_of
 from app.backends.golden import Golden
-from app.backends.growth import SLOW_S, Growth
+from app.backends.growth import SLOW_S, Growing
 from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
 from models.plan import (
@@ -248,26 +248,27 @@ class PlannedBackend:
 
     def _warm(self, sized: Sized, between: Between) -> int:
         """Warm the form for each size; returns the largest size worth running."""
-        growth, largest, proved = Growth(), 1, set[Form]()
-        for largest, same in sized:
-            form = form_at(self._steps, largest)
+        growing, proved = Growing(), set[Form]()
+        for size, batches in sized:
+            form = form_at(self._steps, size)
             part = self._loaded[form]
-            if form not in proved and largest > 1:
+            if form not in proved and size > 1:
                 part.golden.replay_at(part.backend, 1, between)
             proved.add(form)
-            seconds = _warm_at(part, largest, same, between)
+            same = _worth_it(part, batches, growing)
+            seconds = _warm_at(part, size, same, between, growing)
             longest_s = _gil_s(part, same)
             if longest_s > GIL_LIMIT_S:
                 LOG.warning(
                     "forward_stops_the_process",
-                    batch_size=largest,
+                    batch_size=size,
                     milliseconds=round(longest_s * 1000, 2),
                     limit=GIL_LIMIT_S * 1000,
                     instead="serve the plan, or a TorchScript variant",
                 )
-            if not growth.goes_on(largest, seconds):
+            if not growing.ended(size, seconds):
                 break
-        return largest
+        return growing.largest
 
     def _measure(self, sized: Sized, between: Between) -> Measured:
         """Run a contest: warm every form at ascending sizes, time all in turns, and choose.
@@ -276,14 +277,17 @@ class PlannedBackend:
         the whole process, runs up to the first size at which it holds it too long. Of slow forms,
         one that has clearly lost at a size runs no larger one.
         """
-        growth, largest = Growth(), 1
+        growing = Growing()
         rounds: dict[int, dict[Form, list[float]]] = {}
         contestants = list(self._loaded)
-        for largest, same in sized:
+        for size, batches in sized:
+            same = _worth_it(self._loaded[contestants[0]], batches, growing)
+            seconds: dict[int, float] = {}  # of the fastest form, by length
             for form in tuple(contestants):
                 part = self._loaded[form]
                 try:
-                    _warm_at(part, largest, same, between)
+                    for length, took_s in _warm_at(part, size, same, between, growing).items():
+                        seconds[length] = min(took_s, seconds.get(length, took_s))
                     is_out = len(contestants) > 1 and _gil_s(part, same) > GIL_LIMIT_S
                 except ModelError as error:
                     if len(self._loaded) == 1:
@@ -298,9 +302,9 @@ class PlannedBackend:
             runs = {form: _runner(self._loaded[form].backend, same) for form in contestants}
             threads = self._processor.threads if self._processor.kind == "cpu" else None
             taken = take_turns(runs, TIMED, between, threads, enough=is_decided).seconds
-            rounds[largest] = {f: [t / len(same) for t in times] for f, times in taken.items()}
+            rounds[size] = {f: [t / len(same) for t in times] for f, times in taken.items()}
             quickest_s = min(min(times) for times in taken.values())
-            if not growth.goes_on(largest, quickest_s):
+            if not growing.ended(size, {0: quickest_s} if 0 in seconds else seconds):
                 break
             if quickest_s >= SLOW_S:
                 contestants = [form for form in contestants if not loses(form, taken)]
@@ -308,7 +312,7 @@ class PlannedBackend:
         allowed = within_limits(rounds, holds_gil)
         candidates = tuple(self._loaded)
         steps = self._choose(allowed, candidates) or self._choose(rounds, candidates)
-        return Measured(steps, _medians_us(rounds), largest)
+        return Measured(steps, _medians_us(rounds), growing.largest)
 
     def _close_unused(self) -> None:
         used = {step.form for step in self._steps}
@@ -316,17 +320,25 @@ class PlannedBackend:
             close_safely(self._loaded.pop(form).backend)
 
 
-def _warm_at(part: Part, size: int, same: Sequence[Arrays], between: Between) -> float:
+def _worth_it(part: Part, batches: Sequence[Arrays], growing: Growing) -> list[Arrays]:
+    """The batches of lengths that are worth running at their size."""
+    return [batch for batch in batches if part.golden.length(batch) not in growing.done]
+
+
+def _warm_at(
+    part: Part, size: int, same: Sequence[Arrays], between: Between, growing: Growing
+) -> dict[int, float]:
     """Warm a form at one size and replay the golden examples on it.
 
     Returns:
-        seconds of a forward; of a slow one the faster of two, because one may be delayed.
+        length -> seconds of a forward; of a slow one the faster of two, for one may be delayed.
     """
     part.backend.warm_up(same, between)
-    seconds = part.golden.replay_at(part.backend, size, between)
-    if seconds < SLOW_S:
+    seconds = part.golden.replay_at(part.backend, size, between, growing)
+    if max(seconds.values(), default=0.0) < SLOW_S:
         return seconds
-    return min(seconds, part.golden.replay_at(part.backend, size, between))
+    again = part.golden.replay_at(part.backend, size, between, growing)
+    return {length: min(seconds[length], again[length]) for length in seconds}
 
 
 def _gil_s(part: Part, same: Sequence[Arrays]) -> float:

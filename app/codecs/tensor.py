@@ -17,6 +17,7 @@ from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
 from models.bounds import mismatch, shared_axes
 from models.manifest import Manifest
+from models.padding import padding_of
 from models.tensors import TensorSpec
 
 MAX_SHOWN = 8  # of a client's names, in an error
@@ -43,6 +44,7 @@ class TensorCodec:
         }
         self._reader: NumberReader | None = None
         self._signature: Signature | None = None  # the same for all items, if no dimension is free
+        self._padding = padding_of(manifest.inputs, manifest.outputs)
         if all(spec.is_fixed for spec in self._inputs):
             self._signature = tuple(
                 (spec.name, np.dtype(spec.dtype).str, spec.item_shape) for spec in self._inputs
@@ -75,7 +77,7 @@ class TensorCodec:
                 value = value[spec.name]
             arrays = {spec.name: _numbers(spec, value, flat=spec.is_fixed)}
             self._check_shared(arrays)
-            return Item(arrays, self._signature)
+            return self.item(arrays)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
             raise InvalidInput(f"expected an object with {_listed(names)}, got {_kind(value)}")
@@ -83,7 +85,7 @@ class TensorCodec:
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
         arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
         self._check_shared(arrays)
-        return Item(arrays, self._signature)
+        return self.item(arrays)
 
     def decode_raw(
         self,
@@ -117,7 +119,7 @@ class TensorCodec:
         else:
             count = len(arrays[self._inputs[0].name])
             items = [
-                Item({name: array[index, ...] for name, array in arrays.items()}, self._signature)
+                self.item({name: array[index, ...] for name, array in arrays.items()})
                 for index in range(count)
             ]
         self._check_shared(items[0].arrays)  # all have the same shapes
@@ -136,6 +138,17 @@ class TensorCodec:
     def item_schema(self) -> JsonSchema:
         """See `Codec`."""
         return tensor_item(self._inputs)
+
+    def item(self, arrays: Arrays) -> Item:
+        """The item of arrays that were checked."""
+        padding = self._padding
+        if padding is None:
+            return Item(arrays, self._signature)
+        signature = tuple(
+            (name, array.dtype.str, padding.signature_shape(name, array.shape))
+            for name, array in arrays.items()
+        )
+        return Item(arrays, signature, padding.size(arrays))
 
     def _check_shared(self, arrays: Arrays) -> None:
         """Check that axes of one name have one size."""
@@ -164,10 +177,12 @@ class TensorCodec:
         """One item per row: a view, so the whole array lives as long as any item."""
         name, signature = self._inputs[0].name, self._signature
         if len(stacked) == 1:
-            return [Item({name: stacked[0, ...]}, signature)]
+            return [self.item({name: stacked[0, ...]})]
         rows: Iterable[Array] = stacked
         if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
             rows = (stacked[index, ...] for index in range(len(stacked)))
+        if self._padding is not None:
+            return [self.item({name: row}) for row in rows]
         return [Item({name: row}, signature) for row in rows]
 
 

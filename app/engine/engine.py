@@ -25,7 +25,7 @@ from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.scheduling.dispatcher import Dispatcher
 from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
-from app.engine.scheduling.queue import Ticket, TicketQueue, TicketState, on_its_own
+from app.engine.scheduling.queue import Load, Ticket, TicketQueue, TicketState, on_its_own
 from app.engine.scheduling.timeline import Timeline
 from app.engine.singleflight import UNKNOWN, Flight, Waiter
 from app.engine.submission import Submission
@@ -41,11 +41,12 @@ from app.errors import (
 from app.metrics import Metrics
 from app.metrics.bound import ModelMetrics
 from app.metrics.gauges import ModelGauges
-from app.types import Answer, CacheCounts, Item, ModelId, Outcome
+from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
 RETIRE_LOOK_S = 0.01  # between two looks whether a model that leaves is done
-NOT_MEASURED: Mapping[str, Mapping[int, float]] = MappingProxyType({})
+NOT_MEASURED: Mapping[str, BatchTimes] = MappingProxyType({})
+ONE_ITEM = (Load(1),)  # of unknown length: as short as possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ class Engine:
         """
         queue = self._served(model).queue
         if deadline > self._clock.now():  # else `submit` has a better word for it
-            self._admission.foresee(queue, 1, deadline, lag_s)
+            self._admission.foresee(queue, ONE_ITEM, deadline, lag_s)
 
     def identity(self, model: ModelId) -> str:
         """What its cached answers belong to, as it was published; empty: it was not."""
@@ -276,7 +277,7 @@ class Engine:
         model: ModelId,
         identity: str,
         contract: Contract,
-        batch_s: Mapping[str, Mapping[int, float]] = NOT_MEASURED,
+        batch_s: Mapping[str, BatchTimes] = NOT_MEASURED,
         limits: ModelLimits | None = None,
     ) -> None:
         """Serve a model that the replicas have installed.
@@ -286,8 +287,8 @@ class Engine:
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
             contract: what its batches must come to.
-            batch_s: replica -> items of a batch -> seconds, as measured before it serves. One that
-                was not measured, for it lacks the model yet, is taken to be as the slowest.
+            batch_s: of each replica, as measured before it serves. One that was not measured, for
+                it lacks the model yet, is taken to be as the slowest.
             limits: of its own; None: those of the engine's configuration.
         """
         limits = limits or self._config.limits
@@ -316,13 +317,13 @@ class Engine:
         """Let other limits hold for a published model, of which the largest batch is the same."""
         self._models[model].queue.adjust(limits)
 
-    def measured(self, model: ModelId, replica: str, batch_s: Mapping[int, float]) -> None:
+    def measured(self, model: ModelId, replica: str, batch_s: BatchTimes) -> None:
         """A replica has got a model that is published, and this is how long its batches take.
 
         Args:
             model: harmless where it is not published.
             replica: its name.
-            batch_s: items of a batch -> seconds.
+            batch_s: as measured.
         """
         served = self._models.get(model)
         if served is not None:
@@ -460,8 +461,8 @@ class Engine:
             waiter.settle(ticket.key, outcome, queue_s, compute_s)
 
 
-def _largest_s(batch_s: Mapping[int, float]) -> float:
-    return max(batch_s.values(), default=0.0)
+def _largest_s(batch_s: BatchTimes) -> float:
+    return max((max(each.values(), default=0.0) for each in batch_s.values()), default=0.0)
 
 
 def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from blake3 import blake3
 
-from app.types import Array, Item, Signature
+from app.types import Array, Item, Signature, signature_of
 
 MOST_BEGUN = 256  # shapes of free dimensions come from clients: there may be many
 # From here on BLAKE3, which hashes 602 KB in 67 us where SHA-256 takes 327. For small items
@@ -36,24 +36,26 @@ class KeyMaker:
 
     def key(self, item: Item) -> bytes:
         """32 bytes; arrays must be C-contiguous."""
-        begun, arrays = self._begun.get(item.signature), item.arrays.values()
-        digest = self._begin(item) if begun is None else begun.copy()
+        arrays = item.arrays.values()
+        signature = signature_of(item.arrays) if item.length else item.signature
+        begun = self._begun.get(signature)
+        digest = self._begin(item, signature) if begun is None else begun.copy()
         if len(arrays) == 1:
             (array,) = arrays
             digest.update(array.data if array.nbytes < LARGE_BYTES else _octets(array))
         else:
-            for header, array in zip(item.signature, arrays, strict=True):
+            for header, array in zip(signature, arrays, strict=True):
                 digest.update(_written(header))
                 digest.update(_octets(array))
         return digest.digest()
 
-    def _begin(self, item: Item) -> _Digest:
-        """What the stream of every item of this signature begins with."""
+    def _begin(self, item: Item, signature: Signature) -> _Digest:
+        """What the stream of every item with these shapes begins with."""
         size = sum(array.nbytes for array in item.arrays.values())
-        start = self._seed + (_written(item.signature[0]) if len(item.signature) == 1 else b"")
+        start = self._seed + (_written(signature[0]) if len(signature) == 1 else b"")
         begun: _Digest = blake3(start) if size >= LARGE_BYTES else hashlib.sha256(start)
         if len(self._begun) < MOST_BEGUN:
-            self._begun[item.signature] = begun
+            self._begun[signature] = begun
         return begun.copy()
 
 

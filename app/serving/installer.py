@@ -32,7 +32,8 @@ from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
 from app.serving.installation import Installation, limits_of, planned
 from app.serving.replica_pool import Maker, ReplicaPool
-from app.types import Arrays, Device, ModelId
+from app.types import Arrays, BatchTimes, Device, ModelId
+from models.padding import padding_of
 from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
@@ -95,7 +96,7 @@ class Installer:
             model: the version.
             loaded: records its state, and finally publishes it.
         """
-        began, batch_s = time.monotonic(), dict[str, dict[int, float]]()
+        began, batch_s = time.monotonic(), dict[str, BatchTimes]()
         settings, old = self._settings(model.name), loaded.served(model)
         if old is None:
             loaded.record(VersionStatus(model, ModelState.LOADING, step="checking files"))
@@ -111,9 +112,10 @@ class Installer:
         manifest, selection = artifact.manifest, plan.selection
         codec = codec_for(manifest)
         outputs = tuple(spec.name for spec in manifest.outputs)
-        contract = Contract(outputs, plan.golden.probe, codec.finish)
+        padding = padding_of(manifest.inputs, manifest.outputs)
+        contract = Contract(outputs, plan.golden.probe, codec.finish, padding)
         identity = f"{artifact.digest}:{selection.label}"
-        largest = min(max(sizes) for sizes in batch_s.values())
+        largest = min(max(map(max, times.values())) for times in batch_s.values())
         limits = limits_of(settings, largest)
         self._engine.publish(model, identity, contract, batch_s, limits)
         by = artifact.signed_by
@@ -170,7 +172,7 @@ class Installer:
         self,
         model: ModelId,
         plan: Installation,
-        batch_s: dict[str, dict[int, float]],
+        batch_s: dict[str, BatchTimes],
         progress: _Progress,
     ) -> Maker:
         """The functions that give a replica a proven backend.
@@ -178,7 +180,7 @@ class Installer:
         Args:
             model: the version to install.
             plan: its installation.
-            batch_s: replica -> batch size -> seconds, filled by the replay.
+            batch_s: of each replica, filled by the replay.
             progress: gets each step.
         """
         golden, places, selection = plan.golden, plan.places, plan.selection

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from app.engine.admission.rejection_cache import Rejection
 from app.engine.clock import Clock
 from app.engine.scheduling.model_queue import ModelQueue
+from app.engine.scheduling.queue import Load
 from app.engine.scheduling.timeline import Timeline
 from app.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
 from app.types import Item, ModelId
@@ -27,11 +29,13 @@ class Admission:
     def __init__(self, timeline: Timeline, clock: Clock) -> None:
         self._timeline = timeline
         self._clock = clock
-        self._rejections: dict[ModelId, Rejection] = {}  # the newest, of one item that was too late
+        # The newest of one item, by model and length.
+        self._rejections: dict[tuple[ModelId, int], Rejection] = {}
 
     def forget(self, model: ModelId) -> None:
         """The model is no longer served."""
-        self._rejections.pop(model, None)
+        for key in [key for key in self._rejections if key[0] == model]:
+            del self._rejections[key]
 
     def admit(
         self, queue: ModelQueue, fresh: Collection[Item], deadline: float, lag_s: float = 0.0
@@ -52,20 +56,18 @@ class Admission:
             raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
         if fresh:
             self._check_room(queue, fresh, allowed_s)
-            shapes = 1 if len(fresh) == 1 else len({item.signature for item in fresh})
-            self.foresee(queue, len(fresh), deadline, lag_s, shapes)
+            self.foresee(queue, _loads(fresh), deadline, lag_s)
 
     def foresee(
-        self, queue: ModelQueue, fresh: int, deadline: float, lag_s: float, shapes: int = 1
+        self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, lag_s: float
     ) -> None:
-        """Return if `fresh` items are predicted to be answered by their deadline.
+        """Return if items are predicted to be answered by their deadline.
 
         Args:
             queue: their model's.
-            fresh: how many.
+            fresh: how many of each group.
             deadline: of them all.
             lag_s: what `ReadLag` said when the request was read.
-            shapes: how many signatures they have.
 
         Raises:
             Overloaded: they would not.
@@ -74,18 +76,18 @@ class Admission:
         allowed_s = deadline - now
         left_s = allowed_s * (1 - RESERVE) - lag_s
         waiting = queue.tickets.waiting
-        known = self._rejections.get(queue.model)
+        known = self._rejections.get((queue.model, fresh[0].length))
         if known and waiting and known.holds(now, left_s, deadline, waiting, queue.running):
             raise Overloaded(known.message, retry_after_s=max(0.0, known.clear_at - now))
-        if self._timeline.can_meet(queue, fresh, deadline, left_s, shapes):
+        if self._timeline.can_meet(queue, fresh, deadline, left_s):
             return
         clear_s = self._timeline.clear_s(queue, allowed_s)
         message = (
             f"cannot meet the {allowed_s * 1000:.0f} ms deadline: {waiting} items are queued; try "
             "again later, allow more time or ask another server"
         )
-        if fresh == 1:
-            self._rejections[queue.model] = Rejection(
+        if len(fresh) == 1 and fresh[0].items == 1:
+            self._rejections[queue.model, fresh[0].length] = Rejection(
                 now,
                 left_s,
                 deadline,
@@ -124,3 +126,12 @@ class Admission:
                 "once",
                 retry_after_s=self._timeline.clear_s(queue, allowed_s),
             )
+
+
+def _loads(items: Collection[Item]) -> list[Load]:
+    """How many items there are of each group."""
+    if len(items) == 1:
+        (item,) = items
+        return [Load(1, item.group[1])]
+    groups = Counter([item.group for item in items])
+    return [Load(count, group[1]) for group, count in groups.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from app.types import (
     Outcome,
     frozen_copy,
 )
+from models.padding import Padding
 from models.timing import nothing
 
 # Rows up to here are views of one copy of their batch, and keep it alive as long as they wait to be
@@ -41,11 +42,13 @@ class Contract:
         outputs: the names that every run must answer.
         probe: replays a golden example; raises BackendError if the replica cannot answer even that.
         finish: makes of outputs what is answered.
+        padding: how items of different lengths share a batch; None: they do not.
     """
 
     outputs: Sequence[str]
     probe: Probe
     finish: Finish
+    padding: Padding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def run_batch(
 
     Args:
         backend: the model on this replica's device.
-        items: at least one, all of one signature.
+        items: at least one, all of one signature; of several lengths only with a padding.
         contract: of the model.
         beat: called before each run.
     """
@@ -139,11 +142,9 @@ class _Run:
         """Have the device begin with the whole batch; the report says what came of it."""
         try:
             self._beat()
-            shapes = {
-                name: (len(self._items), *array.shape)
-                for name, array in self._items[0].arrays.items()
-            }
-            self._launched = backend.launch(stack(self._items, backend.stage(shapes)))
+            padding = self._contract.padding
+            into = backend.stage(batch_shapes(self._items, padding))
+            self._launched = backend.launch(stack(self._items, padding, into))
         except Exception as error:  # the report will deal with it, after the batch before it
             self._refused = error.with_traceback(None)  # whose frames would keep tensors
         self._prepared_s = time.perf_counter() - self._started
@@ -215,7 +216,14 @@ class _Run:
     def _forward(self, start: int, stop: int) -> list[Outcome]:
         outputs = self._outputs(start, stop)
         _check(outputs, self._contract.outputs, stop - start)
-        return _rows(outputs, stop - start, self._contract.finish)
+        finish, padding = self._contract.finish, self._contract.padding
+        if padding is None or not padding.trims:
+            return _rows(outputs, stop - start, finish)
+        rows: list[Outcome] = []
+        for row, item in enumerate(self._items[start:stop]):
+            alone = {name: array[row : row + 1] for name, array in outputs.items()}
+            rows += _rows(padding.trimmed(alone, item.length), 1, finish)
+        return rows
 
     def _outputs(self, start: int, stop: int) -> Arrays:
         """Of the whole batch, where it was launched, the first time; else of a run of its own."""
@@ -224,7 +232,7 @@ class _Run:
             raise refused
         launched, self._launched = self._launched, None
         if launched is None:
-            return self._backend.run(stack(self._items[start:stop]))
+            return self._backend.run(stack(self._items[start:stop], self._contract.padding))
         outputs = launched.outputs()
         self._device = launched.times()
         return outputs
@@ -264,13 +272,25 @@ class _Run:
         self._unsure.clear()
 
 
-def stack(items: Sequence[Item], into: Arrays | None = None) -> Arrays:
+def batch_shapes(items: Sequence[Item], padding: Padding | None) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the batch that `stack` makes."""
+    if padding is not None:
+        return padding.batch_shapes([item.arrays for item in items])
+    return {name: (len(items), *array.shape) for name, array in items[0].arrays.items()}
+
+
+def stack(
+    items: Sequence[Item], padding: Padding | None = None, into: Arrays | None = None
+) -> Arrays:
     """Items of one signature -> input name -> array with a batch axis.
 
     Args:
         items: at least one.
+        padding: pads those that are shorter than others; None: all have one shape.
         into: C-contiguous arrays of the right shapes and dtypes to put them into; None: new ones.
     """
+    if padding is not None:
+        return padding.stack([item.arrays for item in items], into)
     stacked = {}
     for name, first in items[0].arrays.items():
         arrays = [item.arrays[name] for item in items]

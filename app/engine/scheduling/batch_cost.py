@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from app.engine.scheduling.batch_policy import Ahead
+from app.types import BatchTimes
 
 WEIGHT = 0.1  # of the newest batch in a running mean
 SCATTER_WEIGHT = 0.05  # of the newest batch in the deviation: one outlier says less about it
@@ -52,63 +53,89 @@ class RunningMean:
 
 
 class BatchCost:
-    """Seconds of a batch by its number of items, of one model on one replica.
+    """Seconds of a batch by its number of items and their length, of one model on one replica.
 
     Every batch corrects the estimates of all sizes. A single size that slows down alone is found
-    late. Owned by the event loop.
+    late. Owned by the event loop. A length is that to which the items of a batch are padded, and 0
+    for models that pad nothing.
 
     Args:
         largest: items in one batch at most.
-        measured: items -> seconds, from warm-up; without any the first batch stands for them.
+        measured: from warm-up; without any the first batch stands for them.
 
     Attributes:
         most: items in one batch at most at present: fewer than `largest` after running out of
             memory.
         deviation: of batches from what was expected, as a share of that: a running mean.
-        full_s: seconds of a batch of `most` items; 0 as long as nothing is known.
     """
 
     __slots__ = (
         "_batches",
+        "_curves",
         "_drift",
         "_grow_at",
-        "_items",
+        "_lengths",
         "_overhead",
         "_prepared_s",
-        "_seconds",
-        "_table",
+        "_tables",
+        "_undrifted",
         "deviation",
-        "full_s",
         "largest",
         "most",
     )
 
-    def __init__(self, largest: int, measured: Mapping[int, float]) -> None:
+    def __init__(self, largest: int, measured: BatchTimes) -> None:
         self.largest = self.most = largest
         self.deviation = 0.0
-        self._items = sorted(measured)
-        self._seconds = [max(LEAST_S, measured[items]) for items in self._items]
-        for at in range(len(self._items) - 2, -1, -1):  # other work on the machine only adds time
-            self._seconds[at] = min(self._seconds[at], self._seconds[at + 1])
+        self._know(measured)
         self._drift = RunningMean(1.0)
         self._overhead = RunningMean(0.0)
         self._batches = 0
         self._prepared_s = 0.0
         self._grow_at = 0.0
-        self._table: list[tuple[int, float]] = []
-        self.full_s = 0.0
-        self._changed()
+        self._tables: dict[int, list[tuple[int, float]]] = {}
 
-    def expected_s(self, items: int) -> float:
+    def expected_s(self, items: int, length: int = 0) -> float:
         """Seconds of a batch of `items`; 0 as long as nothing is known."""
-        compute_s = self.compute_s(items)
+        compute_s = self.compute_s(items, length)
         return compute_s + self._overhead.value if compute_s > 0 else 0.0
 
-    def compute_s(self, items: int) -> float:
+    def compute_s(self, items: int, length: int = 0) -> float:
         """Seconds of these which the model takes; 0 as long as nothing is known."""
-        return interpolated(self._items, self._seconds, items) * self._drift.value
+        key = items, length
+        seconds = self._undrifted.get(key)
+        if seconds is None:
+            seconds = self._undrifted[key] = self._measured_s(items, length)
+        return seconds * self._drift.value
 
-    def took(self, items: int, compute_s: float, overhead_s: float | None = None) -> None:
+    def most_of(self, length: int) -> int:
+        """Items of this length in one batch at most: more were not worth measuring."""
+        lengths = self._lengths
+        if length == 0 or not lengths:
+            return self.most
+        at = min(bisect_left(lengths, length), len(lengths) - 1)
+        most = self._curves[at][0][-1]
+        if lengths[at] < length:  # longer than what was measured
+            most = most * lengths[at] // length
+        elif at:
+            most = max(most, self._curves[at - 1][0][-1] * lengths[at - 1] // length)
+        return max(1, min(most, self.most))
+
+    def full_s(self, length: int = 0) -> float:
+        """Seconds of a batch of as many items as it may have; 0 as long as nothing is known."""
+        return self.expected_s(self.most_of(length), length)
+
+    def longest_s(self) -> float:
+        """Seconds of a full batch of the longest items that were measured."""
+        return self.full_s(self._lengths[-1] if self._lengths else 0)
+
+    def item_s(self, length: int) -> float:
+        """The least seconds per item of this length, over all batch sizes."""
+        return min(seconds / items for items, seconds in self._by_size(length))
+
+    def took(
+        self, items: int, compute_s: float, overhead_s: float | None = None, length: int = 0
+    ) -> None:
         """Learn from a batch that has ended.
 
         Args:
@@ -116,12 +143,13 @@ class BatchCost:
             compute_s: that the model took.
             overhead_s: that it took in addition, waiting for its thread and for the event loop;
                 None: unknown.
+            length: of the items.
         """
-        if not self._items:  # nothing was measured: from this one on, in proportion
-            self._items, self._seconds = [items], [max(LEAST_S, compute_s)]
+        if not self._lengths:  # nothing was measured: from this one on, in proportion
+            self._know({length: {items: compute_s}})
             self._changed()
             return
-        expected_s, whole_s = self.compute_s(items), self.expected_s(items)
+        expected_s, whole_s = self.compute_s(items, length), self.expected_s(items, length)
         off_s, drift = compute_s - expected_s, self._drift.value
         self._drift.add(drift * compute_s / expected_s, drift / OUTLIER, drift * OUTLIER)
         self._drift.value = max(LEAST_S, self._drift.value)
@@ -135,7 +163,7 @@ class BatchCost:
         self.deviation += weight * (off - self.deviation)
         self._changed()
 
-    def batch_size(self, allowed_s: float) -> int:
+    def batch_size(self, allowed_s: float, length: int = 0) -> int:
         """Return the largest batch to form for requests which have `allowed_s` from the start.
 
         It is as large as it may be, unless that takes an eighth of the time allowed or more. Then
@@ -143,9 +171,9 @@ class BatchCost:
         running; or sizes that take hardly longer than one item, where overhead dominates. Of these
         the best throughput wins, less a share (HASTE) for the time a batch takes.
         """
-        if self.full_s * NO_PRESSURE <= max(0.0, allowed_s):
-            return self.most
-        seconds = self._by_size()
+        if self.full_s(length) * NO_PRESSURE <= max(0.0, allowed_s):
+            return self.most_of(length)
+        seconds = self._by_size(length)
         longest_s = max(allowed_s / 2, HARDLY_LONGER * seconds[0][1])
         best, best_worth = 1, 0.0
         for size, takes_s in seconds:
@@ -157,9 +185,9 @@ class BatchCost:
                 best, best_worth = size, worth
         return best
 
-    def ahead(self, size: int) -> Ahead:
+    def ahead(self, size: int, length: int = 0) -> Ahead:
         """When to prepare a batch of at most `size` items while the device runs another one."""
-        seconds = [each for each in self._by_size() if each[0] <= size and each[1] > 0]
+        seconds = [each for each in self._by_size(length) if each[0] <= size and each[1] > 0]
         best = max((items / takes_s for items, takes_s in seconds), default=0.0)
         efficient = (n for n, takes_s in seconds if n / takes_s >= EFFICIENT * best)
         return Ahead(next(efficient, size), 2 * self._prepared_s + TURN_S)
@@ -182,16 +210,51 @@ class BatchCost:
             self._grow_at = now + GROW_AFTER_S
             self._changed()
 
-    def _by_size(self) -> list[tuple[int, float]]:
-        """Powers of two below `most`, and `most`, ascending, with their seconds."""
-        if not self._table:
-            sizes = [1 << power for power in range((self.most - 1).bit_length())] + [self.most]
-            self._table = [(size, self.expected_s(size)) for size in sizes]
-        return self._table
+    def _by_size(self, length: int) -> list[tuple[int, float]]:
+        """Powers of two below the most items, and those, ascending, with their seconds."""
+        table = self._tables.get(length)
+        if table is None:
+            most = self.most_of(length)
+            sizes = [1 << power for power in range((most - 1).bit_length())] + [most]
+            table = [(size, self.expected_s(size, length)) for size in sizes]
+            self._tables[length] = table
+        return table
 
     def _changed(self) -> None:
-        self.full_s = self.expected_s(self.most)
-        self._table = []
+        self._tables.clear()
+
+    def _know(self, measured: BatchTimes) -> None:
+        """Replace what was measured."""
+        self._lengths = sorted(length for length, times in measured.items() if times)
+        self._curves = [_ascending(measured[length]) for length in self._lengths]
+        self._undrifted: dict[tuple[int, int], float] = {}
+
+    def _measured_s(self, items: int, length: int) -> float:
+        """Linear between the lengths that were measured, as between numbers of items."""
+        lengths = self._lengths
+        if len(lengths) <= 1 or length <= lengths[0]:
+            known = self._curves[:1]
+            return interpolated(*known[0], items) if known else 0.0
+        at = min(bisect_left(lengths, length), len(lengths) - 1)
+        of_it = interpolated(*self._curves[at], items)
+        if length == lengths[at]:
+            return of_it
+        if length > lengths[at]:
+            return of_it * length / lengths[at]
+        return interpolated(
+            (lengths[at - 1], lengths[at]),
+            (interpolated(*self._curves[at - 1], items), of_it),
+            length,
+        )
+
+
+def _ascending(measured: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    """Numbers of items, ascending, and seconds, which ascend with them."""
+    items = sorted(measured)
+    seconds = [max(LEAST_S, measured[each]) for each in items]
+    for at in range(len(items) - 2, -1, -1):  # other work on the machine only adds time
+        seconds[at] = min(seconds[at], seconds[at + 1])
+    return items, seconds
 
 
 def interpolated(known: Sequence[int], seconds: Sequence[float], items: int) -> float:

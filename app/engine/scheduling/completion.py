@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.engine.scheduling.batch_cost import WEIGHT, BatchCost
+from app.engine.scheduling.queue import Load
+from models.padding import size_class
 
 MARGIN = 2.0  # mean deviations added to what batches are expected to take
 # Variance of a running mean, as a share of the variance of one batch.
@@ -82,24 +84,39 @@ def own_share_s(whole_s: float, others_s: Sequence[float]) -> float:
     return left_s
 
 
-def batches(cost: BatchCost, counts: Sequence[int], size: int) -> tuple[int, float]:
-    """How many batches of at most `size` items these make, and their seconds on one replica.
+def batches(cost: BatchCost, loads: Sequence[Load], allowed_s: float) -> tuple[int, float]:
+    """How many batches these make, and their seconds on one replica.
+
+    Of groups that nothing is padded in, two share no batch. What others leave of full batches is
+    taken to be padded to the mean of their lengths.
 
     Args:
         cost: of the replica.
-        counts: items of each signature: two of them share no batch.
-        size: at least one.
+        loads: items of each group; at least one in all.
+        allowed_s: decides how large batches are.
     """
-    full = partial = items = 0  # `items` are those of the batches that are not full
-    for count in counts:
-        full += count // size
-        if count % size:
+    made, seconds = 0, 0.0
+    partial = items = mixed = total = 0  # of batches that are not full
+    for count, length in loads:
+        size = cost.batch_size(allowed_s, length)
+        full, rest = divmod(count, size)
+        made += full
+        seconds += full * cost.expected_s(size, length)
+        if rest and length:
+            mixed += rest
+            total += rest * length
+        elif rest:
             partial += 1
-            items += count % size
-    seconds = full * cost.expected_s(size)
+            items += rest
     if partial:  # as if they were all of one size: there may be hundreds
+        made += partial
         seconds += partial * cost.expected_s(-(-items // partial))
-    return full + partial, seconds
+    if mixed:
+        length = size_class(-(-total // mixed))
+        partial = -(-mixed // cost.batch_size(allowed_s, length))
+        made += partial
+        seconds += partial * cost.expected_s(-(-mixed // partial), length)
+    return made, seconds
 
 
 def _undivided_s(parts: Sequence[Part]) -> float:

@@ -20,6 +20,7 @@ from app.engine.scheduling.in_flight import Batch
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import ShapeView, Ticket
 from app.engine.scheduling.timeline import Timeline
+from app.engine.scheduling.widening import widened
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import Metrics
 from app.types import ModelId, Outcome
@@ -157,14 +158,20 @@ class Dispatcher:
             return self._serve_ahead(queue, now)
         again: float | None = None
         left = True
-        for shape in sorted(queue.tickets.shapes(), key=_due):
-            waited_s = now - shape.oldest_at
-            assigned, again_at = self._timeline.next_replica(queue, shape, free)
+        shapes = sorted(queue.tickets.shapes(), key=_due)
+        for first in shapes:
+            assigned, again_at = self._timeline.next_replica(queue, first, free)
             if assigned is None:
                 again = _sooner(again, None if again_at is None else max(0.0, again_at - now))
                 continue
             left = False
-            limits = queue.limits_for(assigned.most)
+            shape, most = first, assigned.most
+            if first.length and len(shapes) > 1:
+                cost = queue.costs[assigned.replica.name]
+                shape = widened(first, shapes, cost, assigned.share)
+                most = cost.batch_size(shape.allowed_s, shape.length)
+            limits = queue.limits_for(most)
+            waited_s = now - shape.oldest_at
             decision = decide(shape.waiting, waited_s, assigned.share, limits, queue.arrivals)
             if decision.size > 0:
                 queue.gathering_since = None
@@ -195,9 +202,11 @@ class Dispatcher:
         if soonest is None or soonest.name in self._kept:
             return Decision(0, again)
         cost = queue.costs[soonest.name]
-        size = cost.batch_size(shape.allowed_s)
-        ahead = cost.ahead(size)
-        if len(shapes) > 1 or self._others_wait(queue, soonest):
+        if shape.length and len(shapes) > 1:
+            shape = widened(shape, shapes, cost)
+        size = cost.batch_size(shape.allowed_s, shape.length)
+        ahead = cost.ahead(size, shape.length)
+        if len(shapes) > len(shape.groups) or self._others_wait(queue, soonest):
             ahead = ahead._replace(least=1)
         free_in_s, waited_s = self._timeline.left_s(soonest), now - shape.oldest_at
         decision = decide_ahead(shape.waiting, waited_s, free_in_s, ahead, queue.limits_for(size))
@@ -216,7 +225,7 @@ class Dispatcher:
 
     def _start(self, queue: ModelQueue, shape: ShapeView, size: int, replica: Replica) -> None:
         now = self._clock.now()
-        tickets, expired = queue.tickets.take(shape.signature, size, now)
+        tickets, expired = queue.tickets.take(shape.groups, size, now)
         for ticket in expired:
             self._settle(queue, ticket, None, now - ticket.enqueued_at, 0.0)
         if not tickets:
@@ -224,14 +233,16 @@ class Dispatcher:
         queue.metrics.batch_size.observe(len(tickets))
         items = [ticket.item for ticket in tickets]
         cost = queue.costs[replica.name]
-        compute_s = cost.compute_s(len(items))
+        length = max([ticket.group[1] for ticket in tickets])
+        compute_s = cost.compute_s(len(items), length)
         undisturbed = not replica.is_called  # by what is loaded in its thread
         batch = Batch(
             queue=queue,
             replica=replica,
             tickets=tickets,
             started=now,
-            expected_s=cost.expected_s(len(items)),
+            length=length,
+            expected_s=cost.expected_s(len(items), length),
             prefetched=replica.busy,
             undisturbed=undisturbed,
         )
@@ -273,7 +284,7 @@ class Dispatcher:
         queue.used_s += min(took.seconds, asked_s)
         self._record(queue, replica, tickets, report, took.began)
         if report.fault is None:
-            cost.took(len(tickets), report.compute_s, took.overhead_s)
+            cost.took(len(tickets), report.compute_s, took.overhead_s, batch.length)
         self.worked_at = self._clock.now()
 
     def _record(

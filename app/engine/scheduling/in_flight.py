@@ -36,6 +36,7 @@ class Batch:
         expected_s: what it was expected to take.
         prefetched: whether its replica had another one to end first.
         undisturbed: nothing was loaded in its replica's thread.
+        length: up to which its items are padded; 0: nothing is.
     """
 
     queue: ModelQueue
@@ -45,6 +46,7 @@ class Batch:
     expected_s: float
     prefetched: bool
     undisturbed: bool
+    length: int = 0
 
     def took(self, ended: float, compute_s: float, free_since: float, left_at: float) -> Took:
         """What it took.

@@ -1,17 +1,18 @@
-"""The queue of one model: tickets of one shape wait together until a batch is formed."""
+"""The queue of one model: tickets of one group wait together until a batch is formed."""
 
 from __future__ import annotations
 
 import enum
+import heapq
 from bisect import bisect_left, bisect_right, insort_left, insort_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from app.types import Array, Item, Signature
+from app.types import Array, Group, Item
 
 _due_at = attrgetter("due_at")
 
@@ -35,6 +36,7 @@ class Ticket:
         expires_at: the latest: after it no request wants the answer.
 
     Attributes:
+        group: of the item.
         moved: it has failed with one replica already and moves no second time.
         abandoned: its last waiter left while it ran; it is not run again.
     """
@@ -45,6 +47,7 @@ class Ticket:
         "due_at",
         "enqueued_at",
         "expires_at",
+        "group",
         "item",
         "key",
         "moved",
@@ -56,6 +59,7 @@ class Ticket:
     ) -> None:
         self.key = key
         self.item = item
+        self.group = item.group
         self.enqueued_at = enqueued_at
         self.due_at = due_at
         self.expires_at = expires_at
@@ -66,7 +70,9 @@ class Ticket:
 
 @dataclass(slots=True)
 class _ShapeQueue:
-    """Tickets that can share a batch, in the order of their deadlines.
+    """Tickets of one group, in the order of their deadlines.
+
+    Each counts as many bytes as the first; in a group lengths differ by an eighth at most.
 
     As long as deadlines come in order, which one timeout for all requests makes them, this is the
     order of age as well. Otherwise the oldest ticket has to be looked for.
@@ -99,15 +105,25 @@ class _ShapeQueue:
         del self.tickets[self.tickets.index(ticket, at)]
 
 
+class Load(NamedTuple):
+    """Items of one group: how many, and their length."""
+
+    items: int
+    length: int = 0
+
+
 class ShapeView(NamedTuple):
-    """What the policy may know of a shape.
+    """What the policy may know of items that could be one batch.
 
     Attributes:
+        groups: theirs; several of them have one signature, and the first is due first.
+        length: up to which they are padded; 0: nothing is padded.
         due_at: of the ticket that is due first.
         allowed_s: how much time that one was given from the start.
     """
 
-    signature: Signature
+    groups: tuple[Group, ...]
+    length: int
     waiting: int
     oldest_at: float
     due_at: float
@@ -115,7 +131,7 @@ class ShapeView(NamedTuple):
 
 
 class TicketQueue:
-    """Bounded, and apart for each shape; owned by the event loop.
+    """Bounded, and apart for each group; owned by the event loop.
 
     Args:
         limit_items: how many may wait.
@@ -129,7 +145,7 @@ class TicketQueue:
         self.submitted = 0
         self.limit_items = limit_items
         self.limit_bytes = limit_bytes
-        self._shapes: dict[Signature, _ShapeQueue] = {}
+        self._shapes: dict[Group, _ShapeQueue] = {}
         self._waiting = 0
         self._waiting_bytes = 0
 
@@ -172,85 +188,92 @@ class TicketQueue:
         """Take a waiting ticket out: no request waits for it any more."""
         if ticket.state is TicketState.WAITING:
             ticket.state = TicketState.DONE
-            shape = self._shapes[ticket.item.signature]
+            shape = self._shapes[ticket.group]
             shape.remove(ticket)
             self._count(shape, -1)
-            self._forget_if_empty(ticket.item.signature, shape)
+            self._forget_if_empty(ticket.group, shape)
 
     def retime(self, ticket: Ticket, deadline: float) -> None:
         """Another request, with this deadline, waits for the ticket too."""
         ticket.expires_at = max(ticket.expires_at, deadline)
         if deadline < ticket.due_at and ticket.state is TicketState.WAITING:
-            shape = self._shapes[ticket.item.signature]
+            shape = self._shapes[ticket.group]
             shape.remove(ticket)
             ticket.due_at = deadline
             shape.add(ticket)
         ticket.due_at = min(deadline, ticket.due_at)
 
     def shapes(self) -> list[ShapeView]:
-        """What waits, per signature."""
+        """What waits, per group."""
         views = []
-        for signature, shape in self._shapes.items():
+        for group, shape in self._shapes.items():
             first = shape.tickets[0]
             allowed_s = first.due_at - first.enqueued_at
             waiting, oldest_at = len(shape.tickets), shape.oldest_at()
-            views.append(ShapeView(signature, waiting, oldest_at, first.due_at, allowed_s))
+            views.append(ShapeView((group,), group[1], waiting, oldest_at, first.due_at, allowed_s))
         return views
 
     @property
     def shape_count(self) -> int:
-        """How many signatures wait: these cannot share batches."""
+        """How many groups wait."""
         return len(self._shapes)
 
-    def waiting_by_shape(self) -> list[int]:
-        """Tickets that wait, of each signature."""
-        return [len(shape.tickets) for shape in self._shapes.values()]
+    def waiting_by_shape(self) -> list[Load]:
+        """Tickets that wait, of each group."""
+        return [Load(len(shape.tickets), group[1]) for group, shape in self._shapes.items()]
 
-    def ahead(self, deadline: float) -> list[int]:
+    def ahead(self, deadline: float) -> list[Load]:
         """Those of them that are due no later: done before one of that deadline."""
-        shapes = self._shapes.values()
-        return [bisect_right(shape.tickets, deadline, key=_due_at) for shape in shapes]
+        return [
+            Load(bisect_right(shape.tickets, deadline, key=_due_at), group[1])
+            for group, shape in self._shapes.items()
+        ]
 
     def take(
-        self, signature: Signature, size: int, now: float
+        self, groups: Sequence[Group], size: int, now: float
     ) -> tuple[list[Ticket], list[Ticket]]:
-        """Take up to `size` tickets for a batch, the earliest due first.
+        """Take up to `size` tickets of these groups for a batch, the earliest due first.
 
         Returns:
             The batch, now RUNNING, and those found expired on the way, now DONE: these cost no
             compute.
         """
-        shape = self._shapes[signature]
+        shapes = [self._shapes[group] for group in groups]
+        tickets: Iterable[Ticket] = shapes[0].tickets
+        if len(shapes) > 1:
+            tickets = heapq.merge(*[shape.tickets for shape in shapes], key=_due_at)
         batch: list[Ticket] = []
         expired: list[Ticket] = []
-        for ticket in shape.tickets:
+        taken = dict.fromkeys(groups, 0)
+        for ticket in tickets:
             if len(batch) == size:
                 break
+            taken[ticket.group] += 1
             if ticket.expires_at <= now:
                 ticket.state = TicketState.DONE
                 expired.append(ticket)
             else:
                 ticket.state = TicketState.RUNNING
                 batch.append(ticket)
-        taken = len(batch) + len(expired)
-        del shape.tickets[:taken]
-        self._count(shape, -taken)
-        self._forget_if_empty(signature, shape)
+        for (group, count), shape in zip(taken.items(), shapes, strict=True):
+            del shape.tickets[:count]
+            self._count(shape, -count)
+            self._forget_if_empty(group, shape)
         return batch, expired
 
     def _shape_of(self, ticket: Ticket) -> _ShapeQueue:
-        shape = self._shapes.get(ticket.item.signature)
+        shape = self._shapes.get(ticket.group)
         if shape is None:
-            shape = self._shapes[ticket.item.signature] = _ShapeQueue(ticket.item.nbytes)
+            shape = self._shapes[ticket.group] = _ShapeQueue(ticket.item.nbytes)
         return shape
 
     def _count(self, shape: _ShapeQueue, change: int) -> None:
         self._waiting += change
         self._waiting_bytes += change * shape.item_bytes
 
-    def _forget_if_empty(self, signature: Signature, shape: _ShapeQueue) -> None:
+    def _forget_if_empty(self, group: Group, shape: _ShapeQueue) -> None:
         if not shape.tickets:
-            del self._shapes[signature]
+            del self._shapes[group]
 
 
 def on_its_own(item: Item) -> Item:
@@ -261,7 +284,7 @@ def on_its_own(item: Item) -> Item:
     for array in item.arrays.values():
         if _is_part(array):
             arrays = {name: a.copy() if _is_part(a) else a for name, a in item.arrays.items()}
-            return Item(arrays, item.signature)
+            return Item(arrays, item.signature, item.length)
     return item
 
 

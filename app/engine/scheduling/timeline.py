@@ -18,7 +18,7 @@ from app.engine.scheduling.completion import (
 )
 from app.engine.scheduling.in_flight import Batch, Took
 from app.engine.scheduling.model_queue import ModelQueue
-from app.engine.scheduling.queue import ShapeView
+from app.engine.scheduling.queue import Load, ShapeView
 from app.engine.scheduling.track import Track, Use
 from app.types import ModelId
 
@@ -124,7 +124,7 @@ class Timeline:
         busy = self._busy(queue, now)
         for replica in free:
             cost, use = queue.costs[replica.name], self._tracks[replica.name].uses[queue.model]
-            one_s = cost.expected_s(1)
+            one_s = cost.expected_s(1, shape.length)
             if busy and one_s > 0 and self._is_too_slow(one_s, queue, shape, busy, now):
                 use.left_at = now
                 try_at = use.ran_at + TRY_AFTER * one_s
@@ -133,9 +133,9 @@ class Timeline:
                 again_at = min(again_at, try_at, *(self._overdue_at(each, queue) for each in busy))
                 continue
             worth += 1
-            size = cost.batch_size(shape.allowed_s)
+            size = cost.batch_size(shape.allowed_s, shape.length)
             items = min(size, shape.waiting)
-            seconds = cost.expected_s(items)
+            seconds = cost.expected_s(items, shape.length)
             known = known and seconds > 0
             speed = items / seconds if seconds > 0 else 0.0
             speeds += speed
@@ -156,8 +156,8 @@ class Timeline:
         best_s, takes = math.inf, False
         for track in self._busy(queue, now):
             cost = queue.costs[track.replica.name]
-            items = min(cost.batch_size(shape.allowed_s), shape.waiting)
-            done_s = track.left_s(now) + cost.expected_s(items)
+            items = min(cost.batch_size(shape.allowed_s, shape.length), shape.waiting)
+            done_s = track.left_s(now) + cost.expected_s(items, shape.length)
             if done_s < best_s or (done_s == best_s and not takes):
                 best, best_s = track.replica, done_s
                 takes = best.can_prefetch(queue.model)
@@ -174,29 +174,26 @@ class Timeline:
     # When will it be done?
 
     def can_meet(
-        self, queue: ModelQueue, fresh: int, deadline: float, left_s: float, shapes: int = 1
+        self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, left_s: float
     ) -> bool:
-        """Whether `fresh` more items are predicted to be answered within `left_s`.
+        """Whether `fresh` items more are predicted to be answered within `left_s`.
 
         What is due no later goes first. With an idle replica and an empty queue the answer is yes:
         otherwise one wrong estimate would reject everything and never be corrected.
 
         Args:
             queue: the model's.
-            fresh: items.
+            fresh: of each group.
             deadline: of them all.
             left_s: seconds; less than until the deadline, see `Admission`.
-            shapes: how many signatures they have; two of them share no batch.
         """
         now = self._clock.now()
-        if self._is_idle(queue) or self._is_ample(queue, fresh, left_s, shapes, now):
+        if self._is_idle(queue) or self._is_ample(queue, fresh, left_s, now):
             return True
-        ahead = queue.tickets.ahead(deadline)
-        if shapes == 1 and len(ahead) <= 1:
-            counts, fills_up = [sum(ahead) + fresh], True
-        else:
-            counts, fills_up = [*ahead, *[-(-fresh // shapes)] * shapes], False
-        parts = self._parts(queue, counts, deadline - now, now, fills_up=fills_up)
+        loads, fills_up = [*queue.tickets.ahead(deadline), *fresh], False
+        if len(fresh) == 1 and len(loads) <= 2 and loads[0].length == fresh[0].length:
+            loads, fills_up = [Load(sum([each.items for each in loads]), fresh[0].length)], True
+        parts = self._parts(queue, loads, deadline - now, now, fills_up=fills_up)
         left_s -= queue.limits.batch_wait_s
         if not meets(parts, left_s):
             return False
@@ -227,7 +224,7 @@ class Timeline:
     def _parts(
         self,
         queue: ModelQueue,
-        counts: Sequence[int],
+        loads: Sequence[Load],
         allowed_s: float,
         now: float,
         *,
@@ -237,7 +234,7 @@ class Timeline:
 
         Args:
             queue: the model's.
-            counts: items of each signature; at least one in all.
+            loads: items of each group; at least one in all.
             allowed_s: decides how large batches are.
             now: the moment.
             fills_up: later items may join the last batch, which counts as full.
@@ -245,26 +242,34 @@ class Timeline:
         parts = []
         for track in self._working(queue, now):
             cost = queue.costs[track.replica.name]
-            size = cost.batch_size(allowed_s)
-            count, seconds = batches(cost, counts, size)
-            batch_s = cost.expected_s(size) if fills_up else seconds / count
+            count, seconds = batches(cost, loads, allowed_s)
+            batch_s = seconds / count
+            if fills_up:
+                length = loads[0].length
+                batch_s = cost.expected_s(cost.batch_size(allowed_s, length), length)
             parts.append(Part(track.left_s(now), track.off_s(), count, batch_s, cost.deviation))
         return parts
 
     def _is_ample(
-        self, queue: ModelQueue, fresh: int, left_s: float, shapes: int, now: float
+        self, queue: ModelQueue, fresh: Sequence[Load], left_s: float, now: float
     ) -> bool:
         """Whether one replica alone would be in time by far: quick to find, and mostly so.
 
-        In full batches, one more for each signature, and as if all models had equal shares.
+        In full batches, one more for each group, and as if all models had equal shares. Not asked
+        where lengths differ: how many batches those make takes longer to find.
         """
         tickets = queue.tickets
+        if fresh[0].length:
+            return False
+        items = tickets.waiting + (
+            fresh[0].items if len(fresh) == 1 else sum([each.items for each in fresh])
+        )
         for track in self._tracks.values():
             if track.replica.serves(queue.model):
                 cost = queue.costs[track.replica.name]
-                count = (tickets.waiting + fresh) // cost.most + tickets.shape_count + shapes
+                count = items // cost.most + tickets.shape_count + len(fresh)
                 own_s = track.left_s(now) + MARGIN * track.off_s()
-                own_s += count * cost.full_s * (1 + MARGIN * cost.deviation)
+                own_s += count * cost.full_s() * (1 + MARGIN * cost.deviation)
                 if len(self.queues) * (own_s + queue.limits.batch_wait_s) <= left_s:
                     return track.overdue_at(cost) >= now
         return False
@@ -324,8 +329,8 @@ class Timeline:
         """
         for track in busy:
             cost = queue.costs[track.replica.name]
-            size = cost.batch_size(shape.allowed_s)
-            batch_s = cost.expected_s(min(size, shape.waiting))
+            size = cost.batch_size(shape.allowed_s, shape.length)
+            batch_s = cost.expected_s(min(size, shape.waiting), shape.length)
             if batch_s <= 0:
                 continue
             left_s = track.left_s(now)

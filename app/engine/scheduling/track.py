@@ -54,4 +54,4 @@ class Track:
 
     def overdue_at(self, cost: BatchCost) -> float:
         """When its batch is so late that it may never end; `cost` is of the model that asks."""
-        return self.free_at + OVERDUE_S + cost.full_s if self.runs else math.inf
+        return self.free_at + OVERDUE_S + cost.longest_s() if self.runs else math.inf

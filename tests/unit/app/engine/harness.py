@@ -132,7 +132,7 @@ async def rig(
         replica.open()
         await replica.install(MODEL, _give(backend))
     measured = DEFAULT.batch_s if batch_s is None else batch_s
-    engine.publish(MODEL, "digest:fake", CONTRACT, {each.name: measured for each in replicas})
+    engine.publish(MODEL, "digest:fake", CONTRACT, {each.name: {0: measured} for each in replicas})
     try:
         yield made
     finally:

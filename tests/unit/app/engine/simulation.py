@@ -228,7 +228,7 @@ def simulation(
         replica.models = {ModelId(model, 1): serving for model in models}
     for model, of_batch in (expected or seconds).items():
         measured = {
-            replica.name: {size: of_batch(size) / replica.speed for size in sizes}
+            replica.name: {0: {size: of_batch(size) / replica.speed for size in sizes}}
             for replica in replicas
         }
         engine.publish(ModelId(model, 1), model, CONTRACT, measured)

@@ -157,7 +157,7 @@ async def test_the_predicted_wait_can_be_watched() -> None:
 def test_no_model_is_owed_more_than_a_second() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     tickets = TicketQueue(100, 10**9)
-    metrics, costs = Metrics().model(MODEL), {"fake#0": BatchCost(1, {1: 0.01})}
+    metrics, costs = Metrics().model(MODEL), {"fake#0": BatchCost(1, {0: {1: 0.01}})}
     queue = ModelQueue(MODEL, tickets, BatchLimits(1, 0.0), CONTRACT, metrics, costs)
     for number in range(4):
         tickets.submit(Ticket(b"%d" % number, item(number), 0.0, 9e9, 9e9))
@@ -167,7 +167,7 @@ def test_no_model_is_owed_more_than_a_second() -> None:
     assert queue.used_s == 40.0
     queue.turn(3.0, fair_s=60.0)
     assert queue.used_s == 59.0
-    tickets.take(tickets.shapes()[0].signature, 4, 3.0)
+    tickets.take(tickets.shapes()[0].groups, 4, 3.0)
     queue.turn(4.0, fair_s=70.0)  # nothing waits
     assert queue.used_s == 70.0
     queue.turn(5.0, fair_s=65.0)
@@ -279,7 +279,7 @@ class Shared:
         self.replica.open()
         for name, seconds in self.seconds.items():
             await self.replica.install(ModelId(name, 1), partial(self._backend, name))
-            measured = {self.replica.name: {1: seconds, 4: seconds}}
+            measured = {self.replica.name: {0: {1: seconds, 4: seconds}}}
             self.engine.publish(ModelId(name, 1), name, CONTRACT, measured)
 
     def _backend(self, name: str) -> FakeBackend:

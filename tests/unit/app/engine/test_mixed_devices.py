@@ -243,7 +243,7 @@ async def test_late_replica_counts_with_its_own_measurement() -> None:
     s = simulation({"m": per_item}, [("m",), ()], 8)
     late_one = s.replicas[1]
     late_one.speed = 4.0
-    s.engine.measured(ModelId("m", 1), "fake#1", {n: per_item(n) / 4 for n in (1, 2, 4, 8)})
+    s.engine.measured(ModelId("m", 1), "fake#1", {0: {n: per_item(n) / 4 for n in (1, 2, 4, 8)}})
     late_one.models = dict(s.replicas[0].models)
     for _ in range(5):
         s.ask("m")
@@ -300,7 +300,7 @@ async def test_hanging_device_is_not_counted_on_by_admission() -> None:
 async def test_wrong_estimate_is_corrected_although_another_model_runs_there() -> None:
     s = simulation({"a": per_item, "b": per_item}, [("a",), ("a", "b")], 1)
     slow = {replica.name: {1: 0.008 * (30 if at else 1)} for at, replica in enumerate(s.replicas)}
-    s.engine.measured(ModelId("a", 1), "fake#1", slow["fake#1"])
+    s.engine.measured(ModelId("a", 1), "fake#1", {0: slow["fake#1"]})
     draw, at = random.Random(2), s.clock.now()
     for _ in range(4000):
         at += draw.expovariate(1.5 / ITEM_S)

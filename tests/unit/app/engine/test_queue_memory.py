@@ -103,4 +103,4 @@ def test_a_withdrawn_ticket_lets_go_of_its_item() -> None:
     del withdrawn
     assert [array() is None for array in arrays] == [False, True, False]
     assert (queue.waiting, queue.waiting_bytes) == (2, 8)
-    assert len(queue.take(queue.shapes()[0].signature, 10, 0.0)[0]) == 2
+    assert len(queue.take(queue.shapes()[0].groups, 10, 0.0)[0]) == 2

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.engine.scheduling.queue import Ticket, TicketQueue, TicketState
+from app.engine.scheduling.queue import Load, Ticket, TicketQueue, TicketState
 from tests.unit.app.engine.harness import item
 
 LIMIT_ITEMS, LIMIT_BYTES = 20, 200
@@ -50,7 +50,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     def take(self, data: st.DataObject, size: int) -> None:
         shape = data.draw(st.sampled_from(self.queue.shapes()))
-        batch, expired = self.queue.take(shape.signature, size, self.now)
+        batch, expired = self.queue.take(shape.groups, size, self.now)
         assert len(batch) <= size
         assert all(each.expires_at <= self.now for each in expired)
         self.running += batch
@@ -72,12 +72,12 @@ class Queue(RuleBasedStateMachine):
         assert self.queue.room == max(0, LIMIT_ITEMS - len(waiting))
         assert self.queue.room_bytes == max(0, LIMIT_BYTES - nbytes)
         shapes = self.queue.shapes()
-        assert {each.signature for each in shapes} == {each.item.signature for each in waiting}
+        assert {each.groups[0] for each in shapes} == {each.group for each in waiting}
 
     def teardown(self) -> None:
         while self.queue.waiting:
             for shape in self.queue.shapes():
-                self.queue.take(shape.signature, 100, self.now)
+                self.queue.take(shape.groups, 100, self.now)
         assert (self.queue.waiting, self.queue.waiting_bytes) == (0, 0)
         assert self.waiting == []
 
@@ -93,9 +93,9 @@ def test_tickets_leave_in_the_order_of_their_deadlines() -> None:
         queue.submit(ticket)
     queue.retime(made[9], 4)
     queue.withdraw(made[3.5])
-    assert queue.ahead(4) == [2]
-    signature = queue.shapes()[0].signature
-    first, _ = queue.take(signature, 2, 0.0)
+    assert queue.ahead(4) == [Load(2)]
+    groups = queue.shapes()[0].groups
+    first, _ = queue.take(groups, 2, 0.0)
     assert first == [made[3], made[9]]
     queue.put_back(first)
-    assert queue.take(signature, 10, 0.0)[0] == [made[3], made[9], made[5], made[7]]
+    assert queue.take(groups, 10, 0.0)[0] == [made[3], made[9], made[5], made[7]]

@@ -10,7 +10,7 @@ from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.scheduling.in_flight import Batch
 from app.engine.scheduling.model_queue import ModelQueue
-from app.engine.scheduling.queue import Ticket, TicketQueue
+from app.engine.scheduling.queue import Load, Ticket, TicketQueue
 from app.engine.scheduling.timeline import Timeline
 from app.engine.scheduling.track import OVERDUE_S
 from app.metrics import Metrics
@@ -18,6 +18,7 @@ from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import CONTRACT, item
 
 MODEL = ModelId("m", 1)
+ONE_ITEM = [Load(1)]
 BATCH_S = 0.010  # of one item each
 
 
@@ -28,7 +29,7 @@ class Table:
         self.clock = ManualClock()
         self.replicas = [Replica(f"fake#{at}", Device("cpu")) for at in range(replicas)]
         self.timeline = Timeline(self.replicas, self.clock)
-        costs = {each.name: BatchCost(1, {1: BATCH_S}) for each in self.replicas}
+        costs = {each.name: BatchCost(1, {0: {1: BATCH_S}}) for each in self.replicas}
         metrics = Metrics().model(MODEL)
         self.queue = ModelQueue(
             MODEL, TicketQueue(100, 10**9), BatchLimits(1, 0.0), CONTRACT, metrics, costs
@@ -58,7 +59,7 @@ class Table:
         low_s, high_s, deadline = 0.0, 10.0, self.clock.now() + 10.0
         while high_s - low_s > 1e-6:
             middle_s = (low_s + high_s) / 2
-            if self.timeline.can_meet(self.queue, 1, deadline, middle_s):
+            if self.timeline.can_meet(self.queue, ONE_ITEM, deadline, middle_s):
                 high_s = middle_s
             else:
                 low_s = middle_s
@@ -115,7 +116,7 @@ def test_overhead_counts_from_when_a_batch_could_have_begun() -> None:
 def test_an_idle_replica_and_an_empty_queue_wait_for_nothing() -> None:
     t = Table(replicas=2)
     t.begin(0, expected_s=1000.0)
-    assert t.timeline.can_meet(t.queue, 1, t.clock.now() + 10.0, 0.0)
+    assert t.timeline.can_meet(t.queue, ONE_ITEM, t.clock.now() + 10.0, 0.0)
     assert t.timeline.wait_s(t.queue) == 0
     t.begin(1)
     assert t.least_s() == pytest.approx(2 * BATCH_S, abs=1e-5)

@@ -1,0 +1,60 @@
+"""Which items of other lengths join a batch: padding wasted against batches spared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.engine.scheduling.batch_cost import BatchCost
+from app.engine.scheduling.queue import ShapeView
+
+NEIGHBOURS = 16  # groups to each side: two doublings of the length; more would hardly ever pay
+
+
+def widened(
+    first: ShapeView, shapes: Sequence[ShapeView], cost: BatchCost, share: float = 1.0
+) -> ShapeView:
+    """The best batch that has the items of `first`: with those of a range of lengths around them.
+
+    The items of each length are worth what they would take in batches of their own, of the best
+    size. The batch whose items are worth most for what it takes wins: a longer item adds its own
+    work and pads all others, a shorter one is padded itself, and each spares a part of a batch.
+
+    Args:
+        first: the group that is due first.
+        shapes: all groups that wait, `first` among them.
+        cost: of the replica that would run it; without measurements `first` stays alone.
+        share: of what waits, what is for this replica.
+    """
+    signature, length = first.groups[0]
+    if cost.item_s(length) <= 0:
+        return first
+    alike = sorted(
+        (each for each in shapes if each.groups[0][0] == signature), key=lambda each: each.length
+    )
+    at = alike.index(first)
+    shorter, longer = alike[max(0, at - NEIGHBOURS) : at], alike[at : at + 1 + NEIGHBOURS]
+    best: Sequence[ShapeView] = (first,)
+    best_worth, best_items = 0.0, 0
+    for up in range(len(longer)):
+        padded_to = longer[up].length
+        most = cost.batch_size(first.allowed_s, padded_to)
+        for down in range(len(shorter) + 1):
+            taken = (*shorter[len(shorter) - down :], *longer[: up + 1])
+            waiting = sum([each.waiting for each in taken])
+            worth = sum([each.waiting * cost.item_s(each.length) for each in taken])
+            items = max(1, min(most, round(waiting * share)))
+            worth *= items / waiting / cost.expected_s(items, padded_to)
+            if worth > best_worth or (worth == best_worth and items > best_items):
+                best, best_worth, best_items = taken, worth, items
+            if items == most:
+                break  # there is no room for shorter ones
+    if len(best) == 1:
+        return first
+    return ShapeView(
+        (*first.groups, *[each.groups[0] for each in best if each is not first]),
+        best[-1].length,
+        sum([each.waiting for each in best]),
+        min([each.oldest_at for each in best]),
+        first.due_at,
+        first.allowed_s,
+    )
