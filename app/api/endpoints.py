@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from app.errors import ModelNotFound
+
+MAX_VERSION_DIGITS = 9  # of those in a repository
 MAX_PATHS = 256  # remembered; bounded because clients choose them
 
 
@@ -68,3 +71,16 @@ class Endpoints:
                     self._known[url] = endpoint
                 return endpoint
         return None
+
+
+def version_number(text: str | None) -> int | None:
+    """The number of a version; None: none was named.
+
+    Raises:
+        ModelNotFound: if it is no whole number, or too long for a version.
+    """
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_VERSION_DIGITS:
+        raise ModelNotFound("a version is a whole number; GET /models lists what there is")
+    return int(text)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qsl
 
-from app.api.calls import MAX_DIGITS, Call
+from app.api.calls import Call
 from app.api.endpoints import Endpoint, Paths
 from app.api.memo import Written
 from app.api.native.replies import answer_media_type, binary_answer, json_answer
-from app.api.payloads import read_items
+from app.api.payloads import MAX_DIGITS, read_items
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome

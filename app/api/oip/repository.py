@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
-from app.errors import InvalidInput, ModelNotFound, ModelNotReady
+from app.errors import InvalidInput, ModelNotReady
 from app.registry.loaded_models import LoadedModels, ModelState
 from app.serving.lifecycle import Lifecycle
 
@@ -21,7 +21,6 @@ STATES = {  # Triton's names
     ModelState.UNLOADED: UNAVAILABLE,
     ModelState.FAILED: UNAVAILABLE,
 }
-MAX_DIGITS = 9  # of a version
 
 
 class IndexEntry(TypedDict):
@@ -31,21 +30,6 @@ class IndexEntry(TypedDict):
     version: str
     state: str
     reason: str
-
-
-def version_number(text: str) -> int | None:
-    """The number of a version; None: the text is empty, which means the newest.
-
-    Raises:
-        ModelNotFound: if it is no whole number.
-    """
-    if not text:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
-        raise ModelNotFound(
-            "a version is a whole number; the model's metadata lists what is loaded"
-        )
-    return int(text)
 
 
 def is_ready(lifecycle: Lifecycle, name: str, version: int | None) -> bool:

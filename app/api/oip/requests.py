@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeGuard
 
 import orjson
 
+from app.api.payloads import MAX_DIGITS
 from app.errors import InvalidInput
 from app.types import Array
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-MAX_DIGITS = 18  # of a length: a longer one is over any limit
 MAX_SHOWN = 60  # characters of a client's text in an error
 MAX_RANK = 32
 MAX_TENSORS = 64  # in and out of one request

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 
 from app.api.access import Admin, Reader
 from app.api.calls import BODY_LATE
+from app.api.endpoints import version_number
 from app.api.oip import repository
 from app.api.oip.metadata import (
     ModelConfig,
@@ -25,7 +26,7 @@ from app.api.oip.metadata import (
     model_metadata,
     server_metadata,
 )
-from app.api.oip.repository import IndexEntry, is_ready, version_number
+from app.api.oip.repository import IndexEntry, is_ready
 from app.api.oip.statistics import Statistics, statistics
 from app.api.openapi.document import V2, V2_ERRORS, path_parameter
 from app.api.service import Service
@@ -192,7 +193,7 @@ def _optional_body(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _named(request: Request) -> tuple[str, int | None]:
     """The name and the version in a path."""
-    return request.path_params["name"], version_number(request.path_params.get("version", ""))
+    return request.path_params["name"], version_number(request.path_params.get("version"))
 
 
 def _model(service: Service, request: Request) -> LoadedModel:

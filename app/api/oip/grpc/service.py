@@ -9,13 +9,14 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from app.access.entries import ADMIN, PREDICT
+from app.api.endpoints import version_number
 from app.api.oip import repository
 from app.api.oip.grpc.infer import fields_of
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.statuses import refusal_of
 from app.api.oip.metadata import model_config, model_metadata, server_metadata
-from app.api.oip.repository import is_ready, version_number
+from app.api.oip.repository import is_ready
 from app.api.oip.statistics import statistics
 from app.api.request_ids import RequestIds
 from app.api.service import Service
@@ -112,7 +113,7 @@ class Inference:
         return pb.ServerReadyResponse(ready=self._service.lifecycle.readiness().ready)
 
     async def _model_ready(self, request: pb.ModelReadyRequest) -> Message:
-        version = version_number(request.version)
+        version = version_number(request.version or None)
         try:
             found = is_ready(self._service.lifecycle, _named(request.name), version)
         except ModelNotFound:  # clients expect an answer, not an error
@@ -156,7 +157,7 @@ class Inference:
         return pb.RepositoryModelUnloadResponse()
 
     def _model(self, name: str, version: str) -> LoadedModel:
-        return self._service.loaded.resolve(_named(name), version_number(version))
+        return self._service.loaded.resolve(_named(name), version_number(version or None))
 
 
 def _filled(message: Message, values: Mapping[str, object]) -> Message:
