@@ -34,7 +34,7 @@ PING: dict[str, Any] = {
     "model": schemas.Ping,
     "description": "Not ready; GET /health/ready says why",
 }
-PATHS = (native.PATHS, oip.PATHS, torchserve.PATHS)  # of the predictions of every protocol
+PREDICTIONS = (*native.ENDPOINTS, *oip.ENDPOINTS, *torchserve.ENDPOINTS)
 
 
 class PredictRoute(APIRoute):
@@ -58,21 +58,16 @@ class PredictRoute(APIRoute):
 
 def add_routes(app: FastAPI, service: Service) -> None:
     """Add every route to the application."""
-    for below, suffix in (
-        ("", ""),
-        ("/models/{name}", "_by_model"),
-        ("/models/{name}/versions/{version}", "_by_version"),
-    ):
-        for documented, many in ((_predict, False), (_batch_predict, True)):
-            path = f"{below}/{_name(documented).replace('_', '-')}"
-            endpoint = Endpoint(path, native.NativeCall, many=many)
-            docs = prediction_docs(path, many=many)
-            _add_prediction(app, service, endpoint, documented, suffix, docs)
-    for route, suffix in ((oip.ROUTE, ""), (oip.ROUTE_OF_VERSION, "_by_version")):
-        endpoint = Endpoint(route, oip.InferCall, many=True)
-        _add_prediction(app, service, endpoint, _infer, suffix, infer_docs(route))
-    for route, suffix in ((torchserve.ROUTE, ""), (torchserve.ROUTE_OF_VERSION, "_by_version")):
-        endpoint, docs = Endpoint(route, torchserve.PredictionsCall), torchserve_docs(route)
+    for endpoint in native.ENDPOINTS:
+        route, documented = endpoint.route, _batch_predict if endpoint.many else _predict
+        suffix = _suffix(route) or "_by_model" * ("{name}" in route)
+        docs = prediction_docs(route, many=endpoint.many)
+        _add_prediction(app, service, endpoint, documented, suffix, docs)
+    for endpoint in oip.ENDPOINTS:
+        route = endpoint.route
+        _add_prediction(app, service, endpoint, _infer, _suffix(route), infer_docs(route))
+    for endpoint in torchserve.ENDPOINTS:
+        suffix, docs = _suffix(endpoint.route), torchserve_docs(endpoint.route)
         _add_prediction(app, service, endpoint, _predictions, suffix, docs)
         docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
         _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
@@ -121,6 +116,10 @@ def _add_prediction(
     if documented is _predictions:
         route.allowed = "POST, PUT"
     app.router.routes.append(route)
+
+
+def _suffix(route: str) -> str:
+    return "_by_version" * ("{version}" in route)
 
 
 def _name(documented: Callable[[], Coroutine[Any, Any, None]]) -> str:

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import nn
 
 from app.api.endpoints import Endpoint
-from app.api.oip.infer import KNOWN, MAX_KNOWN, ROUTE, InferCall
+from app.api.oip.infer import ENDPOINTS, KNOWN, MAX_KNOWN, InferCall
 from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact, write_small
@@ -509,7 +509,7 @@ async def test_a_repeated_body_is_answered_alike(server: Server) -> None:
 async def test_a_call_keeps_no_inputs(server: Server) -> None:
     service = server.listening.service
     body = json.dumps({"id": "mine", "inputs": [{**X, "data": [4, 9]}]}).encode()
-    call = InferCall(service, Endpoint(ROUTE, InferCall, "double"), {})
+    call = InferCall(service, Endpoint(ENDPOINTS[0].route, InferCall, "double"), {})
     await call.begin(body).settled()
     assert (call.request.id, call.request.inputs) == ("mine", ())
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.api.calls import Call
-from app.api.endpoints import Endpoint, Paths
+from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.oip.answers import check_outputs, outputs_of, write_answer
 from app.api.oip.fast_json import FastJson
@@ -156,14 +155,7 @@ class InferCall(Call):
         return write_answer(self.model, self.request, outputs)
 
 
-def _endpoint(match: re.Match[bytes]) -> Endpoint:
-    name, version = (each.decode("ascii") for each in match.groups(b""))
-    route = ROUTE_OF_VERSION if version else ROUTE
-    return Endpoint(route, InferCall, name, version or None, many=True)
-
-
-ROUTE = "/v2/models/{name}/infer"
-ROUTE_OF_VERSION = "/v2/models/{name}/versions/{version}/infer"
-PATHS = Paths(
-    re.compile(rb"/v2/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?/infer"), _endpoint
+ENDPOINTS = tuple(
+    Endpoint(route, InferCall, many=True)
+    for route in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
 )

@@ -6,14 +6,13 @@ handlers of TorchServe return.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import orjson
 
 from app.api.calls import Call
-from app.api.endpoints import Endpoint, Paths
+from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.multipart import FORM, read_files
 from app.api.outcomes import failure_of
@@ -87,11 +86,7 @@ class PredictionsCall(Call):
         return JSON_HEADERS, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _endpoint(match: re.Match[bytes]) -> Endpoint:
-    name, version = (each.decode("ascii") for each in match.groups(b""))
-    return Endpoint(ROUTE_OF_VERSION if version else ROUTE, PredictionsCall, name, version or None)
-
-
-ROUTE = "/predictions/{name}"
-ROUTE_OF_VERSION = "/predictions/{name}/{version}"
-PATHS = Paths(re.compile(rb"/predictions/([A-Za-z0-9_-]+)(?:/([0-9]{1,9}))?"), _endpoint)
+ENDPOINTS = tuple(
+    Endpoint(route, PredictionsCall)
+    for route in ("/predictions/{name}", "/predictions/{name}/{version}")
+)
