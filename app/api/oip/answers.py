@@ -11,11 +11,12 @@ import orjson
 
 from app.api.memo import Written
 from app.api.oip.datatypes import BYTES, DATATYPES
-from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted, short
+from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted
 from app.api.oip.tensors import LITTLE, join_bytes
 from app.api.outcomes import failure_of
 from app.codecs.answers import highest
 from app.codecs.base import JSON, OCTET_STREAM
+from app.codecs.values import short
 from app.errors import InvalidInput, ItemFailed, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Arrays, Outcome
