@@ -9,13 +9,13 @@ from app.api.calls import Call
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.native.replies import answer_media_type, binary_answer, json_answer
+from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import MAX_DIGITS, read_items
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome
 
 MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
-JSON_HEADERS = ((b"content-type", JSON.encode()),)
 NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
 
 

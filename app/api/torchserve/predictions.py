@@ -15,7 +15,7 @@ from app.api.calls import Call
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.multipart import FORM, read_files
-from app.api.outcomes import failure_of
+from app.api.outcomes import JSON_HEADERS, dumped, failure_of
 from app.api.payloads import check_marks, media_type_of
 from app.codecs.answers import highest
 from app.codecs.base import JSON, PixelBudget
@@ -24,7 +24,6 @@ from app.types import Item, Outcome
 
 TOP = 5  # of the classes that TorchServe's image_classifier answers
 KEY = "data"  # of an object around the item, as of a form's field
-JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 
 class PredictionsCall(Call):
@@ -83,7 +82,7 @@ class PredictionsCall(Call):
         else:
             outputs = {name: np.ascontiguousarray(array) for name, array in outcome.items()}
             content = outputs if len(outputs) > 1 else outputs[first.name]
-        return JSON_HEADERS, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+        return JSON_HEADERS, dumped(content)
 
 
 ENDPOINTS = tuple(
