@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, FastAPI, Path, Response
 
 from app.api.access import Admin
+from app.api.endpoints import version_number
 from app.api.openapi import schemas
-from app.api.openapi.document import ERRORS
+from app.api.openapi.errors import ERRORS
 from app.api.service import Service
-from app.errors import ModelNotFound
 from app.serving.rollout import Changes
 from app.types import ModelId
 
@@ -26,7 +26,6 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 Name = Annotated[str, Path(description="a model of the repository")]
 # Text: a caller without the scope is rejected before its value is parsed.
 Version = Annotated[str, Path(description="a version of the model")]
-MAX_DIGITS = 9
 
 
 def add_admin(app: FastAPI, service: Service) -> None:
@@ -58,7 +57,7 @@ def add_admin(app: FastAPI, service: Service) -> None:
         _: Admin, response: Response, name: Name, version: Version
     ) -> schemas.ChangesAnswer:
         """Serve a version in addition to those that the version policy selects."""
-        return _answer(await lifecycle.load(name, _number(version)), response)
+        return _answer(await lifecycle.load(name, version_number(version)), response)
 
     @router.post(
         "/models/{name}/versions/{version}/unload",
@@ -69,15 +68,9 @@ def add_admin(app: FastAPI, service: Service) -> None:
         _: Admin, response: Response, name: Name, version: Version
     ) -> schemas.ChangesAnswer:
         """Stop serving a version; the policy's next one takes its place first."""
-        return _answer(await lifecycle.unload(name, _number(version)), response)
+        return _answer(await lifecycle.unload(name, version_number(version)), response)
 
     app.include_router(router)
-
-
-def _number(version: str) -> int:
-    if not version.isascii() or not version.isdigit() or len(version) > MAX_DIGITS:
-        raise ModelNotFound("a version is a whole number; GET /models lists what there is")
-    return int(version)
 
 
 def _answer(changes: Changes, response: Response) -> schemas.ChangesAnswer:

@@ -14,22 +14,21 @@ from functools import partial
 from app.access.entries import PREDICT
 from app.access.guard import Caller
 from app.api.codings import Inflater, read_coding
-from app.api.endpoints import Endpoint
+from app.api.endpoints import Endpoint, version_number
 from app.api.errors import RawAnswer
 from app.api.memo import Remembered, Written
 from app.api.offload import Task, without_frames
 from app.api.outcomes import check_answer, shown
-from app.api.payloads import check_length
+from app.api.payloads import MAX_DIGITS, check_length
 from app.api.service import Service
 from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
-from app.errors import InvalidInput, ModelNotFound, TorchlaneError
+from app.errors import InvalidInput, TorchlaneError
 from app.registry.loaded_models import LoadedModel
 from app.types import Answer, CacheCounts, Item, Outcome
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
-MAX_DIGITS = 18  # of a number in a header or URL: a longer one is over any limit
 
 
 class Call:
@@ -137,7 +136,7 @@ class Call:
     def _resolve(self) -> LoadedModel:
         """The model that the path names, if the caller may call it."""
         endpoint = self.endpoint
-        model = self.service.loaded.resolve(endpoint.name, _version(endpoint.version))
+        model = self.service.loaded.resolve(endpoint.name, version_number(endpoint.version))
         allowed = model.settings.allowed_keys
         if allowed is not None and self._caller is not None:
             self._caller.may_call(model.id.name, allowed)
@@ -295,14 +294,6 @@ def _timeout_s(given: bytes | None, most_s: float) -> float:
         shown = given.decode("latin-1")
         raise InvalidInput(f"X-Torchlane-Timeout-Ms must be a positive number, got {shown!r}")
     return min(timeout_ms / 1000, most_s)
-
-
-def _version(given: str | None) -> int | None:
-    if given is None:
-        return None
-    if not given.isascii() or not given.isdigit() or len(given) > MAX_DIGITS:
-        raise ModelNotFound("a version is a whole number; GET /models lists what is loaded")
-    return int(given)
 
 
 def _cache_header(counts: CacheCounts, *, many: bool) -> bytes:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from app.errors import ModelNotFound
+
+MAX_VERSION_DIGITS = 9  # of those in a repository
 MAX_PATHS = 256  # remembered; bounded because clients choose them
 
 
@@ -33,27 +36,15 @@ class Endpoint:
     query: bytes = b""
 
 
-class Paths(NamedTuple):
-    """The URLs of a protocol's predictions.
-
-    Attributes:
-        pattern: of the whole URL.
-        endpoint: makes the endpoint of a match.
-    """
-
-    pattern: re.Pattern[bytes]
-    endpoint: Callable[[re.Match[bytes]], Endpoint]
-
-
 class Endpoints:
     """Recognizes the requests that take the fast path.
 
     Args:
-        paths: of every protocol.
+        endpoints: one for each route, as they are without a model.
     """
 
-    def __init__(self, paths: Sequence[Paths]) -> None:
-        self._paths = tuple(paths)
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._routes = [(_pattern(each.route), each) for each in endpoints]
         self._known: dict[bytes, Endpoint] = {}
 
     def at(self, url: bytes) -> Endpoint | None:
@@ -61,10 +52,34 @@ class Endpoints:
         endpoint = self._known.get(url)
         if endpoint is not None:
             return endpoint
-        for pattern, make in self._paths:
+        for pattern, each in self._routes:
             if match := pattern.fullmatch(url):
-                endpoint = make(match)
+                found = {key: text.decode() for key, text in match.groupdict().items() if text}
+                name, version, top_k = map(found.get, ("name", "version", "top_k"))
+                most = int(top_k) if top_k else None
+                endpoint = Endpoint(each.route, each.call, name, version, each.many, most)
                 if len(self._known) < MAX_PATHS:
                     self._known[url] = endpoint
                 return endpoint
         return None
+
+
+def _pattern(route: str) -> re.Pattern[bytes]:
+    """Of the URLs of a route; protocols without top_k ignore it, as they do every query."""
+    path = route.replace("{name}", "(?P<name>[A-Za-z0-9_-]+)").replace(
+        "{version}", f"(?P<version>[0-9]{{1,{MAX_VERSION_DIGITS}}})"
+    )
+    return re.compile(rf"{path}(?:\?top_k=(?P<top_k>0{{0,9}}[1-9][0-9]{{0,8}}))?".encode())
+
+
+def version_number(text: str | None) -> int | None:
+    """The number of a version; None: none was named.
+
+    Raises:
+        ModelNotFound: if it is no whole number, or too long for a version.
+    """
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_VERSION_DIGITS:
+        raise ModelNotFound("a version is a whole number; GET /models lists what there is")
+    return int(text)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import orjson
+
+from app.codecs.base import JSON
 from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
 from app.types import Outcome
+
+JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 
 def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
@@ -47,3 +52,8 @@ def failure_of(outcomes: Sequence[Outcome]) -> ItemFailed:
         for index, each in failures
     ]
     return type(first)(f"{len(failures)} of {len(outcomes)} items failed: {first}", details)
+
+
+def dumped(content: object) -> bytes:
+    """The JSON of an answer, whose arrays must be C-contiguous."""
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)

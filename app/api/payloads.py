@@ -12,6 +12,7 @@ from app.codecs.sniffing import sniffed
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
 
+MAX_DIGITS = 18  # of a number in a header or URL: a longer one is over any limit
 # A list takes three bytes of JSON but 64 and more in Python: only smaller bodies go uncounted.
 MAX_UNCOUNTED_BYTES = 64 << 10
 MAX_BLANKS = 1000  # before JSON without a Content-Type

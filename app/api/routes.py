@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -14,17 +14,14 @@ from app.api.access import Scraper
 from app.api.admin import add_admin
 from app.api.docs_page import add_docs_page
 from app.api.endpoints import Endpoint
-from app.api.errors import ROUTE
+from app.api.errors import ROUTE, protocol_of
 from app.api.native import predictions as native
 from app.api.native.models import add_models
 from app.api.oip import infer as oip
 from app.api.oip.routes import add_oip
 from app.api.openapi import schemas
-from app.api.openapi.document import (
-    infer_docs,
-    prediction_docs,
-    torchserve_docs,
-)
+from app.api.openapi.document import prediction_docs
+from app.api.openapi.protocols import infer_docs, torchserve_docs
 from app.api.service import Service
 from app.api.torchserve import predictions as torchserve
 from app.api.transport.asgi_predict import PredictionApp
@@ -34,7 +31,6 @@ PING: dict[str, Any] = {
     "model": schemas.Ping,
     "description": "Not ready; GET /health/ready says why",
 }
-PATHS = (native.PATHS, oip.PATHS, torchserve.PATHS)  # of the predictions of every protocol
 
 
 class PredictRoute(APIRoute):
@@ -56,26 +52,28 @@ class PredictRoute(APIRoute):
         await self.application(scope, receive, send)
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
-    """Add every route to the application."""
-    for below, suffix in (
-        ("", ""),
-        ("/models/{name}", "_by_model"),
-        ("/models/{name}/versions/{version}", "_by_version"),
-    ):
-        for documented, many in ((_predict, False), (_batch_predict, True)):
-            path = f"{below}/{_name(documented).replace('_', '-')}"
-            endpoint = Endpoint(path, native.NativeCall, many=many)
-            docs = prediction_docs(path, many=many)
+def predictions() -> tuple[Endpoint, ...]:
+    """The endpoints of predictions, by every protocol."""
+    return (*native.ENDPOINTS, *oip.endpoints(), *torchserve.ENDPOINTS)
+
+
+def add_routes(app: FastAPI, service: Service, endpoints: Sequence[Endpoint]) -> None:
+    """Add every route to the application; `endpoints` are those of predictions."""
+    for endpoint in endpoints:
+        route, protocol = endpoint.route, protocol_of(endpoint.route)
+        suffix = "_by_version" * ("{version}" in route)
+        if protocol == "oip":
+            _add_prediction(app, service, endpoint, _infer, suffix, infer_docs(route))
+        elif protocol == "torchserve":
+            docs = torchserve_docs(route)
+            _add_prediction(app, service, endpoint, _predictions, suffix, docs)
+            docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
+            _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
+        else:
+            documented = _batch_predict if endpoint.many else _predict
+            suffix = suffix or "_by_model" * ("{name}" in route)
+            docs = prediction_docs(route, many=endpoint.many)
             _add_prediction(app, service, endpoint, documented, suffix, docs)
-    for route, suffix in ((oip.ROUTE, ""), (oip.ROUTE_OF_VERSION, "_by_version")):
-        endpoint = Endpoint(route, oip.InferCall, many=True)
-        _add_prediction(app, service, endpoint, _infer, suffix, infer_docs(route))
-    for route, suffix in ((torchserve.ROUTE, ""), (torchserve.ROUTE_OF_VERSION, "_by_version")):
-        endpoint, docs = Endpoint(route, torchserve.PredictionsCall), torchserve_docs(route)
-        _add_prediction(app, service, endpoint, _predictions, suffix, docs)
-        docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
-        _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
     add_models(app, service)
     add_admin(app, service)
     add_oip(app, service)

@@ -12,7 +12,7 @@ from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader
-from app.codecs.values import check_values, convert, misshapen, not_all, wanted
+from app.codecs.values import check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
 from models.bounds import mismatch, shared_axes
@@ -21,7 +21,6 @@ from models.padding import padding_of
 from models.tensors import TensorSpec
 
 MAX_SHOWN = 8  # of a client's names, in an error
-MAX_SHOWN_CHARACTERS = 60
 
 
 class TensorCodec:
@@ -209,7 +208,7 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
     """
     if media_type not in raw:
         takes = ", ".join(("application/json", *raw))
-        raise UnsupportedMediaType(f"this model takes {takes}, not {_short(media_type)}")
+        raise UnsupportedMediaType(f"this model takes {takes}, not {short(media_type)}")
 
 
 def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
@@ -264,10 +263,5 @@ def _kind(value: object) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    shown = [_short(name) for name in names[:MAX_SHOWN]]
+    shown = [short(name) for name in names[:MAX_SHOWN]]
     return ", ".join(shown + ["..."] * (len(names) > MAX_SHOWN)) or "nothing"
-
-
-def _short(text: str) -> str:
-    """A client's text, quoted and shortened."""
-    return repr(text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "...")

@@ -11,7 +11,13 @@ from app.types import Array
 from models.bounds import out_of_range
 from models.tensors import Axis, TensorSpec
 
+MAX_SHOWN = 60  # characters of a client's text in an error
 INEXACT = 2**53  # from here on a float may differ from the whole number as written
+
+
+def short(text: str) -> str:
+    """A client's text for messages, quoted and shortened."""
+    return repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "...")
 
 
 def wanted(spec: TensorSpec) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qsl
 
-from app.api.calls import MAX_DIGITS, Call
-from app.api.endpoints import Endpoint, Paths
+from app.api.calls import Call
+from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.native.replies import answer_media_type, binary_answer, json_answer
-from app.api.payloads import read_items
+from app.api.outcomes import JSON_HEADERS
+from app.api.payloads import MAX_DIGITS, read_items
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome
 
 MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
-JSON_HEADERS = ((b"content-type", JSON.encode()),)
 NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
 
 
@@ -92,18 +91,8 @@ def read_top_k(query: bytes) -> int | None:
     return int(digits[:MAX_DIGITS])
 
 
-def _endpoint(match: re.Match[bytes]) -> Endpoint:
-    name, version, call, top_k = (each.decode("ascii") for each in match.groups(b""))
-    prefix = "/models/{name}" * bool(name) + "/versions/{version}" * bool(version)
-    most = int(top_k) if top_k else None
-    many = call == "batch-predict"
-    return Endpoint(f"{prefix}/{call}", NativeCall, name or None, version or None, many, most)
-
-
-PATHS = Paths(
-    re.compile(
-        rb"(?:/models/([A-Za-z0-9_-]+)(?:/versions/([0-9]{1,9}))?)?/(predict|batch-predict)"
-        rb"(?:\?top_k=(0{0,9}[1-9][0-9]{0,8}))?"
-    ),
-    _endpoint,
+ENDPOINTS = tuple(
+    Endpoint(f"{below}/{call}", NativeCall, many=many)
+    for below in ("", "/models/{name}", "/models/{name}/versions/{version}")
+    for call, many in (("predict", False), ("batch-predict", True))
 )

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import orjson
-
-from app.api.outcomes import failure_of
+from app.api.outcomes import dumped, failure_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import ItemFailed
 from app.registry.loaded_models import LoadedModel
 from app.types import Arrays, Outcome
-
-JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 def answer_media_type(accept: bytes) -> str:
@@ -61,7 +57,7 @@ def json_answer(
         raise failure_of(outcomes)
     head = {"model": model.id.name, "version": model.id.version}
     last = {"predictions": places} if many else {"prediction": places[0]}
-    return orjson.dumps(head | last, option=JSON_OPTIONS)
+    return dumped(head | last)
 
 
 def binary_answer(

@@ -7,23 +7,21 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import orjson
 
 from app.api.memo import Written
 from app.api.oip.datatypes import BYTES, DATATYPES
-from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted, short
+from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted
 from app.api.oip.tensors import LITTLE, join_bytes
-from app.api.outcomes import failure_of
+from app.api.outcomes import JSON_HEADERS, dumped, failure_of
 from app.codecs.answers import highest
-from app.codecs.base import JSON, OCTET_STREAM
+from app.codecs.base import OCTET_STREAM
+from app.codecs.values import short
 from app.errors import InvalidInput, ItemFailed, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Arrays, Outcome
 from models.tensors import TensorSpec
 
 MAX_CLASSES = 1 << 14  # of all items of a request: to write as many takes about 20 ms
-JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
-JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 
 class Output(NamedTuple):
@@ -146,7 +144,7 @@ def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Ou
         "model_version": str(model.id.version),
         "outputs": shown,
     }
-    head = orjson.dumps(document, option=JSON_OPTIONS)
+    head = dumped(document)
     if not octets:
         return JSON_HEADERS, head
     headers = (

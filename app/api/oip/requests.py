@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, TypeGuard
 
 import orjson
 
+from app.api.payloads import MAX_DIGITS
+from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-MAX_DIGITS = 18  # of a length: a longer one is over any limit
-MAX_SHOWN = 60  # characters of a client's text in an error
 MAX_RANK = 32
 MAX_TENSORS = 64  # in and out of one request
 US = 1e-6
@@ -295,8 +295,3 @@ def flag(parameters: Parameters, name: str, where: str) -> bool | None:
 def is_whole(given: object) -> TypeGuard[int]:
     """Whether it is a whole number, and not a bool."""
     return type(given) is int
-
-
-def short(text: str) -> str:
-    """A client's text, quoted and shortened."""
-    return repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "...")

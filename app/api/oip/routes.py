@@ -16,6 +16,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 
 from app.api.access import Admin, Reader
 from app.api.calls import BODY_LATE
+from app.api.endpoints import version_number
 from app.api.oip import repository
 from app.api.oip.metadata import (
     ModelConfig,
@@ -25,9 +26,10 @@ from app.api.oip.metadata import (
     model_metadata,
     server_metadata,
 )
-from app.api.oip.repository import IndexEntry, is_ready, version_number
+from app.api.oip.repository import IndexEntry, is_ready
 from app.api.oip.statistics import Statistics, statistics
-from app.api.openapi.document import V2, V2_ERRORS, path_parameter
+from app.api.openapi.errors import V2, V2_ERRORS
+from app.api.openapi.headers import path_parameter
 from app.api.service import Service
 from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput
@@ -140,9 +142,8 @@ def _add_model(
     @router.get(f"{path}/stats", operation_id=f"v2_model_stats{suffix}", **shown)
     async def stats(request: Request) -> Statistics:
         """What each loaded version of a model, or one of them, has done."""
-        model, loaded = _model(service, request), service.loaded
-        every = [each for each in loaded.models() if each.id.name == model.id.name]
-        return await statistics(service.metrics, [model] if suffix else every)
+        versions = repository.versions(service.loaded, *_named(request))
+        return await statistics(service.metrics, versions)
 
 
 def _add_index(router: APIRouter, service: Service) -> None:
@@ -182,7 +183,7 @@ def _add_loading(app: FastAPI, service: Service) -> None:
     async def unload(_: Admin, request: Request) -> Response:
         """Serve no version of a model until it is loaded again."""
         await _read_parameters(request, service)
-        await repository.unload(service.lifecycle, request.path_params["name"])
+        await service.lifecycle.unload(request.path_params["name"])
         return Response()
 
 
@@ -192,7 +193,7 @@ def _optional_body(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _named(request: Request) -> tuple[str, int | None]:
     """The name and the version in a path."""
-    return request.path_params["name"], version_number(request.path_params.get("version", ""))
+    return request.path_params["name"], version_number(request.path_params.get("version"))
 
 
 def _model(service: Service, request: Request) -> LoadedModel:

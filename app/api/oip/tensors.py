@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from app.api.oip.datatypes import BYTES, DATATYPES
-from app.api.oip.requests import InferRequest, Tensor, short
+from app.api.oip.requests import InferRequest, Tensor
 from app.codecs.base import PNG, Codec, PixelBudget, at_index, check_count
 from app.codecs.sniffing import sniffed
-from app.codecs.values import misshapen, wanted
+from app.codecs.values import misshapen, short, wanted
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Item
 from models.tensors import TensorSpec

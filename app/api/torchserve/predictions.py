@@ -6,17 +6,16 @@ handlers of TorchServe return.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import orjson
 
 from app.api.calls import Call
-from app.api.endpoints import Endpoint, Paths
+from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.multipart import FORM, read_files
-from app.api.outcomes import failure_of
+from app.api.outcomes import JSON_HEADERS, dumped, failure_of
 from app.api.payloads import check_marks, media_type_of
 from app.codecs.answers import highest
 from app.codecs.base import JSON, PixelBudget
@@ -25,7 +24,6 @@ from app.types import Item, Outcome
 
 TOP = 5  # of the classes that TorchServe's image_classifier answers
 KEY = "data"  # of an object around the item, as of a form's field
-JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 
 class PredictionsCall(Call):
@@ -84,14 +82,10 @@ class PredictionsCall(Call):
         else:
             outputs = {name: np.ascontiguousarray(array) for name, array in outcome.items()}
             content = outputs if len(outputs) > 1 else outputs[first.name]
-        return JSON_HEADERS, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+        return JSON_HEADERS, dumped(content)
 
 
-def _endpoint(match: re.Match[bytes]) -> Endpoint:
-    name, version = (each.decode("ascii") for each in match.groups(b""))
-    return Endpoint(ROUTE_OF_VERSION if version else ROUTE, PredictionsCall, name, version or None)
-
-
-ROUTE = "/predictions/{name}"
-ROUTE_OF_VERSION = "/predictions/{name}/{version}"
-PATHS = Paths(re.compile(rb"/predictions/([A-Za-z0-9_-]+)(?:/([0-9]{1,9}))?"), _endpoint)
+ENDPOINTS = tuple(
+    Endpoint(route, PredictionsCall)
+    for route in ("/predictions/{name}", "/predictions/{name}/{version}")
+)

@@ -34,10 +34,10 @@ from app.api.oip.requests import (
     checked_shape,
     classes_of,
     reject_shared_memory,
-    short,
     timeout_of,
 )
 from app.codecs.base import PixelBudget
+from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
 

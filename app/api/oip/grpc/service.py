@@ -9,13 +9,14 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from app.access.entries import ADMIN, PREDICT
+from app.api.endpoints import version_number
 from app.api.oip import repository
 from app.api.oip.grpc.infer import fields_of
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.statuses import refusal_of
 from app.api.oip.metadata import model_config, model_metadata, server_metadata
-from app.api.oip.repository import is_ready, version_number
+from app.api.oip.repository import is_ready
 from app.api.oip.statistics import statistics
 from app.api.request_ids import RequestIds
 from app.api.service import Service
@@ -112,7 +113,7 @@ class Inference:
         return pb.ServerReadyResponse(ready=self._service.lifecycle.readiness().ready)
 
     async def _model_ready(self, request: pb.ModelReadyRequest) -> Message:
-        version = version_number(request.version)
+        version = version_number(request.version or None)
         try:
             found = is_ready(self._service.lifecycle, _named(request.name), version)
         except ModelNotFound:  # clients expect an answer, not an error
@@ -133,12 +134,10 @@ class Inference:
         return _filled(pb.ModelConfigResponse(), {"config": config})
 
     async def _model_statistics(self, request: pb.ModelStatisticsRequest) -> Message:
-        models = list(self._service.loaded.models())
+        models = self._service.loaded.models()
         if request.name:
-            model = self._model(request.name, request.version)
-            models = [each for each in models if each.id.name == model.id.name]
-            if request.version:
-                models = [model]
+            version = version_number(request.version or None)
+            models = repository.versions(self._service.loaded, request.name, version)
         found = await statistics(self._service.metrics, models)
         return _filled(pb.ModelStatisticsResponse(), found)
 
@@ -152,11 +151,11 @@ class Inference:
         return pb.RepositoryModelLoadResponse()
 
     async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> Message:
-        await repository.unload(self._service.lifecycle, _named(request.model_name))
+        await self._service.lifecycle.unload(_named(request.model_name))
         return pb.RepositoryModelUnloadResponse()
 
     def _model(self, name: str, version: str) -> LoadedModel:
-        return self._service.loaded.resolve(_named(name), version_number(version))
+        return self._service.loaded.resolve(_named(name), version_number(version or None))
 
 
 def _filled(message: Message, values: Mapping[str, object]) -> Message:
