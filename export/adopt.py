@@ -73,6 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "trial: which sizes are equal, the largest and smallest that work, and the range",
     )
     add(
+        "--pad",
+        metavar="NAME=MASK",
+        help="let items that differ in the free size NAME share a batch: they are padded, and the "
+        "input MASK has 1 where an item has data, 0 where it is padded. Export proves that this "
+        "changes no answer",
+    )
+    add(
         "--output",
         action="append",
         metavar="NAME",
@@ -105,7 +112,7 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     """
     source = _open(parsed.file)
     name = _name(parsed.name, source)
-    declared = read_inputs(parsed.input or source.defaults.inputs)
+    declared = read_inputs(parsed.input or source.defaults.inputs, parsed.pad)
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
     given = None if file is None else _read_labels(file)

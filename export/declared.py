@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from export import advice
 from export.codecs import EXAMPLE, first_of
 from export.errors import UsageError
+from models.padding import check_padding
 from models.tensors import FREE_MOST, Dimension, Dtype, TensorSpec
 
 INPUT = re.compile(
@@ -36,12 +37,14 @@ class FreeAxis:
 
     Attributes:
         at: index of the axis in an item.
+        mask: the input that tells data from padding; None: it is not padded.
     """
 
     at: int
     name: str | None
     least: int | None = None
     most: int | None = None
+    mask: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,17 @@ class DeclaredInput:
             "dimensions": [_dimension(axis) for axis in self.free] if known else (),
             "minimum": self.range and self.range[0],
             "maximum": self.range and self.range[1],
+            "fill": self._fill,
         }
         return TensorSpec.model_validate(fields)
+
+    @property
+    def _fill(self) -> int:
+        """What padded places have: 0, or the number of the range that is next to it."""
+        least, most = self.range or (None, None)
+        if not any(axis.mask for axis in self.free):
+            return 0
+        return max(least or 0, 0) if most is None else min(max(least or 0, 0), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +101,12 @@ class Unit:
     most: int | None
 
 
-def read_inputs(given: Sequence[str]) -> tuple[DeclaredInput, ...]:
+def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredInput, ...]:
     """The inputs that the options describe, in order.
+
+    Args:
+        given: each `--input`.
+        pad: `--pad`: NAME=MASK.
 
     Raises:
         UsageError: if one of them is wrong, or they contradict each other.
@@ -102,11 +118,17 @@ def read_inputs(given: Sequence[str]) -> tuple[DeclaredInput, ...]:
     names = [each.name for each in inputs]
     if len(set(names)) < len(names):
         raise UsageError(f"--input: names must differ, got {names}")
+    if pad is not None:
+        inputs = _padded(inputs, pad)
     for text, each in zip(given, inputs, strict=True):
         try:
             _ = each.spec
         except ValidationError as error:
             raise UsageError(f"--input {text!r}: {first_of(error)}") from error
+    try:
+        check_padding([each.spec for each in inputs], ())
+    except ValueError as error:
+        raise UsageError(f"--pad {pad}: {error}") from error
     return inputs
 
 
@@ -135,7 +157,9 @@ def changed(
         replace(
             each,
             free=tuple(
-                FreeAxis(axis.at, name, least, most) if (number, axis.at) in unit.places else axis
+                replace(axis, name=name, least=least, most=most)
+                if (number, axis.at) in unit.places
+                else axis
                 for axis in each.free
             ),
         )
@@ -211,7 +235,30 @@ def _said_once(name: str, end: str, one: int | None, other: int | None) -> int |
     return other if one is None else one
 
 
+def _padded(inputs: Sequence[DeclaredInput], pad: str) -> tuple[DeclaredInput, ...]:
+    """The inputs, whose axes of the name in `--pad NAME=MASK` are padded; their least size is 1."""
+    name, _, mask = pad.partition("=")
+    names = {axis.name for each in inputs for axis in each.free if axis.name is not None}
+    if name not in names or not mask:
+        raise UsageError(
+            f"--pad {pad!r} is not NAME=MASK: a free size that --input names, and the input that "
+            f"is 1 where an item has data; names of sizes are: {', '.join(sorted(names)) or 'none'}"
+        )
+    return tuple(
+        replace(
+            each,
+            free=tuple(
+                replace(axis, mask=mask, least=1 if axis.least is None else axis.least)
+                if axis.name == name
+                else axis
+                for axis in each.free
+            ),
+        )
+        for each in inputs
+    )
+
+
 def _dimension(axis: FreeAxis) -> Dimension:
     least = axis.least or 0
     most = max(FREE_MOST, least) if axis.most is None else axis.most
-    return Dimension(name=axis.name, least=least, most=most)
+    return Dimension(name=axis.name, least=least, most=most, mask=axis.mask)

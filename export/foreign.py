@@ -17,7 +17,8 @@ from export.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
 from models.archive import ArchiveError, check_archive
 from models.forms import load_torchscript
 from models.manifest import CodecSpec
-from models.tensors import Arrays, Dtype, TensorSpec
+from models.padding import padding_of
+from models.tensors import ANY_SIZE, Arrays, Dimension, Dtype, TensorSpec
 
 BATCHES = (1, 2, 3)
 OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those, to say why
@@ -127,7 +128,7 @@ def infer(
         first = first or pair
     if first is None:
         raise RuntimeError("a bug in infer: no sizes were tried")
-    return _outputs(runs), Samples(inputs, codec, first)
+    return _outputs(runs, inputs), Samples(inputs, codec, first)
 
 
 def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
@@ -227,7 +228,7 @@ def _with_cause(
     return error
 
 
-def _outputs(runs: Mapping[Sizes, Made]) -> tuple[TensorSpec, ...]:
+def _outputs(runs: Mapping[Sizes, Made], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     counts = {len(made) for made in runs.values()}
     if len(counts) > 1:
         raise ExportError(f"the number of the model's outputs changes: {sorted(counts)}")
@@ -235,11 +236,14 @@ def _outputs(runs: Mapping[Sizes, Made]) -> tuple[TensorSpec, ...]:
     if strange := [each for each in named if set(each) != set(named[0])]:
         raise ExportError(f"the names of the outputs change: {named[0]}, then {strange[0]}")
     return tuple(
-        _output(name, {sizes: made[name] for sizes, made in runs.items()}) for name in named[0]
+        _output(name, {sizes: made[name] for sizes, made in runs.items()}, inputs)
+        for name in named[0]
     )
 
 
-def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
+def _output(
+    name: str, made: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
+) -> TensorSpec:
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in made.values()}
     known = [dtype for dtype in get_args(Dtype) if {dtype} == dtypes]
     if not known:
@@ -262,7 +266,33 @@ def _output(name: str, made: Mapping[Sizes, torch.Tensor]) -> TensorSpec:
     if len({len(each) for each in shapes}) > 1 or any(0 in each for each in shapes):
         raise ExportError(f"{name} has the shapes {sorted(map(list, shapes))}, without the batch")
     shape += [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
-    return TensorSpec(name=name, dtype=known[0], shape=tuple(shape))
+    return TensorSpec(
+        name=name,
+        dtype=known[0],
+        shape=tuple(shape),
+        dimensions=_dimensions(shape, made, inputs),
+    )
+
+
+def _dimensions(
+    shape: Sequence[int], made: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
+) -> tuple[Dimension, ...]:
+    """The padded dimension on each axis of an output that always has its size."""
+    padding = padding_of(inputs, ())
+    if padding is None or -1 not in shape[1:]:
+        return ()
+    first, at = next(
+        (number, at)
+        for number, spec in enumerate(inputs)
+        for at, axis in enumerate(spec.axes)
+        if axis.name == padding.dimension.name
+    )
+    sizes = [items[first][at] for _, items in made]
+    return tuple(
+        padding.dimension if [tensor.shape[at] for tensor in made.values()] == sizes else ANY_SIZE
+        for at, size in enumerate(shape)
+        if at and size == -1
+    )
 
 
 def _check_inputs(module: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) -> None:

@@ -298,4 +298,5 @@ def _worse(one: Parity, other: Parity) -> Parity:
         },
         batch_sizes=one.batch_sizes,
         batch_invariance=max(one.batch_invariance, other.batch_invariance),
+        padded_to=one.padded_to,
     )

@@ -47,9 +47,12 @@ def draw(
         input name -> array with the batch axis.
     """
     made = {}
+    masks = {dimension.mask for spec in inputs for dimension in spec.dimensions}
     for spec, item_shape in zip(inputs, shapes, strict=True):
         shape = (batch, *item_shape)
-        if isinstance(codec, ImageCodecSpec):
+        if spec.name in masks:
+            made[spec.name] = np.ones(shape, spec.dtype)  # an item has no padding
+        elif isinstance(codec, ImageCodecSpec):
             pixels = rng.integers(0, 256, shape, np.uint8)
             made[spec.name] = _normalised(pixels, codec.preprocess)
         else:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from export.errors import ExportError, ParityError, reason
+from export.padded import PaddedBatch, largest_change, padded_batches
 from export.variants.base import TOLERANCES
 from models.bounds import mismatch, out_of_range, shared_axes
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import named_outputs
 from models.manifest import Difference, Parity
+from models.padding import check_padding
 from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
 
 SEED = 1
@@ -45,11 +48,16 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The reference that all forms of a model are compared with."""
+    """The reference that all forms of a model are compared with.
+
+    Attributes:
+        padded: batches of items that differ in size; empty: no dimension is padded.
+    """
 
     definition: Definition
     comparisons: tuple[Comparison, ...]
     batch_sizes: tuple[int, ...]
+    padded: tuple[PaddedBatch, ...] = ()
 
 
 def run(
@@ -97,8 +105,12 @@ def reference(
     Raises:
         ExportError: if the definition's inputs differ from its declaration.
         ParityError: if eager itself fails, its outputs are not finite, or an item's answer depends
-            on its batch.
+            on its batch or on padding.
     """
+    try:
+        check_padding(definition.inputs, definition.outputs)
+    except ValueError as error:
+        raise ExportError(f"the definition's padding: {error}") from error
     rng = np.random.default_rng(SEED)
     comparisons: list[Comparison] = []
 
@@ -125,7 +137,15 @@ def reference(
     for done, size in enumerate(sizes[1:], start=2):
         compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
         progress(done, len(sizes), f"batch {size}")
-    return Reference(definition, tuple(comparisons), sizes)
+
+    def draw() -> Arrays:
+        inputs = definition.random_inputs(rng, 1)
+        _check_inputs("random inputs, batch 1", definition, inputs, 1)
+        return {name: array[0] for name, array in inputs.items()}
+
+    forward = partial(run, eager, definition)
+    padded = padded_batches(definition, draw, forward, max_batch, progress)
+    return Reference(definition, tuple(comparisons), sizes, padded)
 
 
 def check_parity(
@@ -164,6 +184,9 @@ def check_parity(
         invariance = max(invariance, moved)
         largest = max(absolute for absolute, _ in worst.values())
         progress(done, len(against.comparisons), f"largest difference {largest:.1e}")
+    forward = partial(run, exported, definition, device=device)
+    for batch in against.padded:
+        invariance = max(invariance, largest_change("", batch, forward, tolerance))
     return Parity(
         outputs={
             name: Difference(max_absolute=absolute, max_relative=relative)
@@ -171,6 +194,7 @@ def check_parity(
         },
         batch_sizes=against.batch_sizes,
         batch_invariance=invariance,
+        padded_to=tuple(batch.to for batch in against.padded),
     )
 
 

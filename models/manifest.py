@@ -161,6 +161,9 @@ class Parity(Part):
     batch_invariance: float = Field(
         description="largest difference between an item's answer alone and inside a batch"
     )
+    padded_to: tuple[int, ...] = Field(
+        default=(), description="sizes to which batches of smaller items were padded"
+    )
 
     @property
     def max_absolute(self) -> float:
@@ -287,6 +290,10 @@ class Manifest(Part):
         for index, example in enumerate(self.golden):
             _check_arrays(f"golden[{index}].inputs", self.inputs, example.inputs)
             _check_arrays(f"golden[{index}].outputs", self.outputs, example.outputs)
+        return self
+
+    @model_validator(mode="after")
+    def _codec_fits(self) -> Self:
         labels = self.codec.labels
         if labels is not None and self.outputs[0].item_shape != (len(labels),):
             raise ValueError(

@@ -127,6 +127,8 @@ def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -
     if len(masked) > 1:
         raise ValueError(f"only one dimension can be padded, got {', '.join(map(repr, masked))}")
     for name, dimension in masked.items():
+        if dimension.least < 1:
+            raise ValueError(f"the padded {name!r} must have a least size of 1, not 0")
         mask = next((spec for spec in inputs if spec.name == dimension.mask), None)
         if mask is None:
             raise ValueError(f"the mask of {name!r} is {dimension.mask!r}, which is no input")

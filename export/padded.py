@@ -1,0 +1,152 @@
+"""Proves that padding changes no answer: items of different sizes in one batch, and each alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from export.errors import ParityError
+from export.variants.base import TOLERANCES
+from models.definitions.definition import Definition, Progress
+from models.padding import Padding, padding_of
+from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack
+
+SEED = 2
+MOST_ITEMS = 8  # of a batch
+MOST_PLACES = 4096  # of a batch with more than two items: their number times the largest size
+BUDGET_S = 10.0  # of eager; a larger size that is expected to take longer is left out
+
+Run = Callable[[Arrays], Arrays]  # a batch's inputs -> its outputs
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedBatch:
+    """Items of different sizes, and eager's answers to each of them alone.
+
+    Attributes:
+        padding: of the model.
+        items: input name -> array without the batch axis.
+        expected: of each item: output name -> array without the batch axis.
+        to: the size that all are padded to.
+    """
+
+    padding: Padding
+    items: tuple[Arrays, ...]
+    expected: tuple[Arrays, ...]
+    to: int
+
+
+def padded_batches(
+    definition: Definition,
+    draw: Callable[[], Arrays],
+    eager: Run,
+    max_batch: int,
+    progress: Progress,
+) -> tuple[PaddedBatch, ...]:
+    """Batches of sizes from the smallest to ever larger ones; none if no dimension is padded.
+
+    Args:
+        definition: says which dimension is padded.
+        draw: makes an item of any size; it is repeated, or cut, to the wanted one.
+        eager: the model.
+        max_batch: items of a batch at most, but always two.
+        progress: told of each batch.
+
+    Raises:
+        ParityError: if padding changes one of eager's answers.
+    """
+    padding = padding_of(definition.inputs, definition.outputs)
+    if padding is None:
+        return ()
+    dimension = padding.dimension
+    advice = (
+        f": the model does not respect {dimension.mask!r}; remove the mask from the declaration, "
+        "then only items of equal size share a batch"
+    )
+    made: list[PaddedBatch] = []
+    rng = np.random.default_rng(SEED)
+    tops = list(_tops(dimension.least, dimension.most))
+    ends_at = time.perf_counter() + BUDGET_S
+    took_s = 0.0
+    for done, top in enumerate(tops, start=1):
+        began = time.perf_counter()
+        # Attention takes time by the square of the size.
+        if made and began + took_s * (top / made[-1].to) ** 2 > ends_at:
+            break
+        sizes = rng.permutation(_spread(dimension.least, top, max_batch))
+        items = tuple(_resized(dimension, definition.inputs, draw(), size) for size in sizes)
+        alone = [eager(stack([item])) for item in items]
+        expected = tuple({name: array[0] for name, array in each.items()} for each in alone)
+        batch = PaddedBatch(padding, items, expected, top)
+        largest_change("eager's ", batch, eager, TOLERANCES["float32"], advice)
+        made.append(batch)
+        took_s = time.perf_counter() - began
+        progress(done, len(tops), f"{dimension.name} {dimension.least} to {top}")
+    return tuple(made)
+
+
+def largest_change(
+    what: str, batch: PaddedBatch, run: Run, tolerance: Tolerance, advice: str = ""
+) -> float:
+    """The largest difference between an item's answer in a padded batch and eager's to it alone.
+
+    Args:
+        what: the beginning of a message.
+        batch: of `padded_batches`.
+        run: the model, or a form of it.
+        tolerance: how far an answer may be from eager's.
+        advice: the end of a message on a number that changes.
+
+    Raises:
+        ParityError: at the first answer that is further away.
+    """
+    padding = batch.padding
+    got = run(padding.stack(batch.items))
+    largest = 0.0
+    for row, (item, expected) in enumerate(zip(batch.items, batch.expected, strict=True)):
+        size = padding.size(item)
+        answer = padding.trimmed({name: array[row] for name, array in got.items()}, size)
+        for name, want in expected.items():
+            told = f"{what}output {name!r} of an item of {padding.dimension.name} {size}"
+            told += f", padded to {batch.to}:"
+            excess = tolerance.excess(want, answer[name])
+            if want.shape != answer[name].shape:
+                raise ParityError(
+                    f"{told} {excess}; if that axis has the item's size, declare it as "
+                    f"{padding.dimension.name!r}, and what belongs to padding is cut off"
+                )
+            if excess is not None:
+                raise ParityError(f"{told} {excess}{advice}")
+            difference = np.abs(want.astype(np.float64) - answer[name].astype(np.float64))
+            largest = max(largest, float(difference.max(initial=0)))
+    return largest
+
+
+def _tops(least: int, most: int) -> Iterator[int]:
+    """The sizes to pad to: ever twice as large, and the largest."""
+    top = 2 * least
+    while top < most:
+        yield top
+        top *= 2
+    if most > least:
+        yield most
+
+
+def _spread(least: int, top: int, max_batch: int) -> list[int]:
+    """Sizes of one batch, all different: from the smallest to the largest, by equal ratios."""
+    count = max(2, min(MOST_ITEMS, max_batch, MOST_PLACES // top))
+    return sorted({round(size) for size in np.geomspace(least, top, count).tolist()})
+
+
+def _resized(dimension: Dimension, inputs: Sequence[TensorSpec], item: Arrays, size: int) -> Arrays:
+    """An item of this size: repeated, or cut, along the padded axes."""
+    made = dict(item)
+    for spec in inputs:
+        for at, axis in enumerate(spec.axes):
+            if axis.name == dimension.name:
+                places = np.arange(size) % item[spec.name].shape[at]
+                made[spec.name] = np.take(item[spec.name], places, axis=at)
+    return made
