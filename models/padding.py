@@ -103,11 +103,10 @@ class Padding:
         return (*shape[: padded.axis], -1, *shape[padded.axis + 1 :])
 
     def trimmed(self, outputs: Arrays, size: int) -> Arrays:
-        """The outputs of items of this size, with the batch axis, without what is padding."""
+        """The outputs of an item of this size, without the batch axis and without padding."""
         cut = dict(outputs)
         for name, axis in self._outputs:
-            if name in cut:
-                cut[name] = cut[name][(*(slice(None),) * (axis + 1), slice(size))]
+            cut[name] = cut[name][(*(slice(None),) * axis, slice(size))]
         return cut
 
 

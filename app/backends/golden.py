@@ -151,24 +151,20 @@ class Golden:
         began = time.perf_counter()
         outputs = backend.run(batch)
         took_s = time.perf_counter() - began
-        for name in self._examples[indices[0]][1]:
-            rows = _rows(outputs, name, size)
-            for index, row in zip(indices, rows, strict=True):
-                inputs, expected = self._examples[index]
-                excess = self._tolerance.excess(expected[name], self._trimmed(name, row, inputs))
+        rows = {name: _rows(outputs, name, size) for name in self._examples[indices[0]][1]}
+        for at, index in enumerate(indices):
+            inputs, expected = self._examples[index]
+            got: Arrays = {name: array[at, ...] for name, array in rows.items()}
+            if self._padding is not None:
+                got = self._padding.trimmed(got, self._padding.size(inputs))
+            for name, output in got.items():
+                excess = self._tolerance.excess(expected[name], output)
                 if excess is not None:
                     raise ArtifactInvalid(
                         f"{self._model}: golden example {index} in a batch of {size}: "
                         f"output {name!r} {excess}"
                     )
         return took_s
-
-    def _trimmed(self, name: str, row: Array, inputs: Arrays) -> Array:
-        """An item's output without what belongs to padding."""
-        if self._padding is None:
-            return row
-        trimmed: Array = self._padding.trimmed({name: row[None]}, self._padding.size(inputs))[name]
-        return trimmed[0, ...]
 
 
 def _shapes(arrays: Arrays) -> tuple[tuple[int, ...], ...]:

@@ -221,8 +221,9 @@ class _Run:
             return _rows(outputs, stop - start, finish)
         rows: list[Outcome] = []
         for row, item in enumerate(self._items[start:stop]):
-            alone = {name: array[row : row + 1] for name, array in outputs.items()}
-            rows += _rows(padding.trimmed(alone, item.length), 1, finish)
+            whole = {name: array[row, ...] for name, array in outputs.items()}
+            alone = padding.trimmed(whole, item.length)
+            rows += _rows({name: array[None] for name, array in alone.items()}, 1, finish)
         return rows
 
     def _outputs(self, start: int, stop: int) -> Arrays:
