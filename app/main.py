@@ -31,7 +31,7 @@ from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import ALLOWED, EXPOSED, METHODS, Hosts, Origins
-from app.api.routes import PREDICTIONS, add_routes
+from app.api.routes import add_routes, predictions
 from app.api.service import RequestLimits, Service
 from app.api.transport.middleware import RequestMiddleware
 from app.api.transport.protocol import protocol_for
@@ -184,11 +184,12 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
-    endpoints = Endpoints(PREDICTIONS)
+    routes = predictions()
+    endpoints = Endpoints(routes)
     app.state.protocol = protocol_for(service, endpoints)  # for its server
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
-    add_routes(app, service)
+    add_routes(app, service, routes)
     _surround(app, service, endpoints)
     install_openapi(app, service)
     return app

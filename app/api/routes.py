@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -14,7 +14,7 @@ from app.api.access import Scraper
 from app.api.admin import add_admin
 from app.api.docs_page import add_docs_page
 from app.api.endpoints import Endpoint
-from app.api.errors import ROUTE
+from app.api.errors import ROUTE, protocol_of
 from app.api.native import predictions as native
 from app.api.native.models import add_models
 from app.api.oip import infer as oip
@@ -34,7 +34,6 @@ PING: dict[str, Any] = {
     "model": schemas.Ping,
     "description": "Not ready; GET /health/ready says why",
 }
-PREDICTIONS = (*native.ENDPOINTS, *oip.ENDPOINTS, *torchserve.ENDPOINTS)
 
 
 class PredictRoute(APIRoute):
@@ -56,21 +55,28 @@ class PredictRoute(APIRoute):
         await self.application(scope, receive, send)
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
-    """Add every route to the application."""
-    for endpoint in native.ENDPOINTS:
-        route, documented = endpoint.route, _batch_predict if endpoint.many else _predict
-        suffix = _suffix(route) or "_by_model" * ("{name}" in route)
-        docs = prediction_docs(route, many=endpoint.many)
-        _add_prediction(app, service, endpoint, documented, suffix, docs)
-    for endpoint in oip.ENDPOINTS:
-        route = endpoint.route
-        _add_prediction(app, service, endpoint, _infer, _suffix(route), infer_docs(route))
-    for endpoint in torchserve.ENDPOINTS:
-        suffix, docs = _suffix(endpoint.route), torchserve_docs(endpoint.route)
-        _add_prediction(app, service, endpoint, _predictions, suffix, docs)
-        docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
-        _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
+def predictions() -> tuple[Endpoint, ...]:
+    """The endpoints of predictions, by every protocol."""
+    return (*native.ENDPOINTS, *oip.endpoints(), *torchserve.ENDPOINTS)
+
+
+def add_routes(app: FastAPI, service: Service, endpoints: Sequence[Endpoint]) -> None:
+    """Add every route to the application; `endpoints` are those of predictions."""
+    for endpoint in endpoints:
+        route, protocol = endpoint.route, protocol_of(endpoint.route)
+        suffix = "_by_version" * ("{version}" in route)
+        if protocol == "oip":
+            _add_prediction(app, service, endpoint, _infer, suffix, infer_docs(route))
+        elif protocol == "torchserve":
+            docs = torchserve_docs(route)
+            _add_prediction(app, service, endpoint, _predictions, suffix, docs)
+            docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
+            _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
+        else:
+            documented = _batch_predict if endpoint.many else _predict
+            suffix = suffix or "_by_model" * ("{name}" in route)
+            docs = prediction_docs(route, many=endpoint.many)
+            _add_prediction(app, service, endpoint, documented, suffix, docs)
     add_models(app, service)
     add_admin(app, service)
     add_oip(app, service)
@@ -116,10 +122,6 @@ def _add_prediction(
     if documented is _predictions:
         route.allowed = "POST, PUT"
     app.router.routes.append(route)
-
-
-def _suffix(route: str) -> str:
-    return "_by_version" * ("{version}" in route)
 
 
 def _name(documented: Callable[[], Coroutine[Any, Any, None]]) -> str:

@@ -10,6 +10,7 @@ import json
 import struct
 import zlib
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from PIL import Image
 from torch import nn
 
 from app.api.endpoints import Endpoint
-from app.api.oip.infer import ENDPOINTS, KNOWN, MAX_KNOWN, InferCall
+from app.api.oip.fast_json import FastJson
+from app.api.oip.infer import HEADER, MAX_KNOWN, InferCall, KnownHeads
 from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact, write_small
@@ -332,10 +334,18 @@ class TestBinary:
         refused(await server.infer(head, nan), "NaN")
 
     async def test_heads_are_kept_without_bodies_and_not_without_end(self, server: Server) -> None:
-        for number in range(MAX_KNOWN + 10):
-            await server.infer({"id": str(number), "inputs": [BINARY]}, OCTETS)
-        assert 0 < len(KNOWN) <= MAX_KNOWN
-        assert all(each.request.inputs == () for each in KNOWN.values())
+        service, heads = server.listening.service, KnownHeads()
+        endpoint = Endpoint("r", partial(InferCall, FastJson(), heads), "double", many=True)
+        documents = ({"id": str(n), "inputs": [BINARY]} for n in range(MAX_KNOWN + 10))
+        sent = [json.dumps(each).encode() for each in documents]
+        for head in sent:
+            call = endpoint.call(service, endpoint, {HEADER: b"%d" % len(head)})
+            await call.begin(head + OCTETS).settled()
+            layout = heads.get(call.model.codec, head)
+            assert layout is not None
+            assert layout.request.inputs == ()
+        codec = call.model.codec
+        assert sum(heads.get(codec, head) is not None for head in sent) <= MAX_KNOWN
 
     async def test_raw_bytes_without_json(self, server: Server) -> None:
         head, octets = parts(await server.send(OCTETS * 2, inference_header_content_length="0"))
@@ -509,7 +519,8 @@ async def test_a_repeated_body_is_answered_alike(server: Server) -> None:
 async def test_a_call_keeps_no_inputs(server: Server) -> None:
     service = server.listening.service
     body = json.dumps({"id": "mine", "inputs": [{**X, "data": [4, 9]}]}).encode()
-    call = InferCall(service, Endpoint(ENDPOINTS[0].route, InferCall, "double"), {})
+    endpoint = Endpoint("r", InferCall, "double")
+    call = InferCall(FastJson(), KnownHeads(), service, endpoint, {})
     await call.begin(body).settled()
     assert (call.request.id, call.request.inputs) == ("mine", ())
 

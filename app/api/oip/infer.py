@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
+from weakref import ref
 
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
@@ -20,15 +22,12 @@ from app.api.oip.requests import (
 )
 from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
+from app.api.service import Service
 from app.codecs.base import OCTET_STREAM, PNG, Codec, PixelBudget
 from app.errors import InvalidInput
 from app.types import Item, Outcome
 
 HEADER = HEADER_LENGTH.lower().encode()
-# Used on the event loop only.
-FAST = FastJson()
-# JSON before binary tensors, which clients repeat unless they send an id: what it means to a model.
-KNOWN: dict[tuple[Codec, bytes], Layout] = {}
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 4096
 ENVELOPE_MARKS = 2000  # names, shapes and parameters around the items
 
@@ -78,14 +77,77 @@ def of_item(error: InvalidInput) -> InvalidInput:
     return InvalidInput(f"item {first['index']}: {first['problem']}")
 
 
-class InferCall(Call):
-    """See `Call`. The Content-Type is ignored: clients send none, or a wrong one.
+class KnownHeads:
+    """What JSON before binary tensors means to a model: clients repeat it unless they send an id.
 
-    Attributes:
-        request: what the body asks for, once its items have been read.
+    It keeps no model alive.
     """
 
-    __slots__ = ("_json_bytes", "request")
+    def __init__(self) -> None:
+        self._layouts: dict[tuple[ref[Codec], bytes], Layout] = {}
+
+    def get(self, codec: Codec, head: bytes) -> Layout | None:
+        """The layout of the tensors behind a head; None: it is not known."""
+        return self._layouts.get((ref(codec), head))
+
+    def put(self, codec: Codec, head: bytes, layout: Layout) -> None:
+        """Remember the layout; at the limit all others are forgotten."""
+        if len(self._layouts) >= MAX_KNOWN:
+            self._layouts.clear()
+        self._layouts[ref(codec), head] = layout
+
+
+class OipCall(Call):
+    """See `Call`. An infer call, by any transport.
+
+    Attributes:
+        request: what the body asks for, without its inputs, once its items have been read.
+    """
+
+    __slots__ = ("request",)
+
+    def items_of(self, request: InferRequest, budget: PixelBudget) -> list[Item]:
+        """The items of a request, which the answer will be written for.
+
+        Raises:
+            TorchlaneError: if the model does not take it.
+        """
+        check_outputs(self.model, request)
+        self.takes(request._replace(inputs=()))  # which may keep the whole body
+        most = self.service.limits.max_items
+        try:
+            return items_of(self.model.codec, request.inputs, most, budget)
+        except InvalidInput as error:
+            raise of_item(error) from error
+
+    def takes(self, request: InferRequest) -> None:
+        """Answer this request, which has no inputs, in the time that it allows."""
+        self.request = request
+        self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
+
+
+class InferCall(OipCall):
+    """See `Call`. The Content-Type is ignored: clients send none, or a wrong one.
+
+    Args:
+        fast: a parser of the event loop's.
+        heads: those of all calls, for the event loop.
+        service, endpoint, fields: see `Call`.
+    """
+
+    __slots__ = ("_fast", "_heads", "_json_bytes")
+
+    def __init__(
+        self,
+        fast: FastJson,
+        heads: KnownHeads,
+        service: Service,
+        endpoint: Endpoint,
+        fields: Mapping[bytes, bytes],
+    ) -> None:
+        self._fast = fast
+        self._heads = heads
+        super().__init__(service, endpoint, fields)
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """See `Call`."""
@@ -111,13 +173,14 @@ class InferCall(Call):
                     f"input of fixed shape, which model {self.model.id.name!r} does not have"
                 )
             return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
-        fast = FAST if on_loop else None
+        fast = self._fast if on_loop else None
         size = self._json_bytes
         if size is None or size > MAX_KNOWN_BYTES or not on_loop:
             return self.items_of(parse_body(codec, body, size, most, budget, fast), budget)
-        known = KNOWN.get((codec, body[:size]))
+        head = body[:size]
+        known = self._heads.get(codec, head)
         if known is not None and known.nbytes == len(body) - size:
-            self._takes(known.request)
+            self.takes(known.request)
             try:
                 return items_at(codec, known, body, size)
             except InvalidInput as error:
@@ -126,28 +189,8 @@ class InferCall(Call):
         items = self.items_of(request, budget)
         layout = layout_of(codec, request)
         if layout is not None:
-            if len(KNOWN) >= MAX_KNOWN:
-                KNOWN.clear()
-            KNOWN[codec, body[:size]] = layout
+            self._heads.put(codec, head, layout)
         return items
-
-    def items_of(self, request: InferRequest, budget: PixelBudget) -> list[Item]:
-        """The items of a request, which the answer will be written for.
-
-        Raises:
-            TorchlaneError: if the model does not take it.
-        """
-        check_outputs(self.model, request)
-        self._takes(request)
-        most = self.service.limits.max_items
-        try:
-            return items_of(self.model.codec, request.inputs, most, budget)
-        except InvalidInput as error:
-            raise of_item(error) from error
-
-    def _takes(self, request: InferRequest) -> None:
-        self.request = request._replace(inputs=())  # which may keep the whole body
-        self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
@@ -155,7 +198,10 @@ class InferCall(Call):
         return write_answer(self.model, self.request, outputs)
 
 
-ENDPOINTS = tuple(
-    Endpoint(route, InferCall, many=True)
-    for route in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
-)
+def endpoints() -> tuple[Endpoint, ...]:
+    """Those of infer calls, which share a parser and the heads that are known."""
+    call = partial(InferCall, FastJson(), KnownHeads())
+    return tuple(
+        Endpoint(route, call, many=True)
+        for route in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from app.api.memo import Written
 from app.api.oip.answers import outputs_of
 from app.api.oip.grpc.messages import InferMessage, write_response
-from app.api.oip.infer import InferCall
+from app.api.oip.infer import OipCall
 from app.api.oip.requests import RAW
 from app.codecs.base import PixelBudget
 from app.types import Item, Outcome
@@ -15,7 +15,7 @@ from app.types import Item, Outcome
 ROUTE = "/inference.GRPCInferenceService/ModelInfer"
 
 
-class GrpcInferCall(InferCall):
+class GrpcInferCall(OipCall):
     """See `Call`.
 
     Attributes:

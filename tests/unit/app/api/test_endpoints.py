@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.api.endpoints import MAX_PATHS, Endpoints
-from app.api.routes import PREDICTIONS
+from app.api.routes import predictions
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from app.api.routes import PREDICTIONS
 def test_predictions(
     url: bytes, route: str, many: bool, name: str | None, version: str | None
 ) -> None:
-    found = Endpoints(PREDICTIONS).at(url)
+    found = Endpoints(predictions()).at(url)
     assert found is not None
     assert (found.route, found.many, found.name, found.version) == (route, many, name, version)
     assert found.top_k == (5 if b"?" in url else None)
@@ -57,11 +57,11 @@ def test_predictions(
     ],
 )
 def test_everything_else_is_not_ours(url: bytes) -> None:
-    assert Endpoints(PREDICTIONS).at(url) is None
+    assert Endpoints(predictions()).at(url) is None
 
 
 def test_what_clients_make_up_is_not_kept_for_ever() -> None:
-    endpoints = Endpoints(PREDICTIONS)
+    endpoints = Endpoints(predictions())
     first = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     again = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     assert again == first
