@@ -29,6 +29,7 @@ import uvicorn
 from app.flags import FlagParser, flag_of
 from app.logs import configure_logs
 from app.processes.server import RESERVE, Server
+from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
 from app.processes.worker import Place, Worker, obey_parent_alone
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from models.quiet import DEPRECATIONS, ignore_warnings
@@ -136,8 +137,6 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
             raise
         return _cannot_listen(settings)  # another process took it between bind and listen
     if lifecycle.device_lost:
-        from app.main import DEVICE_LOST_EXIT_CODE  # noqa: PLC0415
-
         return DEVICE_LOST_EXIT_CODE
     return 0 if server.started else 1
 

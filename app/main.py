@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ctypes
-import gc
-import os
 import platform
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 from fastapi import FastAPI
-from starlette.middleware.cors import CORSMiddleware
 
 from app.access.entries import EntryError
 from app.access.guard import Guard
@@ -28,12 +22,12 @@ from app.api.bodies import BodyMemory
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import install_error_handlers
 from app.api.memo import AnswerMemo
-from app.api.offload import OffloadPool, pool_of
+from app.api.offload import pool_of
 from app.api.openapi.document import install_openapi
-from app.api.origins import ALLOWED, EXPOSED, METHODS, Hosts, Origins
+from app.api.origins import Hosts, Origins
 from app.api.routes import add_routes, predictions
 from app.api.service import RequestLimits, Service
-from app.api.transport.middleware import RequestMiddleware
+from app.api.transport.middleware import surround
 from app.api.transport.protocol import protocol_for
 from app.backends.base import Backend
 from app.backends.devices import find_devices, share_one_core
@@ -45,9 +39,9 @@ from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.execution.replica import Replica, ReplicaState
 from app.engine.scheduling.batch_policy import BatchLimits
-from app.errors import DeviceLost
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
+from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
 from app.registry.loaded_models import LoadedModels
@@ -71,13 +65,9 @@ if TYPE_CHECKING:
     from app.api.oip.grpc.server import GrpcServer
 
 LOG = structlog.get_logger(__name__)
-DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
 # On one core: a p99 that is 1.1 to 2.3 times shorter (ADR 12).
 BLOCK_S = 0.005
 MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes in addition
-GC_THRESHOLD = 10_000  # allocations between two collections of the youngest objects; default 700
-GRPC_POLL_S = 0.1  # until a worker has loaded its models
-DEVICE_LOST_GRACE_S = 1.0  # time for the errors to reach their callers
 
 
 def create_app(
@@ -125,7 +115,7 @@ def create_app(
     loaded = LoadedModels(settings.default_model)
 
     def loading_ended() -> None:
-        _calm_gc()
+        calm_gc()
         if worker:
             worker.tell(READY if lifecycle.own_readiness().ready else NOT_READY)
 
@@ -140,8 +130,8 @@ def create_app(
         among_others=worker is not None,
         reload_s=settings.reload_s,
         on_loaded=loading_ended,
-        on_retired=_give_memory_back,
-        on_device_lost=partial(_end_process, metrics),
+        on_retired=give_memory_back,
+        on_device_lost=partial(end_process, metrics.close),
     )
     lifecycle = Lifecycle(repository, engine, pool, installer, loaded, keeping)
     _watch(metrics, replicas, lifecycle)
@@ -156,7 +146,9 @@ def create_app(
     )
     bodies = BodyMemory(settings.bodies_limit_bytes)
     offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
-    _watch_bodies(metrics, bodies, offload)
+    metrics.bodies_limit.set(bodies.limit)
+    metrics.bodies_bytes.set_function(lambda: bodies.held)
+    metrics.offloaded.set_function(lambda: offload.tasks)
     service = Service(
         engine,
         lifecycle,
@@ -190,7 +182,7 @@ def create_app(
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
     add_routes(app, service, routes)
-    _surround(app, service, endpoints)
+    surround(app, service, endpoints)
     install_openapi(app, service)
     return app
 
@@ -204,15 +196,10 @@ def _lifespan(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         lifecycle = service.lifecycle
         service.metrics.open()
-        if grpc is not None and not grpc.is_shared:
-            await grpc.open()  # before anything is loaded: the port may be taken
+        if grpc is not None:
+            await grpc.start()  # before anything is loaded: the port may be taken
         await lifecycle.start()
-        opening = None
-        if grpc is not None and grpc.is_shared:
-            opening = asyncio.create_task(_open_when_ready(grpc, lifecycle))
         yield
-        if opening is not None:
-            opening.cancel()
         if grpc is not None:
             await grpc.close(lifecycle.stop_left_s() / 2)
         await lifecycle.stop(drain_s)
@@ -220,16 +207,6 @@ def _lifespan(
         service.metrics.close()
 
     return lifespan
-
-
-async def _open_when_ready(grpc: GrpcServer, lifecycle: Lifecycle) -> None:
-    """Listen next to other workers: the system gives each of them connections at once."""
-    while not lifecycle.own_readiness().ready:  # noqa: ASYNC110  # at the start only
-        await asyncio.sleep(GRPC_POLL_S)
-    try:
-        await grpc.open()
-    except OSError as error:
-        LOG.error("grpc_cannot_listen", problem=str(error))
 
 
 def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer | None:
@@ -256,24 +233,6 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
         raise ValueError(f"{PREFIX}TRUSTED_KEYS={str(path)!r}: {error}") from error
     LOG.info("signatures_required", trusted=keys.origins)
     return keys
-
-
-def _surround(app: FastAPI, service: Service, endpoints: Endpoints) -> None:
-    """Add the middleware for every request off the fast path; the outermost last."""
-    if service.origins.allowed:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=service.origins.allowed,
-            allow_methods=METHODS,
-            allow_headers=ALLOWED,
-            expose_headers=EXPOSED,
-        )
-    app.add_middleware(
-        RequestMiddleware,
-        service=service,
-        endpoints=endpoints,
-        stopping=lambda: service.lifecycle.stopping,
-    )
 
 
 def _guard(settings: Settings, metrics: Metrics) -> Guard:
@@ -306,12 +265,6 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.models_unready.set_function(lambda: len(lifecycle.problems()))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
-
-
-def _watch_bodies(metrics: Metrics, bodies: BodyMemory, offload: OffloadPool) -> None:
-    metrics.bodies_limit.set(bodies.limit)
-    metrics.bodies_bytes.set_function(lambda: bodies.held)
-    metrics.offloaded.set_function(lambda: offload.tasks)
 
 
 def is_compiled() -> bool:
@@ -357,40 +310,6 @@ def _torch_backends(
         return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)
 
     return make
-
-
-def _end_process(metrics: Metrics, fault: DeviceLost) -> None:
-    """End the process, which a sticky CUDA error has poisoned; a supervisor restarts it."""
-    LOG.critical("device_lost", fault=str(fault), exit_code=DEVICE_LOST_EXIT_CODE)
-
-    def end() -> None:
-        try:
-            metrics.close()  # else its worker's counts would lack this error
-        finally:
-            os._exit(DEVICE_LOST_EXIT_CODE)
-
-    asyncio.get_running_loop().call_later(DEVICE_LOST_GRACE_S, end)
-
-
-def _calm_gc() -> None:
-    """Keep the garbage collector from scanning modules and models over and over under load.
-
-    What is loaded by now stays, so it is frozen out of the collector's view. Garbage of requests is
-    freed at once by reference counting, so cycles are collected less often than by default.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 20, 100)
-
-
-def _give_memory_back() -> None:
-    """Return the memory of a retired model to the system, where the allocator can."""
-    gc.unfreeze()  # objects loaded at the start may be part of a cycle
-    gc.collect()
-    gc.freeze()
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # glibc only
-            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _version(distribution: str) -> str:

@@ -135,7 +135,7 @@ async def test_a_process_with_too_many_hung_threads_ends(
 ) -> None:
     ended: list[int] = []
     monkeypatch.setattr("os._exit", ended.append)
-    monkeypatch.setattr("app.main.DEVICE_LOST_GRACE_S", 0.0)
+    monkeypatch.setattr("app.processes.serving_process.DEVICE_LOST_GRACE_S", 0.0)
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, make_backend=stage.factory, devices="cpu*4", **QUICK) as api:
         stage.hangs = 4

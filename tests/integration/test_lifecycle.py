@@ -321,7 +321,7 @@ async def test_a_device_that_is_lost_while_loading_ends_the_process(
 ) -> None:
     ended: list[int] = []
     monkeypatch.setattr("os._exit", ended.append)
-    monkeypatch.setattr("app.main.DEVICE_LOST_GRACE_S", 0.0)
+    monkeypatch.setattr("app.processes.serving_process.DEVICE_LOST_GRACE_S", 0.0)
     write_artifact(tmp_path, "double")
     make, _ = scripted([DeviceLost("sticky")])
     async with serving(tmp_path, make_backend=make, wait_ready=False) as api:

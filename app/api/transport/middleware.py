@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import structlog
-from fastapi import Response
+from fastapi import FastAPI, Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.entries import ADMIN
@@ -18,6 +18,7 @@ from app.api.access import CALLER, is_admin_path
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import error_response
 from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
+from app.api.origins import ALLOWED, EXPOSED, METHODS
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import Abandoned, ShuttingDown, TorchlaneError
@@ -40,16 +41,12 @@ class RequestMiddleware:
         app: the inner application.
         service: access checks and metrics.
         endpoints: of predictions.
-        stopping: whether the server is about to end.
     """
 
-    def __init__(
-        self, app: ASGIApp, service: Service, endpoints: Endpoints, stopping: Callable[[], bool]
-    ) -> None:
+    def __init__(self, app: ASGIApp, service: Service, endpoints: Endpoints) -> None:
         self._app = app
         self._service = service
         self._metrics = service.metrics
-        self._stopping = stopping
         self._ids = RequestIds()
         self._endpoints = endpoints
 
@@ -88,7 +85,7 @@ class RequestMiddleware:
                 return
             await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:  # a stop cancels what is unfinished, such as an upload
-            if status or not self._stopping():
+            if status or not self._service.lifecycle.stopping:
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
             await error_response(scope, stopped)(scope, receive, send_own)
@@ -119,3 +116,16 @@ class RequestMiddleware:
                 scope[ROUTE] = endpoint.route  # it never reaches its route, but is counted
             return error
         return None
+
+
+def surround(app: FastAPI, service: Service, endpoints: Endpoints) -> None:
+    """Add the middleware for every request off the fast path; the outermost last."""
+    if service.origins.allowed:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.origins.allowed,
+            allow_methods=METHODS,
+            allow_headers=ALLOWED,
+            expose_headers=EXPOSED,
+        )
+    app.add_middleware(RequestMiddleware, service=service, endpoints=endpoints)

@@ -39,6 +39,7 @@ KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a client that is gone is noticed af
 MIN_PING_S = 10  # a client that pings more often without a call is cut off
 MAX_IDLE_S = 600  # without a call; the client connects again by itself
 FAREWELL_S = 0.5
+POLL_S = 0.1  # until a worker has loaded its models
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +76,30 @@ class GrpcServer:
         self._reader = MessageReader(service.limits, BodyMemory(listen.backlog_bytes))
         self._streams = Streams(self._reader)
         self._server: AioServer | None = None
+        self._opening: asyncio.Task[None] | None = None
         self.port = listen.port
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes listen on its port too."""
-        return self._listen.shared
-
-    async def open(self) -> None:
-        """Listen, and answer.
+    async def start(self) -> None:
+        """Listen, and answer; next to other workers once the models are ready.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the port is taken; next to other workers that is logged.
         """
+        if self._listen.shared:
+            self._opening = asyncio.create_task(self._open_when_ready())
+        else:
+            await self._open()
+
+    async def _open_when_ready(self) -> None:
+        """Listen next to other workers: the system gives each of them connections at once."""
+        while not self._service.lifecycle.own_readiness().ready:  # noqa: ASYNC110  # at the start only
+            await asyncio.sleep(POLL_S)
+        try:
+            await self._open()
+        except OSError as error:
+            LOG.error("grpc_cannot_listen", problem=str(error))
+
+    async def _open(self) -> None:
         self._server = AioServer(self._options(), self._methods(), ROUTE, MAX_CALLS)
         host, port = self._listen.host, self._listen.port
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -101,6 +113,8 @@ class GrpcServer:
 
     async def close(self, budget_s: float) -> None:
         """Take no more calls; end those that are not answered within the budget."""
+        if self._opening is not None:
+            self._opening.cancel()
         server, self._server = self._server, None
         if server is None:
             return
