@@ -1,6 +1,6 @@
 """Triton's model repository extension, for REST and gRPC alike.
 
-Which versions there are, whether they answer, and how to load and unload them.
+Which versions there are, whether they answer, and how to load them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from app.errors import InvalidInput, ModelNotReady
-from app.registry.loaded_models import LoadedModels, ModelState
+from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState
 from app.serving.lifecycle import Lifecycle
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
@@ -44,6 +44,20 @@ def is_ready(lifecycle: Lifecycle, name: str, version: int | None) -> bool:
         return False
     replicas = lifecycle.replica_states(model.id)
     return not lifecycle.stopping and any(each.state == "ready" for each in replicas)
+
+
+def versions(
+    loaded: LoadedModels, name: str, version: int | None = None
+) -> tuple[LoadedModel, ...]:
+    """This version of a model; without one, every loaded version.
+
+    Raises:
+        ModelNotFound, ModelNotReady: see `LoadedModels.resolve`.
+    """
+    model = loaded.resolve(name, version)
+    if version is not None:
+        return (model,)
+    return tuple(each for each in loaded.models() if each.id.name == name)
 
 
 def index(loaded: LoadedModels, *, only_ready: bool) -> list[IndexEntry]:
@@ -80,12 +94,3 @@ async def load(lifecycle: Lifecycle, name: str, parameters: Mapping[str, object]
     problems = [f"{each.id}: {each.problem}" for each in changes.failed if each.id.name == name]
     if problems:
         raise InvalidInput(f"failed to load {name!r}: {'; '.join(problems)}")
-
-
-async def unload(lifecycle: Lifecycle, name: str) -> None:
-    """Serve no version of a model until it is loaded again; no other model depends on it.
-
-    Raises:
-        ModelNotFound: if the repository has no such model.
-    """
-    await lifecycle.unload(name)

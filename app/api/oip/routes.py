@@ -141,9 +141,8 @@ def _add_model(
     @router.get(f"{path}/stats", operation_id=f"v2_model_stats{suffix}", **shown)
     async def stats(request: Request) -> Statistics:
         """What each loaded version of a model, or one of them, has done."""
-        model, loaded = _model(service, request), service.loaded
-        every = [each for each in loaded.models() if each.id.name == model.id.name]
-        return await statistics(service.metrics, [model] if suffix else every)
+        versions = repository.versions(service.loaded, *_named(request))
+        return await statistics(service.metrics, versions)
 
 
 def _add_index(router: APIRouter, service: Service) -> None:
@@ -183,7 +182,7 @@ def _add_loading(app: FastAPI, service: Service) -> None:
     async def unload(_: Admin, request: Request) -> Response:
         """Serve no version of a model until it is loaded again."""
         await _read_parameters(request, service)
-        await repository.unload(service.lifecycle, request.path_params["name"])
+        await service.lifecycle.unload(request.path_params["name"])
         return Response()
 
 

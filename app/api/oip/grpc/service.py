@@ -134,12 +134,10 @@ class Inference:
         return _filled(pb.ModelConfigResponse(), {"config": config})
 
     async def _model_statistics(self, request: pb.ModelStatisticsRequest) -> Message:
-        models = list(self._service.loaded.models())
+        models = self._service.loaded.models()
         if request.name:
-            model = self._model(request.name, request.version)
-            models = [each for each in models if each.id.name == model.id.name]
-            if request.version:
-                models = [model]
+            version = version_number(request.version or None)
+            models = repository.versions(self._service.loaded, request.name, version)
         found = await statistics(self._service.metrics, models)
         return _filled(pb.ModelStatisticsResponse(), found)
 
@@ -153,7 +151,7 @@ class Inference:
         return pb.RepositoryModelLoadResponse()
 
     async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> Message:
-        await repository.unload(self._service.lifecycle, _named(request.model_name))
+        await self._service.lifecycle.unload(_named(request.model_name))
         return pb.RepositoryModelUnloadResponse()
 
     def _model(self, name: str, version: str) -> LoadedModel:
