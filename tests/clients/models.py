@@ -12,28 +12,10 @@ from torch import nn
 
 from app.api.oip.datatypes import DATATYPES
 from models.definitions import digits
-from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.manifest import TensorCodecSpec
 from models.tensors import Dtype, TensorSpec
 from tests.artifacts import write_artifact, write_small
-
-SIDE = 2  # pixels of a picture
-
-
-class Brightness(nn.Module):
-    """picture [n, 1, 2, 2] -> scores [n, 2] of dark and light."""
-
-    def forward(self, picture: torch.Tensor) -> torch.Tensor:
-        """See the class."""
-        light = picture.mean(dim=(1, 2, 3))
-        return torch.stack([1 - light, light], dim=1)
-
-
-class Same(nn.Module):
-    """x -> the same."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
-        return x.clone()
+from tests.kinds import SIDE, Same, write_pictures
 
 
 class Parts(nn.Module):
@@ -43,18 +25,6 @@ class Parts(nn.Module):
         """See the class."""
         whole = torch.trunc(x)
         return whole.to(torch.int64), x - whole, x < 0
-
-
-def write_pictures(folder: Path) -> None:
-    """Write the model `pictures`, of pictures in grey, with labels."""
-    how = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0,), std=(1,))
-    write_artifact(
-        *(folder, "pictures", 1, Brightness()),
-        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, SIDE, SIDE)),),
-        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
-        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
-        golden=[{"picture": np.zeros((1, SIDE, SIDE), np.float32)}],
-    )
 
 
 def write_all(folder: Path) -> None:

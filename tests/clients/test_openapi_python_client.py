@@ -11,9 +11,9 @@ import pytest
 
 from tests.artifacts import write_artifact, write_small
 from tests.clients.environments import environment, run
-from tests.clients.models import write_pictures
 from tests.conftest import Once
 from tests.e2e.server import running
+from tests.kinds import write_pictures
 
 # Runs next to the generated package `client`; argument: the server's address.
 USE = """

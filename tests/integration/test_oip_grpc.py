@@ -20,8 +20,7 @@ from PIL import Image
 
 from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.protos import inference_pb2 as pb
-from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
-from models.tensors import TensorSpec
+from models.manifest import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     HEALTH,
@@ -34,33 +33,18 @@ from tests.integration.grpc_calls import (
     row,
     serving,
 )
-from tests.integration.test_oip_infer import Brightness, Same
 from tests.integration.wire import request
+from tests.kinds import DTYPES, write_dtypes, write_pictures
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-DTYPES = ("bool", "int8", "int64", "uint8", "float16", "float64")
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_artifact(folder, "double", codec=TensorCodecSpec(labels=("a", "b")))
-    how = PicturePreprocess(width=2, height=2, channels=1, mean=(0,), std=(1,))
-    write_artifact(
-        *(folder, "pictures", 1, Brightness()),
-        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 2, 2)),),
-        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
-        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
-        golden=[{"picture": np.zeros((1, 2, 2), np.float32)}],
-    )
-    for dtype in DTYPES:
-        spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 3))
-        write_artifact(
-            *(folder, dtype, 1, Same()),
-            inputs=(spec,),
-            outputs=(spec.model_copy(update={"name": "y"}),),
-            golden=[{"x": np.array([0, 1, 1], dtype)}],
-        )
+    write_pictures(folder)
+    write_dtypes(folder)
     return folder
 
 

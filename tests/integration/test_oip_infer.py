@@ -17,18 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-import torch
 from PIL import Image
-from torch import nn
 
 from app.api.endpoints import Endpoint
 from app.api.oip.fast_json import FastJson
 from app.api.oip.infer import HEADER, MAX_KNOWN, InferCall, KnownHeads
-from models.manifest import ImageCodecSpec, PicturePreprocess
-from models.tensors import TensorSpec
 from tests.artifacts import write_artifact, write_small
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
+from tests.kinds import write_dtypes, write_pictures
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PATHS: Mapping[str, Mapping[str, str]] = {"fast": {}, "asgi": {"expect": "100-continue"}}
@@ -37,23 +34,6 @@ ROW = {**X, "data": [1, 2]}
 BINARY = {**X, "parameters": {"binary_data_size": 8}}
 OCTETS = np.array([1, 2], "<f4").tobytes()
 ANSWER = {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [2.0, 4.0]}
-
-
-class Brightness(nn.Module):
-    """picture [n, 1, 2, 2] -> scores [n, 2] of dark and light."""
-
-    def forward(self, picture: torch.Tensor) -> torch.Tensor:
-        """See the class."""
-        light = picture.mean(dim=(1, 2, 3))
-        return torch.stack([1 - light, light], dim=1)
-
-
-class Same(nn.Module):
-    """x -> x."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
-        return x
 
 
 class Server:
@@ -87,22 +67,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_artifact(folder, "double")
     write_small(folder, ["script"], free=True)
-    how = PicturePreprocess(width=2, height=2, channels=1, mean=(0,), std=(1,))
-    write_artifact(
-        *(folder, "pictures", 1, Brightness()),
-        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 2, 2)),),
-        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
-        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
-        golden=[{"picture": np.zeros((1, 2, 2), np.float32)}],
-    )
-    for dtype in ("bool", "int8", "int64", "uint8", "float16", "float64"):
-        spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 3))
-        write_artifact(
-            *(folder, dtype, 1, Same()),
-            inputs=(spec,),
-            outputs=(spec.model_copy(update={"name": "y"}),),
-            golden=[{"x": np.array([0, 1, 1], dtype)}],
-        )
+    write_pictures(folder)
+    write_dtypes(folder)
     return folder
 
 

@@ -10,11 +10,10 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
-from models.tensors import TensorSpec
+from models.manifest import TensorCodecSpec
 from tests.artifacts import write_artifact, write_small
 from tests.integration.harness import Api, serving
-from tests.integration.test_oip_infer import Brightness
+from tests.kinds import write_pictures
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DATA = "/predictions/double"
@@ -26,14 +25,7 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
     write_artifact(folder, "double")
     write_artifact(folder, "classes", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
     write_small(folder, ["script"], free=True)
-    how = PicturePreprocess(width=2, height=2, channels=1, mean=(0,), std=(1,))
-    write_artifact(
-        *(folder, "pictures", 1, Brightness()),
-        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 2, 2)),),
-        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
-        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
-        golden=[{"picture": np.zeros((1, 2, 2), np.float32)}],
-    )
+    write_pictures(folder)
     async with serving(folder, default_model="double") as found:
         yield found
 

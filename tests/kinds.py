@@ -1,0 +1,57 @@
+"""Small models of more kinds than those of `tests/artifacts.py`: of pictures, and of any dtype."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.tensors import Dtype, TensorSpec
+from tests.artifacts import write_artifact
+
+SIDE = 2  # pixels of a picture
+DTYPES: tuple[Dtype, ...] = ("bool", "int8", "int64", "uint8", "float16", "float64")
+
+
+class Brightness(nn.Module):
+    """picture [n, 1, 2, 2] -> scores [n, 2] of dark and light."""
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        light = picture.mean(dim=(1, 2, 3))
+        return torch.stack([1 - light, light], dim=1)
+
+
+class Same(nn.Module):
+    """x -> the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x.clone()
+
+
+def write_pictures(folder: Path) -> None:
+    """Write the model `pictures`, of pictures in grey, with labels."""
+    how = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0,), std=(1,))
+    write_artifact(
+        *(folder, "pictures", 1, Brightness()),
+        inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, SIDE, SIDE)),),
+        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
+        codec=ImageCodecSpec(labels=("dark", "light"), preprocess=how),
+        golden=[{"picture": np.zeros((1, SIDE, SIDE), np.float32)}],
+    )
+
+
+def write_dtypes(folder: Path) -> None:
+    """Write a model for each of DTYPES, named like it: x [n, 3] -> y, the same."""
+    for dtype in DTYPES:
+        spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 3))
+        write_artifact(
+            *(folder, dtype, 1, Same()),
+            inputs=(spec,),
+            outputs=(spec.model_copy(update={"name": "y"}),),
+            golden=[{"x": np.array([0, 1, 1], dtype)}],
+        )
