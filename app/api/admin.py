@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, Path, Response
 from app.api.access import Admin
 from app.api.endpoints import version_number
 from app.api.openapi import schemas
-from app.api.openapi.document import ERRORS
+from app.api.openapi.errors import ERRORS
 from app.api.service import Service
 from app.serving.rollout import Changes
 from app.types import ModelId

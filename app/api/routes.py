@@ -20,11 +20,8 @@ from app.api.native.models import add_models
 from app.api.oip import infer as oip
 from app.api.oip.routes import add_oip
 from app.api.openapi import schemas
-from app.api.openapi.document import (
-    infer_docs,
-    prediction_docs,
-    torchserve_docs,
-)
+from app.api.openapi.document import prediction_docs
+from app.api.openapi.protocols import infer_docs, torchserve_docs
 from app.api.service import Service
 from app.api.torchserve import predictions as torchserve
 from app.api.transport.asgi_predict import PredictionApp

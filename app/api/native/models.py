@@ -9,7 +9,8 @@ from fastapi import FastAPI, Request
 
 from app.api.access import Reader
 from app.api.openapi import schemas
-from app.api.openapi.document import ERRORS, path_parameter
+from app.api.openapi.errors import ERRORS
+from app.api.openapi.headers import path_parameter
 from app.api.service import Service
 from app.codecs.base import JSON
 from app.errors import InvalidInput, ModelNotFound

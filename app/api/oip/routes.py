@@ -28,7 +28,8 @@ from app.api.oip.metadata import (
 )
 from app.api.oip.repository import IndexEntry, is_ready
 from app.api.oip.statistics import Statistics, statistics
-from app.api.openapi.document import V2, V2_ERRORS, path_parameter
+from app.api.openapi.errors import V2, V2_ERRORS
+from app.api.openapi.headers import path_parameter
 from app.api.service import Service
 from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput

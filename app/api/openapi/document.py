@@ -6,7 +6,7 @@ pasted. Therefore the document is made on request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -22,7 +22,17 @@ from app.api.openapi.bodies import (
     request_name,
     request_schema,
 )
-from app.api.openapi.headers import CHALLENGE, REQUEST_ID, RETRY_AFTER, answered
+from app.api.openapi.errors import (
+    ACCESS_HEADERS,
+    DESCRIPTIONS,
+    ERROR_SCHEMAS,
+    ERRORS,
+    TORCHSERVE,
+    V2,
+    Responses,
+    prediction_errors,
+)
+from app.api.openapi.headers import REQUEST_ID, RETRY_AFTER, answered, path_parameters
 from app.api.openapi.headers import parameters as header_parameters
 from app.api.service import Service
 from app.codecs.base import JSON, NPY, OCTET_STREAM
@@ -30,42 +40,6 @@ from app.errors import TorchlaneError
 from app.registry.loaded_models import LoadedModel
 
 Docs = dict[str, Any]
-Responses = dict[int | str, dict[str, Any]]
-
-_DESCRIPTIONS = {
-    401: "No API key was sent, or an unknown one",
-    403: "The API key does not allow this",
-    404: "No such model, or not this version of it",
-    406: "The answer cannot be written as Accept asks",
-    413: "The body or the number of items is over the limit",
-    415: "The model does not read this Content-Type",
-    422: "The input does not fit the model; `details` names the item",
-    429: "The caller's rate limit is reached (with Retry-After); worth a retry",
-    500: "The model failed on the input",
-    503: "Overloaded (with Retry-After), loading, or shutting down; worth a retry",
-    504: "The request's deadline has passed",
-}
-ERRORS: dict[int, Responses] = {
-    status: {status: {"model": schemas.ErrorBody, "description": text}}
-    for status, text in _DESCRIPTIONS.items()
-}
-V2 = "open inference protocol"  # tag of its calls
-V2_ERRORS: dict[int, Responses] = {
-    status: {status: {"model": schemas.V2Error, "description": text}}
-    for status, text in {**_DESCRIPTIONS, 400: "The request does not fit the model"}.items()
-}
-TORCHSERVE = "torchserve"  # tag of its calls
-TORCHSERVE_ERRORS: dict[int, Responses] = {
-    status: {
-        status: {
-            "content": {JSON: {"schema": {"$ref": "#/components/schemas/TorchServeError"}}},
-            "description": found[status]["description"],
-        }
-    }
-    for status, found in V2_ERRORS.items()
-}
-ERROR_SCHEMAS = {"native": "ErrorBody", "oip": "V2Error", "torchserve": "TorchServeError"}
-ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
 
 
 def prediction_docs(path: str, *, many: bool) -> Docs:
@@ -78,7 +52,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
         "content": {JSON: {}, OCTET_STREAM: BINARY, NPY: BINARY},
         "headers": answered(many=many),
     }
-    responses: Responses = {200: ok, **_all(ERRORS)}
+    responses: Responses = {200: ok, **prediction_errors(ERRORS)}
     responses[503] = {**responses[503], "headers": RETRY_AFTER}
     parameters = [*header_parameters(), *path_parameters(path)]
     body = request_body(request_name(many=many), ANY_MEDIA_TYPES, many=many)
@@ -87,24 +61,6 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
         "responses": responses,
         "openapi_extra": {"requestBody": body, "parameters": parameters},
     }
-
-
-def infer_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` of the Open Inference Protocol's infer call."""
-    errors = _all(V2_ERRORS, without=(406, 422))
-    return {"tags": [V2], **protocols.infer_docs(errors, path_parameters(path))}
-
-
-def torchserve_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` of TorchServe's call for predictions."""
-    errors = _all(TORCHSERVE_ERRORS, without=(406, 422))
-    return {"tags": [TORCHSERVE], **protocols.predictions_docs(errors, path_parameters(path))}
-
-
-def _all(errors: dict[int, Responses], without: Sequence[int] = ()) -> Responses:
-    """Every error of a call for predictions but those about access, which `_show_access` adds."""
-    left = errors.keys() - ACCESS_HEADERS.keys() - set(without)
-    return {status: errors[status][status] for status in sorted(left)}
 
 
 def install_openapi(app: FastAPI, service: Service) -> None:
@@ -186,7 +142,7 @@ def _show_access(made: Docs, service: Service) -> None:
         for status in sorted(statuses | ({429} if metered else set())):
             content = {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
             shown = {
-                "description": _DESCRIPTIONS[status],
+                "description": DESCRIPTIONS[status],
                 "content": content,
                 "headers": ACCESS_HEADERS[status],
             }
@@ -199,16 +155,3 @@ def _operations(made: Docs) -> Iterator[tuple[str, Docs]]:
     for path, methods in made["paths"].items():
         for operation in methods.values():
             yield path, operation
-
-
-def path_parameters(path: str) -> list[Docs]:
-    """The parameters in the path of a model's call."""
-    found = [path_parameter("name", {"type": "string"})] if "{name}" in path else []
-    if "{version}" in path:
-        found.append(path_parameter("version", {"type": "integer", "minimum": 1}))
-    return found
-
-
-def path_parameter(name: str, schema: Docs) -> Docs:
-    """A path parameter that FastAPI does not know: it would add a 422 that never occurs."""
-    return {"name": name, "in": "path", "required": True, "schema": schema}

@@ -80,3 +80,16 @@ def parameters(*, top_k: bool = True) -> list[Docs]:
         {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
         for name, (schema, text) in _PARAMETERS.items()
     ]
+
+
+def path_parameters(path: str) -> list[Docs]:
+    """The parameters in the path of a model's call."""
+    found = [path_parameter("name", {"type": "string"})] if "{name}" in path else []
+    if "{version}" in path:
+        found.append(path_parameter("version", {"type": "integer", "minimum": 1}))
+    return found
+
+
+def path_parameter(name: str, schema: Docs) -> Docs:
+    """A path parameter that FastAPI does not know: it would add a 422 that never occurs."""
+    return {"name": name, "in": "path", "required": True, "schema": schema}

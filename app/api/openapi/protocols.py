@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.api.openapi.bodies import ANY_ITEM, BINARY, FILE
-from app.api.openapi.headers import RETRY_AFTER, answered
+from app.api.openapi.errors import (
+    TORCHSERVE,
+    TORCHSERVE_ERRORS,
+    V2,
+    V2_ERRORS,
+    Responses,
+    prediction_errors,
+)
+from app.api.openapi.headers import RETRY_AFTER, Docs, answered, path_parameters
 from app.api.openapi.headers import parameters as header_parameters
 from app.codecs.base import JSON, OCTET_STREAM
-
-Docs = dict[str, Any]
-Responses = dict[int | str, dict[str, Any]]
 
 _TENSOR: Docs = {
     "type": "object",
@@ -109,13 +112,8 @@ _LENGTH: Docs = {
 }
 
 
-def infer_docs(errors: Responses, path_parameters: list[Docs]) -> Docs:
-    """Keyword arguments for an `APIRoute` of the Open Inference Protocol's infer call.
-
-    Args:
-        errors: that it may answer.
-        path_parameters: of its path.
-    """
+def infer_docs(path: str) -> Docs:
+    """Keyword arguments for an `APIRoute` of the Open Inference Protocol's infer call."""
     answer = {"schema": {"$ref": "#/components/schemas/InferAnswer"}}
     body = {"schema": {"$ref": "#/components/schemas/InferRequest"}}
     ok: Docs = {
@@ -123,15 +121,12 @@ def infer_docs(errors: Responses, path_parameters: list[Docs]) -> Docs:
         "content": {JSON: answer, OCTET_STREAM: BINARY},
         "headers": answered(many=True),
     }
-    return _docs(
-        ok,
-        errors,
-        {"required": True, "content": {JSON: body, OCTET_STREAM: BINARY}},
-        [*header_parameters(top_k=False), _LENGTH, *path_parameters],
-    )
+    content = {JSON: body, OCTET_STREAM: BINARY}
+    parameters = [*header_parameters(top_k=False), _LENGTH, *path_parameters(path)]
+    return _docs(V2, ok, V2_ERRORS, content, parameters)
 
 
-def predictions_docs(errors: Responses, path_parameters: list[Docs]) -> Docs:
+def torchserve_docs(path: str) -> Docs:
     """Keyword arguments for an `APIRoute` of TorchServe's call for predictions."""
     form = {
         "type": "object",
@@ -149,14 +144,20 @@ def predictions_docs(errors: Responses, path_parameters: list[Docs]) -> Docs:
         OCTET_STREAM: BINARY,
         "multipart/form-data": {"schema": form},
     }
-    parameters = [*header_parameters(top_k=False), *path_parameters]
-    return _docs(ok, errors, {"required": True, "content": content}, parameters)
+    parameters = [*header_parameters(top_k=False), *path_parameters(path)]
+    return _docs(TORCHSERVE, ok, TORCHSERVE_ERRORS, content, parameters)
 
 
-def _docs(ok: Docs, errors: Responses, body: Docs, parameters: list[Docs]) -> Docs:
-    responses: Responses = {200: ok, **errors}
+def _docs(
+    tag: str, ok: Docs, errors: dict[int, Responses], content: Docs, parameters: list[Docs]
+) -> Docs:
+    responses: Responses = {200: ok, **prediction_errors(errors, without=(406, 422))}
     responses[503] = {**responses[503], "headers": RETRY_AFTER}
     return {
+        "tags": [tag],
         "responses": responses,
-        "openapi_extra": {"requestBody": body, "parameters": parameters},
+        "openapi_extra": {
+            "requestBody": {"required": True, "content": content},
+            "parameters": parameters,
+        },
     }

@@ -1,0 +1,53 @@
+"""The errors of each protocol, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.api.openapi import schemas
+from app.api.openapi.headers import CHALLENGE, RETRY_AFTER, Docs
+from app.codecs.base import JSON
+
+Responses = dict[int | str, dict[str, Any]]
+
+DESCRIPTIONS = {
+    401: "No API key was sent, or an unknown one",
+    403: "The API key does not allow this",
+    404: "No such model, or not this version of it",
+    406: "The answer cannot be written as Accept asks",
+    413: "The body or the number of items is over the limit",
+    415: "The model does not read this Content-Type",
+    422: "The input does not fit the model; `details` names the item",
+    429: "The caller's rate limit is reached (with Retry-After); worth a retry",
+    500: "The model failed on the input",
+    503: "Overloaded (with Retry-After), loading, or shutting down; worth a retry",
+    504: "The request's deadline has passed",
+}
+ERRORS: dict[int, Responses] = {
+    status: {status: {"model": schemas.ErrorBody, "description": text}}
+    for status, text in DESCRIPTIONS.items()
+}
+V2 = "open inference protocol"  # tag of its calls
+V2_ERRORS: dict[int, Responses] = {
+    status: {status: {"model": schemas.V2Error, "description": text}}
+    for status, text in {**DESCRIPTIONS, 400: "The request does not fit the model"}.items()
+}
+TORCHSERVE = "torchserve"  # tag of its calls
+TORCHSERVE_ERRORS: dict[int, Responses] = {
+    status: {
+        status: {
+            "content": {JSON: {"schema": {"$ref": "#/components/schemas/TorchServeError"}}},
+            "description": found[status]["description"],
+        }
+    }
+    for status, found in V2_ERRORS.items()
+}
+ERROR_SCHEMAS = {"native": "ErrorBody", "oip": "V2Error", "torchserve": "TorchServeError"}
+ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
+
+
+def prediction_errors(errors: dict[int, Responses], without: Sequence[int] = ()) -> Responses:
+    """Every error of a call for predictions but those about access, which the document adds."""
+    left = errors.keys() - ACCESS_HEADERS.keys() - set(without)
+    return {status: errors[status][status] for status in sorted(left)}
