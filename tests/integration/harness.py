@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from app.backends.fake import FakeBackend
 from app.main import create_app
 from app.serving.installer import BackendFactory
 from app.settings import Settings
@@ -56,6 +58,16 @@ async def serving(
             while wait_ready and (await client.get("/health/ready")).status_code != 200:
                 await asyncio.sleep(0.01)
         yield Api(client, app)
+
+
+def held(go_on: threading.Event) -> BackendFactory:
+    """Makes backends that double, as soon as it may."""
+
+    def make(*_: object) -> FakeBackend:
+        go_on.wait(20)
+        return FakeBackend(lambda inputs: {"y": inputs["x"] * 2})
+
+    return make
 
 
 async def settled(api: Api) -> None:

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from app.access.entries import PREDICT, make_key
-from app.backends.base import Backend
-from app.backends.fake import FakeBackend
-from app.backends.selection import Selection
-from app.registry.repository import Artifact
-from app.types import Device
 from models.manifest import TensorCodecSpec
 from tests.artifacts import write_artifact
-from tests.integration.harness import Api, serving, settled
+from tests.integration.harness import Api, held, serving, settled
 
 SUMMARY = {"name", "default", "state", "version", "versions", "modelName", "modelUrl"}
 INFO = SUMMARY | {
@@ -96,12 +91,7 @@ async def test_a_model_that_is_not_loaded_tells_why(tmp_path: Path) -> None:
 async def test_a_load_tells_its_step_and_how_long_it_takes(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     go_on = threading.Event()
-
-    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
-        go_on.wait(20)
-        return FakeBackend(lambda inputs: {"y": inputs["x"] * 2})
-
-    async with serving(tmp_path, make_backend=make, wait_ready=False) as api:
+    async with serving(tmp_path, make_backend=held(go_on), wait_ready=False) as api:
         try:
             async with asyncio.timeout(10):
                 while "reading" not in str(found := await versions(api)):

@@ -21,7 +21,7 @@ from app.registry.repository import Artifact
 from app.types import Arrays, Device
 from models.manifest import TensorCodecSpec
 from tests.artifacts import write_artifact, write_small
-from tests.integration.harness import Api, serving, settled
+from tests.integration.harness import Api, held, serving, settled
 from tests.integration.test_reload import Publisher, answered_by
 
 SECRET, LINE = make_key("ops", ["admin", "predict"])
@@ -158,12 +158,7 @@ async def test_a_model_named_stats_is_described_by_its_version(tmp_path: Path) -
 async def test_a_model_that_loads_is_not_ready(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     go_on = threading.Event()
-
-    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
-        go_on.wait(20)
-        return FakeBackend(lambda inputs: {"y": inputs["x"] * 2})
-
-    async with serving(tmp_path, make_backend=make, wait_ready=False) as api:
+    async with serving(tmp_path, make_backend=held(go_on), wait_ready=False) as api:
         try:
             async with asyncio.timeout(20):
                 while not (await api.client.get("/models")).json()["models"]:
