@@ -32,24 +32,29 @@ def widened(
         (each for each in shapes if each.groups[0][0] == signature), key=lambda each: each.length
     )
     at = alike.index(first)
-    shorter, longer = alike[max(0, at - NEIGHBOURS) : at], alike[at : at + 1 + NEIGHBOURS]
-    best: Sequence[ShapeView] = (first,)
-    best_worth, best_items = 0.0, 0
-    for up in range(len(longer)):
-        padded_to = longer[up].length
+    alike, at = alike[max(0, at - NEIGHBOURS) : at + 1 + NEIGHBOURS], min(at, NEIGHBOURS)
+    worths = [each.waiting * cost.item_s(each.length) for each in alike]
+    best_low, best_high, best_gain = at, at, 0.0
+    up_to_waiting, up_to_worth = 0, 0.0  # from `first` up to the longest
+    for high in range(at, len(alike)):
+        padded_to = alike[high].length
         most = cost.batch_size(first.allowed_s, padded_to)
-        for down in range(len(shorter) + 1):
-            taken = (*shorter[len(shorter) - down :], *longer[: up + 1])
-            waiting = sum([each.waiting for each in taken])
-            worth = sum([each.waiting * cost.item_s(each.length) for each in taken])
+        up_to_waiting += alike[high].waiting
+        up_to_worth += worths[high]
+        waiting, worth = up_to_waiting, up_to_worth
+        for low in range(at, -1, -1):
+            if low < at:
+                waiting += alike[low].waiting
+                worth += worths[low]
             items = max(1, min(most, round(waiting * share)))
-            worth *= items / waiting / cost.expected_s(items, padded_to)
-            if worth > best_worth or (worth == best_worth and items > best_items):
-                best, best_worth, best_items = taken, worth, items
+            gain = worth * items / waiting / cost.expected_s(items, padded_to)
+            if gain > best_gain:
+                best_low, best_high, best_gain = low, high, gain
             if items == most:
                 break  # there is no room for shorter ones
-    if len(best) == 1:
+    if best_low == best_high:
         return first
+    best = alike[best_low : best_high + 1]
     return ShapeView(
         (*first.groups, *[each.groups[0] for each in best if each is not first]),
         best[-1].length,

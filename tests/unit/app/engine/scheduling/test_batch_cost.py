@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.scheduling.batch_cost import BatchCost, interpolated
+from app.types import BatchTimes
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 LINEAR = {size: 0.007 * size for size in SIZES}
@@ -256,3 +258,44 @@ def test_what_was_expected_changes_nothing(measured: dict[int, float], items: li
         cost.took(n, cost.compute_s(n), 0.0)
     assert [cost.expected_s(n) for n in range(1, 65)] == pytest.approx(before)
     assert cost.deviation == pytest.approx(0, abs=1e-9)
+
+
+class TestLengths:
+    """Of items of 4 and of 16 tokens, 1 ms a batch and 0.1 ms a token; long batches stop early."""
+
+    MEASURED: ClassVar[BatchTimes] = {
+        4: {n: 0.001 + 0.0004 * n for n in (1, 4, 16, 64)},
+        16: {n: 0.001 + 0.0016 * n for n in (1, 4, 16)},
+    }
+
+    def test_between_lengths_it_is_linear_and_beyond_in_proportion(self) -> None:
+        cost = BatchCost(64, self.MEASURED)
+        assert cost.expected_s(4, 4) == pytest.approx(0.0026)
+        assert cost.expected_s(4, 16) == pytest.approx(0.0074)
+        assert cost.expected_s(4, 10) == pytest.approx(0.0050)
+        assert cost.expected_s(4, 32) == pytest.approx(0.0148)
+        assert cost.expected_s(4, 1) == cost.expected_s(4, 4)
+
+    def test_longer_items_make_smaller_batches(self) -> None:
+        cost = BatchCost(64, self.MEASURED)
+        assert [cost.most_of(length) for length in (1, 4, 8, 16, 32, 300)] == [64, 64, 32, 16, 8, 1]
+        assert cost.batch_size(100.0, 4) == 64
+        assert cost.batch_size(100.0, 16) == 16
+        assert cost.full_s(16) == pytest.approx(0.0266)
+
+    def test_an_item_is_worth_its_part_of_the_best_batch(self) -> None:
+        cost = BatchCost(64, self.MEASURED)
+        assert cost.item_s(4) == pytest.approx((0.001 + 0.0004 * 64) / 64)
+        assert cost.item_s(16) == pytest.approx((0.001 + 0.0016 * 16) / 16)
+
+    def test_a_batch_of_one_length_corrects_the_others(self) -> None:
+        cost = BatchCost(64, self.MEASURED)
+        for _ in range(200):
+            cost.took(4, 2 * 0.0026, 0.0, length=4)
+        assert cost.expected_s(4, 16) == pytest.approx(2 * 0.0074, rel=0.01)
+
+    def test_without_measurements_the_first_batch_stands_for_all(self) -> None:
+        cost = BatchCost(64, {})
+        cost.took(2, 0.010, length=8)
+        assert cost.expected_s(4, 8) == pytest.approx(0.020)
+        assert cost.expected_s(4, 16) >= cost.expected_s(4, 8)
