@@ -302,25 +302,16 @@ class TestBinary:
     async def test_heads_are_kept_without_bodies_and_not_without_end(self, server: Server) -> None:
         service, heads = server.listening.service, KnownHeads()
         endpoint = Endpoint("r", partial(InferCall, FastJson(), heads), "double", many=True)
-<<<<<<< HEAD
-        for number in range(MAX_KNOWN + 10):
-            head = json.dumps({"id": str(number), "inputs": [BINARY]}).encode()
-=======
         documents = ({"id": str(n), "inputs": [BINARY]} for n in range(MAX_KNOWN + 10))
         sent = [json.dumps(each).encode() for each in documents]
         for head in sent:
->>>>>>> clean23
             call = endpoint.call(service, endpoint, {HEADER: b"%d" % len(head)})
             await call.begin(head + OCTETS).settled()
             layout = heads.get(call.model.codec, head)
             assert layout is not None
             assert layout.request.inputs == ()
-<<<<<<< HEAD
-        assert 0 < len(heads) <= MAX_KNOWN
-=======
         codec = call.model.codec
         assert sum(heads.get(codec, head) is not None for head in sent) <= MAX_KNOWN
->>>>>>> clean23
 
     async def test_raw_bytes_without_json(self, server: Server) -> None:
         head, octets = parts(await server.send(OCTETS * 2, inference_header_content_length="0"))

@@ -86,12 +86,6 @@ class KnownHeads:
     def __init__(self) -> None:
         self._layouts: dict[tuple[ref[Codec], bytes], Layout] = {}
 
-<<<<<<< HEAD
-    def __len__(self) -> int:
-        return len(self._layouts)
-
-=======
->>>>>>> clean23
     def get(self, codec: Codec, head: bytes) -> Layout | None:
         """The layout of the tensors behind a head; None: it is not known."""
         return self._layouts.get((ref(codec), head))
