@@ -58,7 +58,7 @@ def test_buffers_are_filled_in_place() -> None:
 
 
 def test_outputs_of_the_padded_dimension_are_cut_and_others_kept() -> None:
-    outputs = {"sum": np.float32(5.0), "each": np.arange(9.0)}
+    outputs: dict[str, Array] = {"sum": np.array(5.0), "each": np.arange(9.0)}
     cut = padding().trimmed(outputs, 4)
     assert cut["each"].tolist() == [0, 1, 2, 3]
     assert cut["sum"] == 5
