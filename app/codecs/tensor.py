@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
+from app.codecs.base import NPY, OCTET_STREAM, Budget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader
@@ -17,7 +17,8 @@ from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
 from models.bounds import mismatch, shared_axes
 from models.manifest import Manifest
-from models.tensors import TensorSpec
+from models.padding import padding_of
+from models.tensors import Axis, TensorSpec
 
 MAX_SHOWN = 8  # of a client's names, in an error
 MAX_SHOWN_CHARACTERS = 60
@@ -42,8 +43,10 @@ class TensorCodec:
             spec.name: NumberRange(spec) for spec in self._inputs if spec.dtype != "bool"
         }
         self._reader: NumberReader | None = None
-        self._signature: Signature | None = None  # the same for all items, if no dimension is free
-        if all(spec.is_fixed for spec in self._inputs):
+        self._padding = padding_of(manifest.inputs, manifest.outputs)
+        self._signature: Signature | None = None  # of all items, if each free axis may be padded
+        axes = [(s.item_shape[at], axis) for s in self._inputs for at, axis in enumerate(s.axes)]
+        if all(size != -1 or self._pads(axis) for size, axis in axes):
             self._signature = tuple(
                 (spec.name, np.dtype(spec.dtype).str, spec.item_shape) for spec in self._inputs
             )
@@ -67,7 +70,7 @@ class TensorCodec:
         stacked = self._reader.read(key, body, max_items) if self._reader else None
         return None if stacked is None else self._items(stacked)
 
-    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
+    def decode(self, value: object, budget: Budget | None = None) -> Item:
         """Numbers for a model with one input, else an object by input name."""
         if len(self._inputs) == 1:
             spec = self._inputs[0]
@@ -75,15 +78,15 @@ class TensorCodec:
                 value = value[spec.name]
             arrays = {spec.name: _numbers(spec, value, flat=spec.is_fixed)}
             self._check_shared(arrays)
-            return Item(arrays, self._signature)
+            return self.item(arrays)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
-            raise InvalidInput(f"expected an object with {_listed(names)}, got {_kind(value)}")
+            raise InvalidInput(f"expected an object with {_listed(names)}, got {kind(value)}")
         if set(value) != set(names):
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
         arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
         self._check_shared(arrays)
-        return Item(arrays, self._signature)
+        return self.item(arrays)
 
     def decode_raw(
         self,
@@ -91,7 +94,7 @@ class TensorCodec:
         body: bytes,
         *,
         max_items: int | None,
-        budget: PixelBudget | None = None,
+        budget: Budget | None = None,
     ) -> list[Item]:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)
@@ -117,7 +120,7 @@ class TensorCodec:
         else:
             count = len(arrays[self._inputs[0].name])
             items = [
-                Item({name: array[index, ...] for name, array in arrays.items()}, self._signature)
+                self.item({name: array[index, ...] for name, array in arrays.items()})
                 for index in range(count)
             ]
         self._check_shared(items[0].arrays)  # all have the same shapes
@@ -136,6 +139,18 @@ class TensorCodec:
     def item_schema(self) -> JsonSchema:
         """See `Codec`."""
         return tensor_item(self._inputs)
+
+    def item(self, arrays: Arrays) -> Item:
+        """The item of arrays that the inputs take."""
+        if self._padding is None:
+            return Item(arrays, self._signature)
+        signature = self._signature
+        if signature is None:  # another axis is free, which is never padded
+            signature = tuple(
+                (spec.name, arrays[spec.name].dtype.str, self._unpadded(spec, arrays[spec.name]))
+                for spec in self._inputs
+            )
+        return Item(arrays, signature, self._padding.size(arrays))
 
     def _check_shared(self, arrays: Arrays) -> None:
         """Check that axes of one name have one size."""
@@ -164,11 +179,21 @@ class TensorCodec:
         """One item per row: a view, so the whole array lives as long as any item."""
         name, signature = self._inputs[0].name, self._signature
         if len(stacked) == 1:
-            return [Item({name: stacked[0, ...]}, signature)]
+            return [self.item({name: stacked[0, ...]})]
         rows: Iterable[Array] = stacked
         if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
             rows = (stacked[index, ...] for index in range(len(stacked)))
+        if self._padding is not None:
+            return [self.item({name: row}) for row in rows]
         return [Item({name: row}, signature) for row in rows]
+
+    def _pads(self, axis: Axis) -> bool:
+        return self._padding is not None and axis.name == self._padding.dimension.name
+
+    def _unpadded(self, spec: TensorSpec, array: Array) -> tuple[int, ...]:
+        """The shape of an array, -1 where it may be padded."""
+        sizes = zip(spec.axes, array.shape, strict=True)
+        return tuple(-1 if self._pads(axis) else size for axis, size in sizes)
 
 
 def _most_marks(spec: TensorSpec) -> int:
@@ -218,7 +243,7 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
 def _array(spec: TensorSpec, value: object) -> Array:
     """A JSON value as an array of whatever kind it is."""
     if not isinstance(value, list | int | float):
-        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {_kind(value)}")
+        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {kind(value)}")
     try:
         return np.asarray(value)
     except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
@@ -243,7 +268,8 @@ def _holds_bools(value: object) -> bool:
     return bool in kinds or (list in kinds and any(map(_holds_bools, value)))
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
+    """What a JSON value is, for messages."""
     names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else "a list")
 
