@@ -95,13 +95,6 @@ class Padding:
             shapes[name] = (len(items), *shape)
         return shapes
 
-    def signature_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of an item's input, with -1 for the axis that may be padded."""
-        padded = self._inputs.get(name)
-        if padded is None:
-            return shape
-        return (*shape[: padded.axis], -1, *shape[padded.axis + 1 :])
-
     def trimmed(self, outputs: Arrays, size: int) -> Arrays:
         """The outputs of an item of this size, without the batch axis and without padding."""
         cut = dict(outputs)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
+from app.codecs.base import NPY, OCTET_STREAM, Budget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader
@@ -18,7 +18,7 @@ from app.types import Array, Arrays, Item, Signature
 from models.bounds import mismatch, shared_axes
 from models.manifest import Manifest
 from models.padding import padding_of
-from models.tensors import TensorSpec
+from models.tensors import Axis, TensorSpec
 
 MAX_SHOWN = 8  # of a client's names, in an error
 
@@ -42,9 +42,10 @@ class TensorCodec:
             spec.name: NumberRange(spec) for spec in self._inputs if spec.dtype != "bool"
         }
         self._reader: NumberReader | None = None
-        self._signature: Signature | None = None  # the same for all items, if no dimension is free
         self._padding = padding_of(manifest.inputs, manifest.outputs)
-        if all(spec.is_fixed for spec in self._inputs):
+        self._signature: Signature | None = None  # of all items, if each free axis may be padded
+        axes = [(s.item_shape[at], axis) for s in self._inputs for at, axis in enumerate(s.axes)]
+        if all(size != -1 or self._pads(axis) for size, axis in axes):
             self._signature = tuple(
                 (spec.name, np.dtype(spec.dtype).str, spec.item_shape) for spec in self._inputs
             )
@@ -68,7 +69,7 @@ class TensorCodec:
         stacked = self._reader.read(key, body, max_items) if self._reader else None
         return None if stacked is None else self._items(stacked)
 
-    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
+    def decode(self, value: object, budget: Budget | None = None) -> Item:
         """Numbers for a model with one input, else an object by input name."""
         if len(self._inputs) == 1:
             spec = self._inputs[0]
@@ -79,7 +80,7 @@ class TensorCodec:
             return self.item(arrays)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
-            raise InvalidInput(f"expected an object with {_listed(names)}, got {_kind(value)}")
+            raise InvalidInput(f"expected an object with {_listed(names)}, got {kind(value)}")
         if set(value) != set(names):
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
         arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
@@ -92,7 +93,7 @@ class TensorCodec:
         body: bytes,
         *,
         max_items: int | None,
-        budget: PixelBudget | None = None,
+        budget: Budget | None = None,
     ) -> list[Item]:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)
@@ -139,15 +140,16 @@ class TensorCodec:
         return tensor_item(self._inputs)
 
     def item(self, arrays: Arrays) -> Item:
-        """The item of arrays that were checked."""
-        padding = self._padding
-        if padding is None:
+        """The item of arrays that the inputs take."""
+        if self._padding is None:
             return Item(arrays, self._signature)
-        signature = tuple(
-            (name, array.dtype.str, padding.signature_shape(name, array.shape))
-            for name, array in arrays.items()
-        )
-        return Item(arrays, signature, padding.size(arrays))
+        signature = self._signature
+        if signature is None:  # another axis is free, which is never padded
+            signature = tuple(
+                (spec.name, arrays[spec.name].dtype.str, self._unpadded(spec, arrays[spec.name]))
+                for spec in self._inputs
+            )
+        return Item(arrays, signature, self._padding.size(arrays))
 
     def _check_shared(self, arrays: Arrays) -> None:
         """Check that axes of one name have one size."""
@@ -183,6 +185,14 @@ class TensorCodec:
         if self._padding is not None:
             return [self.item({name: row}) for row in rows]
         return [Item({name: row}, signature) for row in rows]
+
+    def _pads(self, axis: Axis) -> bool:
+        return self._padding is not None and axis.name == self._padding.dimension.name
+
+    def _unpadded(self, spec: TensorSpec, array: Array) -> tuple[int, ...]:
+        """The shape of an array, -1 where it may be padded."""
+        sizes = zip(spec.axes, array.shape, strict=True)
+        return tuple(-1 if self._pads(axis) else size for axis, size in sizes)
 
 
 def _most_marks(spec: TensorSpec) -> int:
@@ -232,7 +242,7 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
 def _array(spec: TensorSpec, value: object) -> Array:
     """A JSON value as an array of whatever kind it is."""
     if not isinstance(value, list | int | float):
-        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {_kind(value)}")
+        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {kind(value)}")
     try:
         return np.asarray(value)
     except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
@@ -257,7 +267,8 @@ def _holds_bools(value: object) -> bool:
     return bool in kinds or (list in kinds and any(map(_holds_bools, value)))
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
+    """What a JSON value is, for messages."""
     names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else "a list")
 
