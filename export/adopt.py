@@ -16,9 +16,10 @@ import torch
 
 from export import codecs, foreign, outputs, probe_process
 from export.declared import read_inputs
-from export.errors import ExportError, UsageError
+from export.errors import ExportError, UsageError, reason
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
 from export.samples import narrowed
+from export.variants.torchscript import to_torchscript
 from models.definitions.definition import Definition
 from models.tensors import TensorSpec
 
@@ -145,9 +146,16 @@ def _options(inputs: Sequence[TensorSpec]) -> str:
     return " ".join(f"--input '{spec}'" for spec in inputs)
 
 
-def _build(source: _Source, inputs: int, ways: Sequence[str] | None) -> torch.jit.ScriptModule:
+def _build(
+    source: _Source, inputs: int, ways: Sequence[outputs.Way] | None
+) -> torch.jit.ScriptModule:
     module = foreign.load(source.data, source.what)
-    return module if ways is None else outputs.around(module, inputs, ways)
+    if ways is None:
+        return module
+    try:
+        return to_torchscript(outputs.around(module, inputs, ways), (), "script")
+    except RuntimeError as error:
+        raise ExportError(f"the model's outputs cannot be told apart: {reason(error)}") from error
 
 
 def _open(file: Path) -> _Source:

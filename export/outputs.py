@@ -2,22 +2,27 @@
 
 A server takes a tensor, or a tuple of tensors in the manifest's order. A model may also return a
 dict or a NamedTuple, and the command may name, select and order its outputs: then the model is
-wrapped in a TorchScript module that does only that.
+wrapped in a module that does only that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import nn
+from torch import fx, nn
 
-from export.errors import ExportError, UsageError, reason
-from models.tensors import Name
+from export.errors import ExportError, UsageError
+from models.definitions.definition import Definition
+from models.tensors import Name, stack
 
 Made = dict[str, torch.Tensor]
+# How an output is taken from what a model returns: a function, and what it takes: `made[0]`,
+# `made["boxes"]`, `made.boxes`.
+Way: TypeAlias = tuple[Callable[..., Any], int | str]
 
 FLAT = "return all tensors in one tuple or dict, without a second level"
 PER_ITEM = "return a tensor with one number for each item"
@@ -33,14 +38,6 @@ DETECTOR = (
     "Wrap it in a module that pads its results to a fixed number, such as boxes [n, 100, 4], "
     "scores [n, 100] and their count [n], and script that"
 )
-
-
-class _Around(nn.Module):
-    """A wrapper whose `forward` is defined after it is scripted."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
 
 
 def is_name(text: object) -> bool:
@@ -80,8 +77,8 @@ def by_name(made: object, wanted: Sequence[str] = ()) -> Made:
 
 def ways(
     module: torch.jit.ScriptModule, found: Sequence[str], order: Sequence[str], *, picked: bool
-) -> tuple[str, ...] | None:
-    """TorchScript expressions for the wanted outputs; None: the model can stay as it is.
+) -> tuple[Way, ...] | None:
+    """The ways to the wanted outputs; None: the model can stay as it is.
 
     Args:
         module: the model.
@@ -95,7 +92,7 @@ def ways(
     forward: Any = module.forward
     (returned,) = (each.type for each in forward.schema.returns)
     if returned.kind() == "DictType":
-        return tuple(f"made[{name!r}]" for name in order)
+        return tuple((operator.getitem, name) for name in order)
     if returned.kind() not in ("TensorType", "TupleType", "ListType"):
         raise ExportError(
             f"the model returns {returned.annotation_str}: it must always return a tensor, or "
@@ -103,38 +100,57 @@ def ways(
         )
     is_named = returned.kind() == "TupleType" and not returned.annotation_str.startswith("Tuple[")
     if is_named and picked:
-        return tuple(f"made.{name}" for name in order)
+        return tuple((getattr, name) for name in order)
     if list(order) == list(found):
         return None
-    return tuple(f"made[{found.index(name)}]" for name in order)
+    return tuple((operator.getitem, found.index(name)) for name in order)
 
 
-def around(
-    module: torch.jit.ScriptModule, inputs: int, given: Sequence[str]
-) -> torch.jit.ScriptModule:
-    """A module that calls the model and returns the expressions of `ways`.
+def around(module: nn.Module, inputs: int, given: Sequence[Way]) -> fx.GraphModule:
+    """A module that calls the model and returns what the given ways lead to.
+
+    It can be scripted, traced and exported as the model itself can.
 
     Args:
         module: the model.
         inputs: how many tensors it takes.
-        given: from `ways`.
+        given: the ways, such as those of `ways`.
+    """
+    graph = fx.Graph()
+    arguments = tuple(graph.placeholder(f"x{index}") for index in range(inputs))
+    made = graph.call_module("inner", arguments)
+    taken = tuple(graph.call_function(function, (made, at)) for function, at in given)
+    graph.output(taken if len(taken) > 1 else taken[0])
+    return fx.GraphModule({"inner": module}, graph).eval()
+
+
+def in_order(module: nn.Module, definition: Definition) -> nn.Module:
+    """A definition's model, which returns its outputs in the order of their declaration.
+
+    Those of a dict or a NamedTuple are found by their names, those of a tuple are in order.
 
     Raises:
-        ExportError: if TorchScript cannot compile it.
+        ExportError: if the names are not those of the definition.
     """
-    arguments = [f"x{index}" for index in range(inputs)]
-    typed = "".join(f", {name}: Tensor" for name in arguments)
-    lines = (
-        f"def forward(self{typed}):",
-        f"    made = self.inner({', '.join(arguments)})",
-        f"    return {', '.join(given)}\n",
-    )
+    if definition.stages is not None or isinstance(module, torch.jit.ScriptModule):
+        return module
+    item = stack([definition.golden_inputs()[0]])
     try:
-        outer: torch.jit.ScriptModule = torch.jit.script(_Around(module).eval())
-        outer.define("\n".join(lines))
-    except RuntimeError as error:
-        raise ExportError(f"the model's outputs cannot be told apart: {reason(error)}") from error
-    return outer
+        with torch.inference_mode():
+            made = module(*(torch.from_numpy(item[spec.name]) for spec in definition.inputs))
+    except Exception:  # of any class; the proof runs it again, and tells about it
+        return module
+    own = list(made) if isinstance(made, dict) else list(getattr(made, "_fields", ()))
+    names = [spec.name for spec in definition.outputs]
+    if not own or (own == names and not isinstance(made, dict)):
+        return module
+    if set(own) != set(names):
+        raise ExportError(
+            f"the model returns {', '.join(map(str, own))}, but the definition declares "
+            f"{', '.join(names)}: give the outputs the same names"
+        )
+    take = operator.getitem if isinstance(made, dict) else getattr
+    return around(module, len(definition.inputs), [(take, name) for name in names])
 
 
 def _several(made: object) -> Sequence[object]:

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from export import profiling, report_html, tune, verify
+from export import outputs, profiling, report_html, tune, verify
 from export.artifact import Sign, choose_version, digest_of, publish, staging_folder
 from export.contest import runner
 from export.errors import ExportError, UsageError
@@ -221,7 +221,7 @@ def _learned(job: Job, stage: Stage) -> nn.Module:
         _load_weights(module, job.weights)
     elif job.definition.train is not None:
         job.definition.train(module, stage("training"))
-    return module.eval()
+    return outputs.in_order(module.eval(), job.definition)
 
 
 def _load_weights(module: nn.Module, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,9 @@ def to_torchscript(
     if isinstance(module, torch.jit.ScriptModule):
         return module
     if method == "script":
-        scripted: torch.jit.ScriptModule = torch.jit.script(module)
+        with warnings.catch_warnings():  # it warns about a list in every module that torch.fx makes
+            warnings.filterwarnings("ignore", "The TorchScript type system doesn't support")
+            scripted: torch.jit.ScriptModule = torch.jit.script(module)
         return scripted
     compute_in_float32()  # a trace keeps the precision setting of its convolutions
     trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
