@@ -24,6 +24,23 @@ Group: TypeAlias = tuple[Signature, int]
 BatchTimes: TypeAlias = Mapping[int, Mapping[int, float]]
 
 
+class Note(NamedTuple):
+    """What the answer says about an item as it was sent, and its prediction does not know.
+
+    Attributes:
+        tokens: of the item, special ones included.
+        cut: tokens of its text that were cut off.
+        text: the text, if its tokens are classified.
+        spans: of each token, where it stands in the text: first character and the one after the
+            last; equal for tokens that are not in it. Empty: not known.
+    """
+
+    tokens: int
+    cut: int = 0
+    text: str = ""
+    spans: tuple[tuple[int, int], ...] = ()
+
+
 class Item:
     """One input: input name -> C-contiguous array without the batch axis, in manifest order.
 
@@ -31,14 +48,22 @@ class Item:
         arrays: never modified from here on.
         signature: of the arrays, if it is known; None: computed from them.
         length: size along the dimension that may be padded; 0: its model pads nothing.
+        note: for whoever writes the answer.
     """
 
-    __slots__ = ("arrays", "length", "signature")
+    __slots__ = ("arrays", "length", "note", "signature")
 
-    def __init__(self, arrays: Arrays, signature: Signature | None = None, length: int = 0) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        signature: Signature | None = None,
+        length: int = 0,
+        note: Note | None = None,
+    ) -> None:
         self.arrays = arrays
         self.signature = signature_of(arrays) if signature is None else signature
         self.length = length
+        self.note = note
 
     @property
     def group(self) -> Group:

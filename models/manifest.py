@@ -131,6 +131,11 @@ class TextCodecSpec(CodecPart):
     type_ids: Name | None = None
 
     @property
+    def of_tokens(self) -> bool:
+        """Whether the first output has scores of each token."""
+        return self.task == "classify-tokens"
+
+    @property
     def inputs(self) -> tuple[Name, ...]:
         """The names of the inputs that it feeds."""
         return tuple(name for name in (self.ids, self.mask, self.type_ids) if name is not None)
@@ -294,12 +299,7 @@ class Manifest(Part):
 
     @model_validator(mode="after")
     def _codec_fits(self) -> Self:
-        labels = self.codec.labels
-        if labels is not None and self.outputs[0].item_shape != (len(labels),):
-            raise ValueError(
-                f"{len(labels)} labels need a first output of shape [-1, {len(labels)}], "
-                f"got {list(self.outputs[0].shape)}"
-            )
+        _check_labels(self.codec, self.outputs[0])
         if self.codec.scores == "softmax" and not self.outputs[0].item_shape:
             raise ValueError("a softmax needs a first output with an axis besides the batch")
         return self
@@ -344,9 +344,23 @@ def may_mix(variants: Iterable[Variant]) -> bool:
     return all(variant.precision == "float32" or variant.interchangeable for variant in variants)
 
 
+def _check_labels(codec: CodecPart, first: TensorSpec) -> None:
+    if codec.labels is None:
+        return
+    of_tokens = isinstance(codec, TextCodecSpec) and codec.of_tokens
+    wanted = (-1, *(-1,) * of_tokens, len(codec.labels))
+    if first.shape != wanted:
+        raise ValueError(
+            f"{len(codec.labels)} labels need a first output of shape {list(wanted)}, got "
+            f"{list(first.shape)}"
+        )
+
+
 def _check_text(
     codec: TextCodecSpec, inputs: Iterable[TensorSpec], files: Mapping[FileName, FileDigest]
 ) -> None:
+    if codec.of_tokens and codec.pairs:
+        raise ValueError("classify-tokens is for one text, not for pairs")
     names = [spec.name for spec in inputs]
     if sorted(codec.inputs) != sorted(names):
         raise ValueError(f"the text codec feeds {list(codec.inputs)}, the inputs are {names}")

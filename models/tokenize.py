@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ class Tokens(NamedTuple):
         type_ids: int64 [n]: 0 for tokens of the first text, 1 for those of the second.
         cut: how many tokens were cut off.
         spans: of each token, where it stands in its text: first character and the one after the
-            last; (0, 0) for special tokens.
+            last; equal for tokens that do not. Empty, unless the task is to classify tokens.
     """
 
     ids: Array
@@ -61,8 +62,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._codec = codec
         special = self._tokenizer.num_special_tokens_to_add(codec.pairs)
-        self._room = codec.max_tokens - special
-        if self._room < 1:
+        if special >= codec.max_tokens:
             raise TextError(f"{codec.max_tokens} tokens leave no room next to {special} special")
 
     @property
@@ -78,31 +78,42 @@ class Tokenizer:
         Raises:
             TextError: if a text has surrogates that are not in pairs.
         """
-        first = self._encoded(self._codec.prompt + text)
-        other = None if second is None else self._encoded(second)
-        over = len(first) + (len(other) if other is not None else 0) - self._room
-        if over > 0:
-            kept = _kept(len(first), None if other is None else len(other), self._room)
-            first.truncate(kept[0])
-            if other is not None:
-                other.truncate(kept[1])
-        whole = self._tokenizer.post_process(first, other)
-        return Tokens(
-            np.array(whole.ids, np.int64),
-            np.array(whole.type_ids, np.int64),
-            max(0, over),
-            tuple(whole.offsets),
-        )
+        try:  # it releases the GIL
+            whole = self._tokenizer.encode(self._codec.prompt + text, second)
+        except TypeError as error:  # what the package says of half a pair of surrogates
+            raise TextError("the text has an unpaired surrogate, which is no character") from error
+        ids, type_ids = np.array(whole.ids, np.int64), np.array(whole.type_ids, np.int64)
+        spans = self._spans(whole.offsets) if self._codec.of_tokens else ()
+        cut = max(0, len(ids) - self._codec.max_tokens)
+        if cut:
+            kept = self._kept(whole.sequence_ids)
+            ids, type_ids = ids[kept], type_ids[kept]
+            spans = tuple(spans[at] for at in kept.tolist()) if spans else ()
+        return Tokens(ids, type_ids, cut, spans)
 
     def arrays(self, tokens: Tokens) -> Arrays:
         """The model's inputs, without the batch axis, of some tokens."""
         return inputs_of(self._codec, tokens.ids, tokens.type_ids)
 
-    def _encoded(self, text: str):  # type: ignore[no-untyped-def]  # an `Encoding`
-        try:
-            return self._tokenizer.encode(text, add_special_tokens=False)
-        except TypeError as error:  # what the package says of half a pair of surrogates
-            raise TextError("the text has an unpaired surrogate, which is no character") from error
+    def _spans(self, offsets: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """The spans in the text, without the prompt in front of it."""
+        prompt = len(self._codec.prompt)
+        return tuple((max(0, start - prompt), max(0, end - prompt)) for start, end in offsets)
+
+    def _kept(self, sequences: Sequence[int | None]) -> Array:
+        """The indices of the tokens that are kept where there are too many.
+
+        The package's own truncation would also build every part that is cut off, in its full size.
+
+        Args:
+            sequences: of each token, to which text it belongs; None: it is special.
+        """
+        first, second = sequences.count(0), sequences.count(1)
+        special = len(sequences) - first - second
+        limits = _limits(first, second, self._codec.max_tokens - special)
+        of = np.array(sequences, np.float32)  # None becomes NaN
+        parts = [np.flatnonzero(of == text)[:limit] for text, limit in enumerate(limits)]
+        return np.sort(np.concatenate([*parts, np.flatnonzero(np.isnan(of))]))
 
 
 def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -> Arrays:
@@ -115,9 +126,12 @@ def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -
     return made
 
 
-def _kept(first: int, second: int | None, room: int) -> tuple[int, int]:
-    """How many tokens of two texts are kept: the longer one is cut first."""
-    if second is None:
-        return min(first, room), 0
+def _limits(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two texts are kept, none of the second if there is one text only.
+
+    The longer text is cut first.
+    """
     short = min(first, second, room // 2)
-    return (short, min(second, room - short)) if first <= second else (room - short, short)
+    if first <= second:
+        return short, min(second, room - short)
+    return min(first, room - short), short

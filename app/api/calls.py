@@ -25,7 +25,7 @@ from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
 from app.errors import InvalidInput, TorchlaneError
 from app.registry.loaded_models import LoadedModel
-from app.types import Answer, CacheCounts, Item, Outcome
+from app.types import Answer, CacheCounts, Item, Note, Outcome
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
@@ -42,6 +42,7 @@ class Call:
     Attributes:
         arrived_at: when the head came, on the engine's clock.
         deadline: on the engine's clock.
+        notes: of the items, once they have been read; empty: they have none.
 
     Raises:
         TorchlaneError: rejected by its head: the caller, the model, the size or a header.
@@ -62,6 +63,7 @@ class Call:
         "deadline",
         "endpoint",
         "model",
+        "notes",
         "service",
     )
 
@@ -90,6 +92,7 @@ class Call:
         self._digest: bytes | None = None
         self._remembered: Remembered | None = None
         self._submission: Submission | None = None
+        self.notes: Sequence[Note | None] = ()
         self._task: Task[list[Item] | bytes] | None = None
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
@@ -181,6 +184,7 @@ class Call:
         except TooLongForLoop:
             read = partial(self.read, body, on_loop=False)
             return self._begin_off_loop(read, len(body), request_id)
+        self._keep_notes(items)
         self._asks_for(len(items))
         self._decoded = time.perf_counter()
         self._submission = service.engine.submit(
@@ -231,9 +235,14 @@ class Call:
                 return
         else:
             items = made
+        self._keep_notes(items)
         self._decoded = time.perf_counter()
         self._asks_for(len(items))
         self.service.engine.supply(submission, items, self.deadline, self._lag_s)
+
+    def _keep_notes(self, items: list[Item]) -> None:
+        if items[0].note is not None:
+            self.notes = [item.note for item in items]
 
     def _drop_task(self) -> None:
         """Cancel the work in a thread; harmless when it is done."""

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import orjson
 
 from app.api.multipart import FORM, File, read_files
-from app.codecs.base import JSON, NPY, OCTET_STREAM, Codec, PixelBudget, at_index, check_count
+from app.codecs.base import (
+    JSON,
+    NPY,
+    OCTET_STREAM,
+    TEXT,
+    Budget,
+    Codec,
+    at_index,
+    check_count,
+)
 from app.codecs.sniffing import sniffed
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
@@ -17,6 +26,8 @@ MAX_DIGITS = 18  # of a number in a header or URL: a longer one is over any limi
 MAX_UNCOUNTED_BYTES = 64 << 10
 MAX_BLANKS = 1000  # before JSON without a Content-Type
 USUAL_SPELLINGS = frozenset((JSON, OCTET_STREAM, NPY))
+UTF_8 = frozenset(("utf-8", "utf8", "us-ascii"))
+MAX_SHOWN = 40  # characters of a header, in an error
 CURLS_DEFAULT = "application/x-www-form-urlencoded"  # of -d and --data-binary, whatever they send
 
 
@@ -64,7 +75,7 @@ def read_items(
         items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
         if items is not None:
             return items
-    budget = PixelBudget(on_loop=on_loop is True)
+    budget = Budget(on_loop=on_loop is True)
     if media_type == FORM:
         budget.read(len(body))
         return _items_of_files(codec, read_files(content_type, body, most), budget, many=many)
@@ -83,12 +94,25 @@ def media_type_of(codec: Codec, content_type: str, body: bytes) -> str:
     """The media type that a Content-Type names, or that the body's first bytes tell.
 
     Raises:
-        UnsupportedMediaType: sent with curl's default type, and neither JSON nor a known file.
+        UnsupportedMediaType: sent with curl's default type, and neither JSON nor a known file; or a
+            text that is not in UTF-8.
     """
     if content_type in USUAL_SPELLINGS:
         return content_type
-    media_type = content_type.partition(";")[0].strip().lower()
+    media_type, _, parameters = content_type.partition(";")
+    media_type = media_type.strip().lower()
+    if media_type == TEXT:
+        _check_charset(parameters)
     return _guessed(codec, media_type, body) if media_type in ("", CURLS_DEFAULT) else media_type
+
+
+def _check_charset(parameters: str) -> None:
+    for each in parameters.lower().split(";"):
+        name, _, value = each.partition("=")
+        if name.strip() == "charset" and value.strip(' \t"') not in UTF_8:
+            raise UnsupportedMediaType(
+                f"{TEXT} must be in UTF-8, got charset={value.strip()[:MAX_SHOWN]!r}"
+            )
 
 
 def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
@@ -111,7 +135,7 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
 
 
 def _items_of_files(
-    codec: Codec, files: Sequence[File], budget: PixelBudget, *, many: bool
+    codec: Codec, files: Sequence[File], budget: Budget, *, many: bool
 ) -> list[Item]:
     """One item from each file of a form."""
     items = []
@@ -125,7 +149,7 @@ def _items_of_files(
     return items
 
 
-def _item_of_file(codec: Codec, file: File, budget: PixelBudget) -> list[Item]:
+def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
     media_type = sniffed(file.data)
     if (
         media_type not in codec.media_types
@@ -194,7 +218,7 @@ def _values(body: bytes, *, many: bool) -> list[object]:
     return value
 
 
-def _decode_at(codec: Codec, index: int, value: object, budget: PixelBudget) -> Item:
+def _decode_at(codec: Codec, index: int, value: object, budget: Budget) -> Item:
     try:
         return codec.decode(value, budget)
     except InvalidInput as error:

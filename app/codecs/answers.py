@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.spans import spans_of
 from app.errors import InvalidInput, NotAcceptable
-from app.types import Array, Arrays
+from app.types import Array, Arrays, Note
 from models.manifest import Manifest, Scores
 
 
@@ -42,23 +43,44 @@ class AnswerEncoder:
                 "labels nor a softmax or sigmoid over one axis; omit top_k"
             )
 
-    def encode(self, outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
+    def encode(
+        self, outputs: Arrays, top_k: int | None = None, note: Note | None = None
+    ) -> dict[str, object]:
         """The prediction as an object: without labels `{outputs: {name: array}}`.
 
         With labels `{label, score, scores}` of the first output; `outputs` has the others, if any.
+        If the first output has the scores of each token, `{spans: [...]}` instead of those three.
 
         With `top_k` the scores, or the first output, are only the highest ones in descending order;
         `indices` are their positions in the whole, and `labels` their labels.
+
+        `details` says how many tokens were cut off, if any.
         """
+        if note is not None and note.spans and self._labels is not None:
+            answer = self._spans(outputs, note, self._labels)
+        else:
+            answer = self._prediction(outputs, top_k)
+        if note is not None and note.cut:
+            answer["details"] = {"tokens": note.tokens, "cut": note.cut}
+        return answer
+
+    def _prediction(self, outputs: Arrays, top_k: int | None) -> dict[str, object]:
         if top_k is None:
             top_k = self._top_k
         scores = outputs[self._outputs[0]]
         if top_k is not None:
             return self._ranked(scores, outputs, top_k)
-        if self._labels is None:
+        if self._labels is None or scores.ndim != 1:
             return {"outputs": {self._outputs[0]: _plain(scores), **self._others(outputs)}}
         best = int(scores.argmax())
         answer = {"label": self._labels[best], "score": scores[best], "scores": scores}
+        if len(self._outputs) > 1:
+            answer["outputs"] = self._others(outputs)
+        return answer
+
+    def _spans(self, outputs: Arrays, note: Note, labels: Sequence[str]) -> dict[str, object]:
+        spans = spans_of(outputs[self._outputs[0]], labels, note.text, note.spans)
+        answer: dict[str, object] = {"spans": spans}
         if len(self._outputs) > 1:
             answer["outputs"] = self._others(outputs)
         return answer

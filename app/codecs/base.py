@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
 from app.errors import CallerError, PayloadTooLarge
-from app.types import Array, Arrays, Item
+from app.types import Array, Arrays, Item, Note
 from models.manifest import Manifest
 
 JSON = "application/json"
@@ -15,30 +15,36 @@ OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
 PNG = "image/png"
 JPEG = "image/jpeg"
+TEXT = "text/plain"
 MAX_REQUEST_PIXELS = 16_000_000
+MAX_REQUEST_CHARACTERS = 2_000_000
+MAX_REQUEST_TOKENS = 1_000_000
 # On the event loop, each about a millisecond: of pictures as `Opened.cost` counts, and of bytes.
 MAX_LOOP_COST = 128 << 10
 MAX_LOOP_BYTES = 32 << 10
+# Of a text, in the same unit: 0.2 us per character, 5 us for each text.
+CHARACTER_COST = 32
+TEXT_COST = 640
 
 
 class TooLongForLoop(Exception):  # no error: it says where to do the work
     """Decoding would hold up the event loop for more than about a millisecond."""
 
 
-class PixelBudget:
-    """Limits what the pictures of one request cost together.
+class Budget:
+    """Limits what the pictures and texts of one request cost together.
 
     Args:
         on_loop: decoding on the event loop, which must not take long.
     """
 
     def __init__(self, *, on_loop: bool = False) -> None:
-        self._left = MAX_REQUEST_PIXELS
+        self._pixels = self._characters = self._tokens = 0
         self._on_loop = on_loop
         self._loop_left = MAX_LOOP_COST
 
     def read(self, size: int) -> None:
-        """Call this before `size` bytes are searched for a picture or parsed.
+        """Call this before `size` bytes are searched for a picture, or parsed.
 
         Raises:
             TooLongForLoop: on the event loop, if that would take too long there.
@@ -46,7 +52,7 @@ class PixelBudget:
         if self._on_loop and size > MAX_LOOP_BYTES:
             raise TooLongForLoop
 
-    def spend(self, pixels: int, cost: int) -> None:
+    def picture(self, pixels: int, cost: int) -> None:
         """Take a picture from the budget, before the work is done.
 
         Args:
@@ -57,12 +63,43 @@ class PixelBudget:
             PayloadTooLarge: if the budget is spent.
             TooLongForLoop: on the event loop, if it would take too long there.
         """
-        self._left -= pixels
-        if self._left < 0:
+        self._pixels += pixels
+        if self._pixels > MAX_REQUEST_PIXELS:
             raise PayloadTooLarge(
                 f"the pictures of one request may have at most {MAX_REQUEST_PIXELS} pixels "
                 "together; split it or scale them down"
             )
+        self._charge(cost)
+
+    def text(self, characters: int) -> None:
+        """Take a text from the budget, before it is tokenised.
+
+        Raises:
+            PayloadTooLarge: the texts of the request are too long together.
+            TooLongForLoop: on the event loop, if it would take too long there.
+        """
+        self._characters += characters
+        if self._characters > MAX_REQUEST_CHARACTERS:
+            raise PayloadTooLarge(
+                f"the texts of one request may have at most {MAX_REQUEST_CHARACTERS} characters "
+                "together; split it"
+            )
+        self._charge(TEXT_COST + CHARACTER_COST * characters)
+
+    def tokens(self, count: int) -> None:
+        """Take the tokens of an item from the budget.
+
+        Raises:
+            PayloadTooLarge: the items of the request have too many together.
+        """
+        self._tokens += count
+        if self._tokens > MAX_REQUEST_TOKENS:
+            raise PayloadTooLarge(
+                f"the items of one request may have at most {MAX_REQUEST_TOKENS} tokens together; "
+                "split it"
+            )
+
+    def _charge(self, cost: int) -> None:
         self._loop_left -= cost
         if self._on_loop and self._loop_left < 0:
             raise TooLongForLoop
@@ -79,8 +116,8 @@ class Codec(Protocol):
     most_marks: int  # commas and opening brackets in the JSON of one item at most
     most_lists: int  # opening brackets among them, except the item's own object
 
-    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
-        """One item from its JSON value; pictures are charged to the request's budget.
+    def decode(self, value: object, budget: Budget | None = None) -> Item:
+        """One item from its JSON value; pictures and texts are charged to the request's budget.
 
         Raises:
             PayloadTooLarge, TooLongForLoop: if the budget is spent.
@@ -100,11 +137,11 @@ class Codec(Protocol):
         body: bytes,
         *,
         max_items: int | None,
-        budget: PixelBudget | None = None,
+        budget: Budget | None = None,
     ) -> list[Item]:
         """The items of a raw body: exactly one if `max_items` is None, else one or more.
 
-        Pictures are charged to the request's budget.
+        Pictures and texts are charged to the request's budget.
 
         Raises:
             UnsupportedMediaType: if the media type is not one of `media_types`.
@@ -152,12 +189,15 @@ class Codec(Protocol):
             InvalidInput: the model has none.
         """
 
-    def encode(self, outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
+    def encode(
+        self, outputs: Arrays, top_k: int | None = None, note: Note | None = None
+    ) -> dict[str, object]:
         """The finished prediction of one item as a JSON object; arrays stay arrays.
 
         Args:
             outputs: of the item.
             top_k: the number of highest scores, descending; None: as the manifest says.
+            note: of the item.
         """
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:

@@ -7,11 +7,36 @@ from collections.abc import Callable
 from app.codecs.base import Codec
 from app.codecs.image import ImageCodec
 from app.codecs.tensor import TensorCodec
+from app.codecs.text import TextCodec
+from app.errors import ArtifactInvalid
 from models.manifest import Manifest
+from models.tensors import FileName
 
-CODECS: dict[str, Callable[[Manifest], Codec]] = {"tensor": TensorCodec, "image": ImageCodec}
+Read = Callable[[FileName], bytes]
+CODECS: dict[str, Callable[[Manifest, Read], Codec]] = {
+    "tensor": lambda manifest, _: TensorCodec(manifest),
+    "image": lambda manifest, _: ImageCodec(manifest),
+    "text": TextCodec,
+}
 
 
-def codec_for(manifest: Manifest) -> Codec:
-    """The codec of a model; every kind that the manifest's schema allows is in the table."""
-    return CODECS[manifest.codec.kind](manifest)
+def no_files(name: FileName) -> bytes:
+    """Reads no file: for models whose codec needs none.
+
+    Raises:
+        ArtifactInvalid: always.
+    """
+    raise ArtifactInvalid(f"{name} cannot be read: the artifact is not at hand")
+
+
+def codec_for(manifest: Manifest, read: Read = no_files) -> Codec:
+    """The codec of a model; every kind that the manifest's schema allows is in the table.
+
+    Args:
+        manifest: of the model.
+        read: gives the verified bytes of a file of its artifact.
+
+    Raises:
+        ArtifactInvalid: if the codec cannot use a file that it needs.
+    """
+    return CODECS[manifest.codec.kind](manifest, read)

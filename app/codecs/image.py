@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 
-from app.codecs.base import JPEG, OCTET_STREAM, PNG, PixelBudget
+from app.codecs.base import JPEG, OCTET_STREAM, PNG, Budget
 from app.codecs.item_schema import JsonSchema
 from app.codecs.sniffing import sniffed
 from app.codecs.tensor import TensorCodec, check_media_type
@@ -47,7 +47,7 @@ class ImageCodec:
         self.encode = self._tensor.encode
         self.encode_raw = self._tensor.encode_raw
 
-    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
+    def decode(self, value: object, budget: Budget | None = None) -> Item:
         """A base64 string (a data: URL too), or numbers that are preprocessed already."""
         if not isinstance(value, str):
             return self._tensor.decode(value, budget)
@@ -70,7 +70,7 @@ class ImageCodec:
         body: bytes,
         *,
         max_items: int | None,
-        budget: PixelBudget | None = None,
+        budget: Budget | None = None,
     ) -> list[Item]:
         """One picture, or tensors; a picture file may also come as application/octet-stream."""
         if media_type in PICTURES:
@@ -94,13 +94,13 @@ class ImageCodec:
         }
         return {"anyOf": [picture, *self._tensor.item_schema()["anyOf"]]}
 
-    def _picture(self, data: bytes, budget: PixelBudget | None) -> Item:
+    def _picture(self, data: bytes, budget: Budget | None) -> Item:
         try:
             if budget is not None:
                 budget.read(len(data))
             opened = open_picture(data, self._how)
             if budget is not None:
-                budget.spend(opened.picture.width * opened.picture.height, opened.cost)
+                budget.picture(opened.picture.width * opened.picture.height, opened.cost)
             return Item({self._input.name: preprocess(opened, self._how)})
         except PictureError as error:
             raise InvalidInput(f"{self._input.name!r}: {error}") from error

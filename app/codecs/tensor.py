@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, check_count
+from app.codecs.base import NPY, OCTET_STREAM, Budget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader
@@ -68,7 +68,7 @@ class TensorCodec:
         stacked = self._reader.read(key, body, max_items) if self._reader else None
         return None if stacked is None else self._items(stacked)
 
-    def decode(self, value: object, budget: PixelBudget | None = None) -> Item:
+    def decode(self, value: object, budget: Budget | None = None) -> Item:
         """Numbers for a model with one input, else an object by input name."""
         if len(self._inputs) == 1:
             spec = self._inputs[0]
@@ -79,7 +79,7 @@ class TensorCodec:
             return self.item(arrays)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
-            raise InvalidInput(f"expected an object with {_listed(names)}, got {_kind(value)}")
+            raise InvalidInput(f"expected an object with {_listed(names)}, got {kind(value)}")
         if set(value) != set(names):
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
         arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
@@ -92,7 +92,7 @@ class TensorCodec:
         body: bytes,
         *,
         max_items: int | None,
-        budget: PixelBudget | None = None,
+        budget: Budget | None = None,
     ) -> list[Item]:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)
@@ -232,7 +232,7 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
 def _array(spec: TensorSpec, value: object) -> Array:
     """A JSON value as an array of whatever kind it is."""
     if not isinstance(value, list | int | float):
-        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {_kind(value)}")
+        raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {kind(value)}")
     try:
         return np.asarray(value)
     except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
@@ -257,7 +257,8 @@ def _holds_bools(value: object) -> bool:
     return bool in kinds or (list in kinds and any(map(_holds_bools, value)))
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
+    """What a JSON value is, for messages."""
     names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else "a list")
 

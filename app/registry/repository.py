@@ -11,8 +11,9 @@ from typing import TypeAlias
 from app.errors import ArtifactInvalid
 from app.registry.model_settings import MODEL_NAME
 from app.types import ModelId
-from models.integrity import IntegrityError, Verifier, read_artifact
+from models.integrity import IntegrityError, Verifier, read_artifact, read_verified
 from models.manifest import MANIFEST_FILE, Manifest
+from models.tensors import FileName
 
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -34,6 +35,17 @@ class Artifact:
     manifest: Manifest
     digest: str
     signed_by: str | None = None
+
+    def read(self, name: FileName) -> bytes:
+        """The bytes of a file, checked again: it may have changed since.
+
+        Raises:
+            ArtifactInvalid: if it differs from the manifest.
+        """
+        try:
+            return read_verified(self.folder, name, self.manifest.files[name])
+        except IntegrityError as error:
+            raise ArtifactInvalid(str(error)) from error
 
 
 class Repository:

@@ -104,13 +104,13 @@ class Installer:
             model = model._replace(revision=old.id.revision + 1)
         try:
             artifact = await in_thread(lambda: self._repository.open(model.plain), _discard)
+            codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
             maker = self._maker(model, plan, batch_s, _Progress(model.plain, loaded))
             await self._pool.install_everywhere(model, maker)
         except Exception as error:
             return await self._failed(model, loaded, error)
         manifest, selection = artifact.manifest, plan.selection
-        codec = codec_for(manifest)
         outputs = tuple(spec.name for spec in manifest.outputs)
         padding = padding_of(manifest.inputs, manifest.outputs)
         contract = Contract(outputs, plan.golden.probe, codec.finish, padding)
@@ -248,5 +248,5 @@ def _attempt(error: Exception) -> Attempt:
     return Attempt.HINDERED if passing and not isinstance(error, ReplicaHangs) else Attempt.FAILED
 
 
-def _discard(_: Artifact) -> None:
-    """Drop an artifact that is no longer wanted; it holds no resources."""
+def _discard(_: object) -> None:
+    """Drop an artifact or a codec that is no longer wanted; it holds no resources."""

@@ -13,7 +13,7 @@ from app.api.oip.datatypes import DATATYPES
 from app.api.oip.grpc.messages import InferMessage
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.tensors import items_of
-from app.codecs.base import PixelBudget
+from app.codecs.base import Budget
 from app.errors import TorchlaneError
 from tests.fuzz.codecs import CODECS
 from tests.fuzz.oracle import MAX_ITEMS, check_items, check_refusal
@@ -27,7 +27,7 @@ def case(data: bytes) -> None:
     if not data:
         return
     codec, body = CODECS[data[0] % len(CODECS)], data[1:]
-    budget = PixelBudget()
+    budget = Budget()
     try:
         message = InferMessage(body, MAX_ITEMS)
         check_names(message, body)

@@ -13,7 +13,7 @@ from app.api.oip.datatypes import DATATYPES
 from app.api.oip.fast_json import FastJson
 from app.api.oip.infer import parse_body
 from app.api.oip.tensors import items_of
-from app.codecs.base import Codec, PixelBudget
+from app.codecs.base import Budget, Codec
 from app.errors import TorchlaneError
 from app.types import Array
 from tests.fuzz.codecs import CODECS
@@ -38,7 +38,7 @@ def case(data: bytes) -> None:
 
 def outcome(codec: Codec, body: bytes, json_bytes: int | None, fast: FastJson | None) -> Outcome:
     """Read a body, and judge what comes of it."""
-    budget = PixelBudget()
+    budget = Budget()
     try:
         request = parse_body(codec, body, json_bytes, MAX_ITEMS, budget, fast)
         items = items_of(codec, request.inputs, MAX_ITEMS, budget)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from app.codecs.base import PixelBudget
+from app.codecs.base import Budget
 from app.errors import TorchlaneError
 from tests.fuzz.codecs import IMAGES
 from tests.fuzz.oracle import check_items, check_refusal, outcome
@@ -38,7 +38,7 @@ def case(data: bytes) -> None:
 def _base64(how: int, text: bytes) -> None:
     codec = IMAGES[how & 1]
     try:
-        item = codec.decode(text.decode("latin-1"), PixelBudget())
+        item = codec.decode(text.decode("latin-1"), Budget())
     except TorchlaneError as error:
         check_refusal(error)
         return

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from app.codecs.base import PixelBudget
+from app.codecs.base import Budget
 from app.codecs.image import ImageCodec
 from app.types import Item
 from models.manifest import ImageCodecSpec, PicturePreprocess
@@ -53,7 +53,7 @@ class GatedCodec(ImageCodec):
         body: bytes,
         *,
         max_items: int | None,
-        budget: PixelBudget | None = None,
+        budget: Budget | None = None,
     ) -> list[Item]:
         if threading.current_thread() is not threading.main_thread():
             self.begun += 1

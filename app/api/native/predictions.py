@@ -63,7 +63,9 @@ class NativeCall(Call):
         """See `Call`."""
         many = self.endpoint.many
         if self._written_as == JSON:
-            content = json_answer(self.model, outcomes, many=many, top_k=self._top_k)
+            content = json_answer(
+                self.model, outcomes, many=many, top_k=self._top_k, notes=self.notes
+            )
             return JSON_HEADERS, content
         content = binary_answer(self.model, self._written_as, outcomes, many=many)
         return ((b"content-type", self._written_as.encode()),), content

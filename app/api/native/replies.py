@@ -9,7 +9,7 @@ from app.api.outcomes import dumped, failure_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import ItemFailed
 from app.registry.loaded_models import LoadedModel
-from app.types import Arrays, Outcome
+from app.types import Arrays, Note, Outcome
 
 
 def answer_media_type(accept: bytes) -> str:
@@ -33,25 +33,32 @@ def _quality(text: str) -> float:
 
 
 def json_answer(
-    model: LoadedModel, outcomes: Sequence[Outcome], *, many: bool, top_k: int | None = None
+    model: LoadedModel,
+    outcomes: Sequence[Outcome],
+    *,
+    many: bool,
+    top_k: int | None = None,
+    notes: Sequence[Note | None] = (),
 ) -> bytes:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item keeps its place.
 
-    `top_k` is the number of scores to write; None: as the manifest says.
+    `top_k` is the number of scores to write; None: as the manifest says. `notes` has one for each
+    item, or is empty.
 
     Raises:
         ItemFailed: if the only item, or every one of them, failed.
     """
     predicted = False
     places: list[object] = []
-    for outcome in outcomes:
+    for index, outcome in enumerate(outcomes):
         if isinstance(outcome, ItemFailed):
             place: dict[str, object] = {"error": str(outcome), "code": outcome.code}
             if outcome.details:
                 place["details"] = outcome.details
             places.append(place)
         else:
-            places.append(model.codec.encode(outcome, top_k))
+            note = notes[index] if notes else None
+            places.append(model.codec.encode(outcome, top_k, note))
             predicted = True
     if not predicted:
         raise failure_of(outcomes)

@@ -23,7 +23,7 @@ from app.api.oip.requests import (
 from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
 from app.api.service import Service
-from app.codecs.base import OCTET_STREAM, PNG, Codec, PixelBudget
+from app.codecs.base import OCTET_STREAM, PNG, Budget, Codec
 from app.errors import InvalidInput
 from app.types import Item, Outcome
 
@@ -37,7 +37,7 @@ def parse_body(
     body: bytes,
     json_bytes: int | None,
     max_items: int,
-    budget: PixelBudget,
+    budget: Budget,
     fast: FastJson | None,
 ) -> InferRequest:
     """What a body asks for: JSON, and bytes of tensors behind it.
@@ -106,7 +106,7 @@ class OipCall(Call):
 
     __slots__ = ("request",)
 
-    def items_of(self, request: InferRequest, budget: PixelBudget) -> list[Item]:
+    def items_of(self, request: InferRequest, budget: Budget) -> list[Item]:
         """The items of a request, which the answer will be written for.
 
         Raises:
@@ -164,7 +164,7 @@ class InferCall(OipCall):
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """See `Call`."""
-        budget = PixelBudget(on_loop=on_loop)
+        budget = Budget(on_loop=on_loop)
         codec, most = self.model.codec, self.service.limits.max_items
         if self._json_bytes == 0:
             if OCTET_STREAM not in codec.media_types:

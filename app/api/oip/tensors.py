@@ -14,7 +14,7 @@ import numpy as np
 
 from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import InferRequest, Tensor
-from app.codecs.base import PNG, Codec, PixelBudget, at_index, check_count
+from app.codecs.base import PNG, Budget, Codec, at_index, check_count
 from app.codecs.sniffing import sniffed
 from app.codecs.values import misshapen, short, wanted
 from app.errors import CallerError, InvalidInput
@@ -27,9 +27,7 @@ LITTLE = sys.byteorder == "little"
 BF16 = "BF16"  # the upper half of an FP32: no model has it, but what it carries is exact in FP32
 
 
-def items_of(
-    codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: PixelBudget
-) -> list[Item]:
+def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Budget) -> list[Item]:
     """The items of a request, in order.
 
     Args:
@@ -41,7 +39,7 @@ def items_of(
     Raises:
         InvalidInput: saying what was expected and what was sent.
         PayloadTooLarge: if there are more than `max_items`.
-        TooLongForLoop: see `PixelBudget`.
+        TooLongForLoop: see `Budget`.
     """
     specs = codec.manifest.inputs
     given = {tensor.name: tensor for tensor in tensors}
@@ -172,7 +170,7 @@ def _differs(spec: TensorSpec, tensor: Tensor, got: str) -> CallerError:
     )
 
 
-def _pictures(codec: Codec, tensor: Tensor, budget: PixelBudget) -> list[Item]:
+def _pictures(codec: Codec, tensor: Tensor, budget: Budget) -> list[Item]:
     """One item from each file: BYTES [n], or [n, 1]."""
     name = f"input {tensor.name!r}"
     if math.prod(tensor.shape) != tensor.shape[0]:
@@ -196,7 +194,7 @@ def _flat(data: Sequence[object] | Array) -> list[object]:
     return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
 
 
-def _picture(codec: Codec, index: int, file: object, budget: PixelBudget) -> Item:
+def _picture(codec: Codec, index: int, file: object, budget: Budget) -> Item:
     try:
         if isinstance(file, str):
             budget.read(len(file))

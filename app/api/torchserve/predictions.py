@@ -18,7 +18,7 @@ from app.api.multipart import FORM, read_files
 from app.api.outcomes import JSON_HEADERS, dumped, failure_of
 from app.api.payloads import check_marks, media_type_of
 from app.codecs.answers import highest
-from app.codecs.base import JSON, PixelBudget
+from app.codecs.base import JSON, Budget
 from app.errors import InvalidInput, ItemFailed
 from app.types import Item, Outcome
 
@@ -46,7 +46,7 @@ class PredictionsCall(Call):
         """
         codec = self.model.codec
         media_type = media_type_of(codec, self._content_type, body)
-        budget = PixelBudget(on_loop=on_loop)
+        budget = Budget(on_loop=on_loop)
         if media_type == FORM:
             budget.read(len(body))
             (file,) = read_files(self._content_type, body, None, named=False)

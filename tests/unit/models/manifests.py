@@ -100,6 +100,7 @@ def make_manifest(
     *,
     variants: Mapping[str, Variant] | None = None,
     plan: Plan | None = None,
+    files: Sequence[str] = (),
 ) -> Manifest:
     """By default x [n, 1] -> value [n, 1], one golden example of zeros, and `script` alone."""
     inputs, outputs = tuple(inputs or [spec()]), tuple(outputs or [spec("value")])
@@ -118,7 +119,10 @@ def make_manifest(
         example=[0.5],
         variants=variants,
         plan=plan,
-        files={each.file: FileDigest(sha256="ab" * 32, bytes=12) for each in variants.values()},
+        files={
+            name: FileDigest(sha256="ab" * 32, bytes=12)
+            for name in [*files, *(each.file for each in variants.values())]
+        },
         accuracy=0.75,
         created_at=dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC),
         git_commit="0" * 40,

@@ -9,7 +9,7 @@ from app.api.oip.answers import outputs_of
 from app.api.oip.grpc.messages import InferMessage, write_response
 from app.api.oip.infer import OipCall
 from app.api.oip.requests import RAW
-from app.codecs.base import PixelBudget
+from app.codecs.base import Budget
 from app.types import Item, Outcome
 
 ROUTE = "/inference.GRPCInferenceService/ModelInfer"
@@ -37,7 +37,7 @@ class GrpcInferCall(OipCall):
         """See `Call`."""
         if self.message is None:
             raise RuntimeError("bug: a message was read twice")
-        budget = PixelBudget(on_loop=on_loop)
+        budget = Budget(on_loop=on_loop)
         request = self.message.request(budget, self.service.limits.max_body_bytes)
         items = self.items_of(request, budget)
         self.message = None

@@ -36,7 +36,7 @@ from app.api.oip.requests import (
     reject_shared_memory,
     timeout_of,
 )
-from app.codecs.base import PixelBudget
+from app.codecs.base import Budget
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
@@ -107,7 +107,7 @@ class InferMessage:
             if len(many) > MAX_TENSORS:
                 raise InvalidInput(f"{len(many)} {what}; a request may have at most {MAX_TENSORS}")
 
-    def request(self, budget: PixelBudget, max_bytes: int) -> InferRequest:
+    def request(self, budget: Budget, max_bytes: int) -> InferRequest:
         """What it asks for.
 
         Args:
@@ -117,7 +117,7 @@ class InferMessage:
         Raises:
             InvalidInput: saying what was expected and what was sent.
             PayloadTooLarge: if numbers would take more.
-            TooLongForLoop: see `PixelBudget`.
+            TooLongForLoop: see `Budget`.
         """
         if not self._inputs:
             raise InvalidInput("'inputs' must have at least one tensor")
@@ -134,9 +134,7 @@ class InferMessage:
         timeout_s = timeout_of(self._read_parameters(self._parameters))
         return InferRequest(tensors, outputs, self._id, True, timeout_s)
 
-    def _tensor(
-        self, given: Field, raw: Field | None, budget: PixelBudget, max_bytes: int
-    ) -> Tensor:
+    def _tensor(self, given: Field, raw: Field | None, budget: Budget, max_bytes: int) -> Tensor:
         reader = self._reader
         name = datatype = ""
         sizes: list[int] = []

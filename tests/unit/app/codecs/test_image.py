@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.codecs.base import NPY, OCTET_STREAM, PixelBudget, TooLongForLoop
+from app.codecs.base import NPY, OCTET_STREAM, Budget, TooLongForLoop
 from app.codecs.image import ImageCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Array
@@ -93,7 +93,7 @@ class TestRejected:
 
 def test_the_pictures_of_one_request_share_a_budget() -> None:
     picture = grey(np.zeros((2000, 1900), np.uint8))
-    budget = PixelBudget()
+    budget = Budget()
     for _ in range(4):
         CODEC.decode(base64.b64encode(picture).decode(), budget)
     with pytest.raises(PayloadTooLarge, match="16000000 pixels together"):
@@ -107,7 +107,7 @@ def test_what_a_model_makes_of_a_small_picture_counts_on_the_loop(side: int, cha
     )
     picture = spec("picture", shape=(-1, channels, side, side))
     codec = ImageCodec(make_manifest([picture], codec=ImageCodecSpec(preprocess=how)))
-    budget = PixelBudget(on_loop=True)
+    budget = Budget(on_loop=True)
     if side == 224:
         with pytest.raises(TooLongForLoop):
             codec.decode_raw("image/png", PNG, max_items=None, budget=budget)

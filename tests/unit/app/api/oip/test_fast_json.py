@@ -11,7 +11,7 @@ import pytest
 from app.api.oip.fast_json import FastJson
 from app.api.oip.infer import parse_body
 from app.api.oip.tensors import items_of
-from app.codecs.base import Codec, PixelBudget
+from app.codecs.base import Budget, Codec
 from app.codecs.choose import codec_for
 from app.types import Array
 from models.tensors import Dtype
@@ -108,7 +108,7 @@ def test_both_parsers_round_alike(number: int) -> None:
     body = json.dumps({"inputs": [{**X, "data": [number, 1, 2, 3]}]}).encode()
     found = []
     for fast in (FastJson(), None):
-        budget = PixelBudget()
+        budget = Budget()
         request = parse_body(codec(), body, None, 4, budget, fast)
         found.append(items_of(codec(), request.inputs, 4, budget)[0].arrays["x"].tolist())
     assert found[0] == found[1]

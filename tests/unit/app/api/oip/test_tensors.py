@@ -8,7 +8,7 @@ import pytest
 from app.api.oip.infer import parse_body
 from app.api.oip.requests import InferRequest
 from app.api.oip.tensors import items_at, items_of, join_bytes, layout_of, split_bytes
-from app.codecs.base import Codec, PixelBudget
+from app.codecs.base import Budget, Codec
 from app.codecs.choose import codec_for
 from app.types import Array
 from tests.unit.models.manifests import make_manifest, spec
@@ -29,7 +29,7 @@ def head(padding: int = 0) -> bytes:
 
 def read(padding: int) -> tuple[bytes, list[Array], InferRequest]:
     """A body, its array as it is read first and with a known layout, and the request."""
-    json, budget = head(padding), PixelBudget()
+    json, budget = head(padding), Budget()
     body = json + OCTETS
     request = parse_body(codec(), body, len(json), 4, budget, None)
     (first,) = items_of(codec(), request.inputs, 4, budget)

@@ -89,10 +89,10 @@ class TestBugsInside:
             codec = server.service.loaded.resolve(None, None).codec
             right = codec.encode
 
-            def odd(outputs: Arrays, top_k: int | None = None) -> dict[str, object]:
+            def odd(outputs: Arrays, *given: Any) -> dict[str, object]:
                 if outputs["y"][0] == 8:
                     raise ZeroDivisionError
-                return right(outputs, top_k)
+                return right(outputs, *given)
 
             monkeypatch.setattr(codec, "encode", odd)
             doubles.hold()

@@ -16,7 +16,7 @@ from app.api.oip.grpc.messages import CONTENTS, ENVELOPE_FIELDS, InferMessage
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.wire import Reader, integers, varint, written
 from app.api.oip.requests import InferRequest, Tensor, Wanted
-from app.codecs.base import PixelBudget, TooLongForLoop
+from app.codecs.base import Budget, TooLongForLoop
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError
 
 MAX_BYTES = 1 << 20
@@ -40,7 +40,7 @@ PARAMETERS = st.dictionaries(
 def read(message: pb.ModelInferRequest | bytes, *, on_loop: bool = False) -> InferRequest:
     data = message if isinstance(message, bytes) else message.SerializeToString()
     found = InferMessage(data, 100)
-    return found.request(PixelBudget(on_loop=on_loop), MAX_BYTES)
+    return found.request(Budget(on_loop=on_loop), MAX_BYTES)
 
 
 def one(**changes: Any) -> pb.ModelInferRequest:
@@ -69,7 +69,7 @@ def test_it_reads_what_protobuf_writes(data: st.DataObject) -> None:
         message.outputs.add(name=name).parameters["classification"].int64_param = 3
     parsed = InferMessage(message.SerializeToString(), 100)
     assert (parsed.name, parsed.version) == (message.model_name, message.model_version)
-    found = parsed.request(PixelBudget(), MAX_BYTES)
+    found = parsed.request(Budget(), MAX_BYTES)
     assert found.id == message.id
     assert found.inputs == tuple(
         Tensor(each.name, each.datatype, tuple(each.shape), memoryview(raw))

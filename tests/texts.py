@@ -1,0 +1,70 @@
+"""Tiny tokenizers and manifests of text models, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from app.codecs.base import Codec
+from app.codecs.choose import codec_for
+from models.manifest import Manifest, TextCodecSpec
+from models.tensors import Dimension, TensorSpec
+from tests.unit.models.manifests import make_manifest, spec
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "cat", "dog", "##s", "in", "london", "new")
+IDS = {word: at for at, word in enumerate(WORDS)}
+MAX_TOKENS = 8
+
+
+def tiny_tokenizer() -> bytes:
+    """WordPiece of WORDS in lower case, as BERT has it, with padding and truncation to ignore."""
+    tokenizer = Tokenizer(models.WordPiece(IDS, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [(each, IDS[each]) for each in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special
+    )
+    tokenizer.enable_padding(length=32)
+    tokenizer.enable_truncation(3)
+    return tokenizer.to_str().encode()
+
+
+def text_inputs(*, type_ids: bool = True, most: int = MAX_TOKENS) -> list[TensorSpec]:
+    """The inputs of a text model, padded along `seq`."""
+    seq = Dimension(name="seq", least=1, most=most, mask="attention_mask")
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return [
+        TensorSpec(name=name, dtype="int64", shape=(-1, -1), dimensions=(seq,))
+        for name in names[: 2 + type_ids]
+    ]
+
+
+def text_codec(
+    *, type_ids: bool = True, max_tokens: int = MAX_TOKENS, **given: Any
+) -> TextCodecSpec:
+    """The spec of a text codec."""
+    fields = {"task": "embed", "type_ids": "token_type_ids" if type_ids else None, **given}
+    return TextCodecSpec(max_tokens=max_tokens, **fields)
+
+
+def text_manifest(
+    codec: TextCodecSpec | None = None, outputs: Sequence[TensorSpec] = ()
+) -> Manifest:
+    """The manifest of a text model, of embeddings [2] by default."""
+    codec = codec or text_codec()
+    return make_manifest(
+        text_inputs(type_ids=codec.type_ids is not None, most=codec.max_tokens),
+        list(outputs) or [spec("embedding", shape=(-1, 2))],
+        codec,
+        files=[codec.tokenizer],
+    )
+
+
+def tiny_text_codec(
+    codec: TextCodecSpec | None = None, outputs: Sequence[TensorSpec] = ()
+) -> Codec:
+    """The codec of such a model, with the tiny tokenizer."""
+    return codec_for(text_manifest(codec, outputs), lambda _: tiny_tokenizer())

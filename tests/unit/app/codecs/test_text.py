@@ -1,0 +1,262 @@
+"""Texts, pairs and token ids become the inputs of a model; what was cut is noted."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import orjson
+import pytest
+from tokenizers import Tokenizer, models
+
+from app.api.payloads import read_items
+from app.codecs.base import Budget, Codec, TooLongForLoop
+from app.codecs.choose import codec_for
+from app.codecs.text import MAX_TEXT_CHARACTERS
+from app.errors import (
+    ArtifactInvalid,
+    CallerError,
+    InvalidInput,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+)
+from app.types import Item, Note
+from tests.texts import IDS, MAX_TOKENS, text_codec, text_manifest, tiny_text_codec, tiny_tokenizer
+from tests.unit.models.manifests import spec
+
+JSON = "application/json"
+CODEC = tiny_text_codec()
+PAIRS = tiny_text_codec(text_codec(task="rerank", pairs=True))
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def ids(*words: str) -> list[int]:
+    return [IDS[each] for each in words]
+
+
+def arrays(item: Item) -> tuple[list[int], ...]:
+    assert tuple(item.arrays) == NAMES
+    assert all(array.dtype == np.int64 for array in item.arrays.values())
+    return tuple(array.tolist() for array in item.arrays.values())
+
+
+def refused(codec: Codec, value: object) -> str:
+    with pytest.raises(InvalidInput) as error:
+        codec.decode(value)
+    return str(error.value)
+
+
+def test_a_text_becomes_the_inputs_of_the_model() -> None:
+    item = CODEC.decode("A cats")
+    assert arrays(item) == (ids("[CLS]", "a", "cat", "##s", "[SEP]"), [1] * 5, [0] * 5)
+    assert (item.length, item.note) == (5, Note(5))
+    other = CODEC.decode("dog")
+    assert item.signature == other.signature  # they share batches
+    assert item.signature[0] == ("input_ids", "<i8", (-1,))
+
+
+def test_a_long_text_is_cut_off_and_the_note_says_how_many() -> None:
+    item = CODEC.decode("cat " * 20)
+    assert arrays(item)[0] == ids("[CLS]", *["cat"] * (MAX_TOKENS - 2), "[SEP]")
+    assert item.note == Note(MAX_TOKENS, cut=14)
+    answer = CODEC.encode({"embedding": np.zeros(2, np.float32)}, None, item.note)
+    assert answer["details"] == {"tokens": MAX_TOKENS, "cut": 14}
+    assert "details" not in CODEC.encode({"embedding": np.zeros(2)}, None, Note(3))
+
+
+@pytest.mark.parametrize("value", [["cat", "dogs"], {"text": "cat", "text_pair": "dogs"}])
+def test_a_pair_of_texts(value: object) -> None:
+    wanted = ids("[CLS]", "cat", "[SEP]", "dog", "##s", "[SEP]")
+    assert arrays(PAIRS.decode(value)) == (wanted, [1] * 6, [0, 0, 0, 1, 1, 1])
+
+
+def test_of_a_long_pair_the_longer_text_is_cut() -> None:
+    item = PAIRS.decode(["cat", "dog " * 9])
+    assert arrays(item)[0] == ids("[CLS]", "cat", "[SEP]", *["dog"] * 4, "[SEP]")
+    assert arrays(item)[2] == [0] * 3 + [1] * 5
+    assert item.note == Note(MAX_TOKENS, cut=5)
+
+
+def test_token_ids_are_taken_as_they_are() -> None:
+    item = CODEC.decode(ids("cat", "dog"))
+    assert arrays(item) == (ids("cat", "dog"), [1, 1], [0, 0])
+    assert (item.length, item.note) == (2, Note(2))
+
+
+def test_the_inputs_by_name_are_taken_too() -> None:
+    by_name = dict(zip(NAMES, (ids("cat", "dog"), [1, 1], [0, 1]), strict=True))
+    item = PAIRS.decode(by_name)
+    assert arrays(item) == tuple(by_name.values())
+    assert (item.length, item.note) == (2, Note(2))
+    assert item.signature == PAIRS.decode(["cat", "dog"]).signature
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "problem"),
+    [
+        (CODEC, None, "expected a text, a list of token ids, or an object with 'input_ids'"),
+        (CODEC, 5, "got a number"),
+        (CODEC, ["a", "b"], "got two texts"),
+        (CODEC, ["a"], "expected a text"),
+        (CODEC, ["a", 1], "expected a text"),
+        (CODEC, {"text": "a", "text_pair": "b"}, "got two texts"),
+        (CODEC, {"text": "a", "texts": "b"}, "other names next to 'text'"),
+        (CODEC, {"words": "a"}, "expected exactly 'input_ids'"),
+        (CODEC, [], "expected int64 of shape [seq 1..8], got shape [0]"),
+        (CODEC, [1] * 9, "got shape [9]"),
+        (CODEC, [[1, 2]], "got shape [1, 2]"),
+        (CODEC, [1, 12], "expected whole numbers in 0..11, got 12 at [1]"),
+        (CODEC, [-1], "expected whole numbers in 0..11, got -1"),
+        (CODEC, [1.5], "expected whole numbers"),
+        (CODEC, [True], "not all numbers"),
+        (CODEC, dict(zip(NAMES, ([12], [1], [0]), strict=True)), "0..11, got 12"),
+        (CODEC, "\ud800", "unpaired surrogate"),
+        (PAIRS, "a", "expected a list of two texts or {'text', 'text_pair'}"),
+        (PAIRS, ["a", "b", "c"], "expected a list of two texts"),
+        (PAIRS, {"text": "a"}, "got one text"),
+        (PAIRS, {"text": "a", "text_pair": 1}, "expected a list of two texts"),
+        (PAIRS, [1, 2], "do not say to which text they belong"),
+    ],
+)
+def test_what_is_wrong_is_said(codec: Codec, value: object, problem: str) -> None:
+    assert problem in refused(codec, value)
+
+
+@pytest.mark.parametrize("text", ["", "\0", "\0" * 999, " \n\t", "\u200b", "e\u0301" * 9, "😀"])
+def test_odd_texts_are_texts(text: str) -> None:
+    item = CODEC.decode(text)
+    assert 2 <= item.length <= MAX_TOKENS
+
+
+def test_a_text_of_no_tokens_is_refused_where_none_are_added() -> None:
+    bare = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")).to_str().encode()
+    codec = codec_for(text_manifest(), lambda _: bare)
+    assert "has 0 tokens, the model takes at least 1" in refused(codec, "")
+
+
+def test_texts_have_limits() -> None:
+    message = refused(CODEC, "a" * (MAX_TEXT_CHARACTERS + 1))
+    assert message == "a text may have at most 250000 characters, got 250001; split it"
+    budget = Budget()
+    for _ in range(8):
+        CODEC.decode("a" * MAX_TEXT_CHARACTERS, budget)
+    with pytest.raises(PayloadTooLarge, match="at most 2000000 characters together"):
+        CODEC.decode("a", budget)
+
+
+def test_tokens_of_a_request_have_a_limit() -> None:
+    codec, budget = tiny_text_codec(text_codec(max_tokens=600_000)), Budget()
+    codec.decode([4] * 600_000, budget)
+    with pytest.raises(PayloadTooLarge, match="at most 1000000 tokens together"):
+        codec.decode([4] * 600_000, budget)
+
+
+def test_long_texts_and_many_leave_the_event_loop() -> None:
+    assert CODEC.decode("cat " * 900, Budget(on_loop=True)).length == MAX_TOKENS
+    with pytest.raises(TooLongForLoop):
+        CODEC.decode("cat " * 1100, Budget(on_loop=True))
+    budget = Budget(on_loop=True)
+    for _ in range(200):
+        CODEC.decode("", budget)
+    with pytest.raises(TooLongForLoop):
+        CODEC.decode("cat " * 200, budget)
+
+
+class TestPlainText:
+    def read(self, body: bytes, content_type: str = "text/plain", many: bool = False) -> list[Item]:
+        return read_items(CODEC, content_type, body, many=many, max_items=4)
+
+    @pytest.mark.parametrize(
+        "content_type",
+        ["text/plain", "text/plain; charset=utf-8", 'Text/Plain;charset="UTF-8"; format=flowed'],
+    )
+    def test_is_one_text(self, content_type: str) -> None:
+        (item,) = self.read(b"a cat\n", content_type)
+        assert arrays(item) == arrays(CODEC.decode("a cat\n"))
+
+    @pytest.mark.parametrize("charset", ["latin-1", "utf-16", ""])
+    def test_of_another_charset_is_refused(self, charset: str) -> None:
+        with pytest.raises(UnsupportedMediaType, match="must be in UTF-8"):
+            self.read(b"a", f"text/plain; charset={charset}")
+
+    @pytest.mark.parametrize("body", [b"caf\xe9", b"\xed\xa0\x80", b"a\xff"])
+    def test_that_is_not_utf_8_is_refused(self, body: bytes) -> None:
+        with pytest.raises(InvalidInput, match="the text is not UTF-8: byte 0x"):
+            self.read(body)
+
+    def test_is_never_several_texts(self) -> None:
+        with pytest.raises(UnsupportedMediaType, match="is one text, not several; send them as"):
+            self.read(b"one\ntwo", many=True)
+
+
+@pytest.mark.parametrize("body", [b'{"input": "\\ud800"}', b'{"input": "\xed\xa0\x80"}'])
+def test_half_a_pair_of_surrogates_is_no_json(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match="the body is not JSON"):
+        read_items(CODEC, JSON, body, many=False, max_items=1)
+
+
+def test_a_batch_of_texts_names_the_item_that_is_wrong() -> None:
+    body = orjson.dumps({"inputs": ["cat", [3], "dog", 7]})
+    with pytest.raises(CallerError) as error:
+        read_items(CODEC, JSON, body, many=True, max_items=4)
+    assert error.value.details[0]["index"] == 3
+
+
+class TestTokenClassification:
+    LABELS = ("O", "B-ANIMAL", "I-ANIMAL", "B-PLACE")
+
+    def codec(self, prompt: str = "") -> Codec:
+        scores = spec("scores", shape=(-1, -1, 4))
+        codec = text_codec(task="classify-tokens", labels=self.LABELS, prompt=prompt)
+        return tiny_text_codec(codec, [scores])
+
+    def spans(self, codec: Codec, text: str, *labels: int) -> list[dict[str, object]]:
+        item = codec.decode(text)
+        scores = np.full((item.length, 4), 0.05, np.float32)
+        for at, label in enumerate(labels):
+            scores[at, label] = 0.5 + at / 100
+        answer = codec.encode({"scores": scores}, None, item.note)
+        found = answer["spans"]
+        assert isinstance(found, list)
+        return found
+
+    def test_runs_of_tokens_become_spans_of_the_text(self) -> None:
+        animal, place = self.spans(self.codec(), "A CATS in London", 0, 0, 1, 2, 0, 3, 0)
+        assert animal == {"label": "ANIMAL", "start": 2, "end": 6, "text": "CATS"} | {
+            "score": pytest.approx((0.52 + 0.53) / 2)
+        }
+        assert (place["label"], place["text"]) == ("PLACE", "London")
+
+    def test_special_tokens_and_the_prompt_are_in_no_span(self) -> None:
+        found = self.spans(self.codec("new cat: "), "é dog", 1, 1, 1, 1, 1, 1, 1)
+        assert [(each["start"], each["end"], each["text"]) for each in found] == [
+            (0, 1, "é"),
+            (2, 5, "dog"),
+        ]
+
+    def test_tensors_get_the_scores(self) -> None:
+        codec = self.codec()
+        item = codec.decode(ids("cat"))
+        assert list(codec.encode({"scores": np.zeros((1, 4))}, None, item.note)) == ["outputs"]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "max_tokens", "problem"),
+    [(b"{}", 8, "tokenizer.json: not a file of `tokenizers`"), (None, 2, "leave no room")],
+)
+def test_a_tokenizer_that_cannot_be_used(
+    tokenizer: bytes | None, max_tokens: int, problem: str
+) -> None:
+    manifest = text_manifest(text_codec(max_tokens=max_tokens))
+    with pytest.raises(ArtifactInvalid, match=problem):
+        codec_for(manifest, lambda _: tokenizer or tiny_tokenizer())
+    with pytest.raises(ArtifactInvalid, match="the artifact is not at hand"):
+        codec_for(manifest)
+
+
+def test_without_the_package_the_artifact_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ArtifactInvalid, match=r"pip install 'torchlane\[text\]'"):
+        codec_for(text_manifest(), lambda _: b"")
