@@ -114,11 +114,12 @@ def write_artifact(
     expected: Sequence[Arrays] | None = None,
     variants: Mapping[str, Made] | None = None,
     plan: Plan | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Script a module and write root/name/version.
 
     `expected` overrides what the module answers to the golden inputs; `variants` are written
-    instead of the scripted module.
+    instead of the scripted module; `files` are those that the codec needs.
     """
     folder = root / name / str(version)
     folder.mkdir(parents=True)
@@ -126,6 +127,8 @@ def write_artifact(
     variants = variants or {"script": scripted(module)}
     for made in variants.values():
         (folder / made.entry.file).write_bytes(made.data)
+    for file, data in (files or {}).items():
+        (folder / file).write_bytes(data)
     items = golden or [{"x": np.array([1.0, 2.0], np.float32)}]
     answers = expected or [_answer(module, item, inputs, outputs) for item in items]
     manifest = Manifest(
@@ -143,7 +146,10 @@ def write_artifact(
         example=next(iter(items[0].values())).tolist(),
         variants={each: made.entry for each, made in variants.items()},
         plan=plan,
-        files={each.entry.file: digest_of(folder / each.entry.file) for each in variants.values()},
+        files={
+            file: digest_of(folder / file)
+            for file in [*(files or {}), *(each.entry.file for each in variants.values())]
+        },
         created_at=dt.datetime.now(dt.UTC),
     )
     write_manifest(folder, manifest)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch import nn
 
 from app.codecs.base import Codec
 from app.codecs.choose import codec_for
 from models.manifest import Manifest, TextCodecSpec
 from models.tensors import Dimension, TensorSpec
+from tests.artifacts import write_artifact
 from tests.unit.models.manifests import make_manifest, spec
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "cat", "dog", "##s", "in", "london", "new")
@@ -68,3 +73,46 @@ def tiny_text_codec(
 ) -> Codec:
     """The codec of such a model, with the tiny tokenizer."""
     return codec_for(text_manifest(codec, outputs), lambda _: tiny_tokenizer())
+
+
+class Tiny(nn.Module):
+    """Token ids [n, seq] and their mask -> embedding [n, 2]: the mean id, and that of type 1."""
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        both = torch.stack([ids * mask, ids * mask * types], dim=1).float()
+        return both.sum(dim=2) / mask.sum(dim=1, keepdim=True)
+
+
+class TinyTagger(nn.Module):
+    """Token ids -> scores [n, seq, 3], the highest of which says the id modulo 3."""
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return 5 * nn.functional.one_hot(ids % 3, 3).float()
+
+
+def write_text(
+    folder: Path, name: str = "text", *, module: nn.Module | None = None, **given: Any
+) -> Path:
+    """Write a text model; `given` goes to its codec."""
+    codec = text_codec(**given)
+    labels = codec.labels or ("x", "y")
+    output = TensorSpec(name="embedding", dtype="float32", shape=(-1, len(labels)))
+    if codec.of_tokens:
+        (seq,) = text_inputs()[0].dimensions
+        shape = (-1, -1, len(labels))
+        output = TensorSpec(name="scores", dtype="float32", shape=shape, dimensions=(seq,))
+    names = [each.name for each in text_inputs()]
+    golden = [
+        {each: np.array(values, np.int64) for each, values in zip(names, rows, strict=True)}
+        for rows in (((2, 4, 6, 3), (1,) * 4, (0,) * 4), ((2, 3), (1, 1), (0, 1)))
+    ]
+    return write_artifact(
+        *(folder, name, 1, module or Tiny()),
+        inputs=tuple(text_inputs(most=codec.max_tokens)),
+        outputs=(output,),
+        codec=codec,
+        golden=golden,
+        files={codec.tokenizer: tiny_tokenizer()},
+    )

@@ -59,7 +59,7 @@ def parse_body(
             f"{HEADER_LENGTH} is {size}, but the body has only {len(body)} bytes (uncompressed)"
         )
     head = body if size == len(body) else body[:size]
-    check_marks(head, codec, max_items, ENVELOPE_MARKS)
+    check_marks(head, codec, max_items, budget, ENVELOPE_MARKS)
     document: Any = None
     if fast is not None and size == len(body):
         document = fast.load(body, codec)

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.api.multipart import FORM
-from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM, TEXT
 from app.codecs.image import PICTURES
 from app.codecs.item_schema import JsonSchema
 
 FILE: JsonSchema = {"type": "string", "format": "binary"}
 BINARY: JsonSchema = {"schema": FILE}
 ANY_ITEM: JsonSchema = {
-    "description": "One item: numbers, nested or flat; a base64 picture; an object by name",
+    "description": "One item: numbers, nested or flat; a text, or a picture in base64; an object",
     "anyOf": [
         {"type": "array", "items": {}},
         {"type": "string"},
@@ -27,7 +27,7 @@ ANY_ITEM: JsonSchema = {
 }
 
 
-ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, *PICTURES)
+ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, *PICTURES, TEXT)
 
 
 def request_name(prefix: str = "", *, many: bool) -> str:
@@ -68,7 +68,8 @@ def request_body(
             "schema": _form(many=many, max_items=max_items),
             "encoding": {"file": {"contentType": ", ".join(media_types)}},
         }
-    told = ["JSON", *([f"bytes as {', '.join(media_types)}"] if media_types else [])]
+    bodies = [each for each in media_types if not (many and each == TEXT)]
+    told = ["JSON", *([f"bytes as {', '.join(bodies)}"] if bodies else [])]
     return {"required": True, "description": ", or ".join(told), "content": content}
 
 

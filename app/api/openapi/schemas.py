@@ -32,6 +32,13 @@ class V2Error(BaseModel):
     error: str = Field(description="a sentence that says what to do")
 
 
+CUT = Field(
+    default={},
+    description="only of a text that was cut off: `tokens` is how many were used, `cut` how many "
+    "were not",
+)
+
+
 class LabelledPrediction(BaseModel):
     """A prediction of a model with labels."""
 
@@ -47,6 +54,7 @@ class LabelledPrediction(BaseModel):
     outputs: dict[str, JsonValue] = Field(
         default={}, description="further outputs, if any: output name -> nested numbers"
     )
+    details: dict[str, int] = CUT
 
 
 class TensorPrediction(BaseModel):
@@ -59,6 +67,25 @@ class TensorPrediction(BaseModel):
     indices: list[int] = Field(
         default=[], description="only with top_k: positions of these numbers in the whole output"
     )
+    details: dict[str, int] = CUT
+
+
+class Span(BaseModel):
+    """Tokens of one label, next to each other."""
+
+    label: str
+    score: float = Field(description="the mean of its tokens")
+    start: int = Field(description="the first character, counted from 0")
+    end: int = Field(description="the character after the last")
+    text: str
+
+
+class SpansPrediction(BaseModel):
+    """What a model with labels of tokens found in a text."""
+
+    spans: list[Span] = Field(description="in the order of the text, without the label O")
+    outputs: dict[str, JsonValue] = Field(default={}, description="the other outputs, if any")
+    details: dict[str, int] = CUT
 
 
 class FailedItem(BaseModel):
@@ -78,7 +105,7 @@ class PredictAnswer(BaseModel):
 
     model: str
     version: int
-    prediction: LabelledPrediction | TensorPrediction
+    prediction: LabelledPrediction | SpansPrediction | TensorPrediction
 
 
 class BatchPredictAnswer(BaseModel):
@@ -88,7 +115,7 @@ class BatchPredictAnswer(BaseModel):
 
     model: str
     version: int
-    predictions: list[LabelledPrediction | TensorPrediction | FailedItem]
+    predictions: list[LabelledPrediction | SpansPrediction | TensorPrediction | FailedItem]
 
 
 class Ping(BaseModel):
@@ -185,7 +212,7 @@ class ModelInfo(ModelSummary):
     limits: RequestSize
     description: str | None = None
     precision: str | None = Field(None, description="the precision of every answer")
-    codec: Literal["tensor", "image"] | None = Field(None, description="what an item is")
+    codec: Literal["tensor", "image", "text"] | None = Field(None, description="what an item is")
     media_types: list[str] = Field([], description="what the Content-Type of a body may be")
     inputs: list[TensorSpec] = Field([], description="axis 0 is the batch, -1 a free dimension")
     outputs: list[TensorSpec] = []

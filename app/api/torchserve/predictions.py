@@ -58,7 +58,7 @@ class PredictionsCall(Call):
         if items is not None:
             return items
         budget.read(len(body))
-        check_marks(body, codec, 1)
+        check_marks(body, codec, 1, budget)
         try:
             value = orjson.loads(body)
         except orjson.JSONDecodeError as error:

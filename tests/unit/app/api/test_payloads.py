@@ -8,11 +8,13 @@ import numpy as np
 import orjson
 import pytest
 
-from app.api.payloads import MAX_UNCOUNTED_BYTES, check_length, read_items
-from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.api import payloads
+from app.api.payloads import MAX_UNCOUNTED_BYTES, check_length, check_marks, read_items
+from app.codecs.base import JSON, NPY, OCTET_STREAM, Budget, TooLongForLoop
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from models.tensors import Dimension, TensorSpec
+from tests.texts import tiny_text_codec
 from tests.unit.models.manifests import make_manifest, spec
 
 CODEC = TensorCodec(make_manifest([spec("x", shape=(-1, 2))]))
@@ -199,3 +201,35 @@ def small_free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     return tuple(
         each.model_copy(update={"dimensions": (most,) * each.shape[1:].count(-1)}) for each in specs
     )
+
+
+class TestMarksInStrings:
+    """Only those outside of strings say how much a body has to build."""
+
+    CODEC = tiny_text_codec()
+    LONG = MAX_UNCOUNTED_BYTES + 1
+
+    @pytest.mark.parametrize("text", ["[{,", '\\"[', "\\\\", "\\", '"', ',\\\\"'])
+    def test_are_not_counted(self, text: str) -> None:
+        body = orjson.dumps({"input": text * (self.LONG // len(text) + 1)})
+        (item,) = read_items(self.CODEC, JSON, body, many=False, max_items=3)
+        assert item.length > 2
+
+    @pytest.mark.parametrize("begin", ["", '"', '\\"', "\\\\\\\\"])
+    def test_do_not_hide_those_outside(self, begin: str) -> None:
+        inside = orjson.dumps([begin, "[" * self.LONG])
+        body = b'{"input": [%s, %s]}' % (inside, b"[]," * 1000 + b"[]")
+        with pytest.raises(PayloadTooLarge, match="the body has 1004 lists and objects"):
+            read_items(self.CODEC, JSON, body, many=False, max_items=3)
+
+    def test_are_counted_off_the_loop(self) -> None:
+        body = orjson.dumps({"input": "[" * self.LONG})
+        with pytest.raises(TooLongForLoop):
+            check_marks(body, self.CODEC, 1, Budget(on_loop=True))
+        check_marks(body, self.CODEC, 1, Budget())
+
+    def test_are_counted_across_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(payloads, "PIECE_BYTES", 7)
+        self.test_are_not_counted('\\"[,')
+        self.test_are_not_counted("\\\\[")
+        self.test_do_not_hide_those_outside('\\"')

@@ -1,0 +1,189 @@
+"""Text models over HTTP, on both ways through the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.codecs.text import MAX_TEXT_CHARACTERS
+from models.manifest import MANIFEST_FILE
+from tests.artifacts import change_manifest, digest_of
+from tests.integration.listening import Listening, listening
+from tests.integration.wire import WireAnswer, request
+from tests.texts import IDS, TinyTagger, tiny_tokenizer, write_text
+
+WAYS: dict[str, dict[str, Any]] = {"short": {}, "asgi": {"expect": "100-continue"}}
+both = pytest.mark.parametrize("way", WAYS)
+PLAIN = "text/plain"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Listening]:
+    write_text(tmp_path)
+    write_text(tmp_path, "pairs", task="rerank", pairs=True)
+    labels = ("O", "B-X", "I-X")
+    write_text(
+        *(tmp_path, "tags"),
+        module=TinyTagger(),
+        task="classify-tokens",
+        labels=labels,
+        scores="softmax",
+    )
+    async with listening(tmp_path, default_model="text", max_items=64) as made:
+        yield made
+
+
+def sent(way: str, value: object, path: str = "/predict", **headers: str) -> bytes:
+    key = "inputs" if "batch" in path else "input"
+    return request(path, json.dumps({key: value}).encode(), **WAYS[way], **headers)
+
+
+def plain(way: str, body: bytes, content_type: str = PLAIN, path: str = "/predict") -> bytes:
+    return request(path, body, content_type=content_type, **WAYS[way])
+
+
+def embedding(*words: str) -> list[float]:
+    ids = [IDS[each] for each in ("[CLS]", *words, "[SEP]")]
+    return [pytest.approx(sum(ids) / len(ids)), 0]
+
+
+def outputs(answer: WireAnswer) -> Any:
+    assert answer.status == 200, answer.body
+    return answer.json()["prediction"]["outputs"]["embedding"]
+
+
+@both
+async def test_a_text_in_json_and_plain(server: Listening, way: str) -> None:
+    wanted = embedding("a", "cat", "##s")
+    assert outputs(await server.ask(sent(way, "a cats"))) == wanted
+    answer = await server.ask(plain(way, b"A CATS", "text/plain; charset=utf-8"))
+    assert outputs(answer) == wanted
+    assert answer["x-torchlane-cache"] == "hit"  # the same tokens
+    ids = [IDS[each] for each in ("[CLS]", "a", "cat", "##s", "[SEP]")]
+    assert (await server.ask(sent(way, ids)))["x-torchlane-cache"] == "hit"
+    assert bool(server.asgi) == (way == "asgi")
+
+
+@both
+async def test_texts_of_all_lengths_in_one_request(server: Listening, way: str) -> None:
+    texts = ["cat " * count for count in range(20)]
+    answer = await server.ask(sent(way, texts, "/batch-predict"))
+    predictions = answer.json()["predictions"]
+    for count, each in enumerate(predictions):
+        assert each["outputs"]["embedding"] == embedding(*["cat"] * min(count, 6))
+        details = {"tokens": 8, "cut": count - 6} if count > 6 else None
+        assert each.get("details") == details
+
+
+@both
+async def test_what_was_cut_belongs_to_the_text_as_sent(server: Listening, way: str) -> None:
+    """Two texts whose tokens are equal share a prediction, and each is told its own cut."""
+    for _ in range(3):  # computed, then cached, then remembered
+        for count in (7, 9):
+            answer = await server.ask(sent(way, "dog " * count))
+            assert answer.json()["prediction"]["details"] == {"tokens": 8, "cut": count - 6}
+    assert answer["x-torchlane-cache"] == "hit"
+
+
+@both
+async def test_pairs(server: Listening, way: str) -> None:
+    path = "/models/pairs/predict"
+    ids = [IDS[each] for each in ("[CLS]", "a", "[SEP]", "b", "[SEP]")]
+    wanted = [pytest.approx(sum(ids) / 5), pytest.approx((ids[3] + ids[4]) / 5)]
+    for value in (["a", "b"], {"text": "a", "text_pair": "b"}):
+        assert outputs(await server.ask(sent(way, value, path))) == wanted
+    answer = await server.ask(plain(way, b"a", path=path))
+    assert (answer.status, answer.code) == (422, "invalid_input")
+
+
+@both
+async def test_spans_of_tokens(server: Listening, way: str) -> None:
+    """Ids modulo 3 are the labels: of `dog` 1, of `##s` 2, of `in` 0, of `london` 1."""
+    for _ in range(2):
+        answer = await server.ask(sent(way, "Dogs in  London", "/models/tags/predict"))
+        score = pytest.approx(0.986703, abs=1e-5)
+        assert answer.json()["prediction"] == {
+            "spans": [
+                {"label": "X", "score": score, "start": 0, "end": 4, "text": "Dogs"},
+                {"label": "X", "score": score, "start": 9, "end": 15, "text": "London"},
+            ]
+        }
+    # The same tokens, other places.
+    answer = await server.ask(sent(way, "dogs in london", "/models/tags/predict"))
+    assert answer["x-torchlane-cache"] == "hit"
+    assert [each["start"] for each in answer.json()["prediction"]["spans"]] == [0, 8]
+
+
+async def test_raw_answers_of_tokens_have_their_scores(server: Listening) -> None:
+    asked = sent("short", "dogs", "/models/tags/predict", accept="application/octet-stream")
+    assert len((await server.ask(asked)).body) == 4 * 3 * 4
+
+
+HOSTILE: dict[str, tuple[bytes, str, int]] = {
+    "surrogate": (b'{"input": "\\ud800"}', "application/json", 422),
+    "surrogate as bytes": (b'{"input": "\xed\xa0\x80"}', "application/json", 422),
+    "nul": (b'{"input": "\\u0000"}', "application/json", 200),
+    "nuls": (b"\0" * 10_000, PLAIN, 200),
+    "empty": (b"", PLAIN, 200),
+    "not UTF-8": (b"caf\xe9", PLAIN, 422),
+    "charset": (b"cat", "text/plain; charset=latin-1", 415),
+    "zalgo": (b"a" + "\u0301".encode() * 50_000, PLAIN, 200),
+    "one word": (b"a" * 200_000, PLAIN, 200),
+    "too long": (b"a" * (MAX_TEXT_CHARACTERS + 1), PLAIN, 422),
+    "far too long": (b"cat " * 2_500_000, PLAIN, 422),
+    "marks in strings": (json.dumps({"input": '[{",\\"[' * 20_000}).encode(), "", 200),
+    "lists": (b'{"input": ' + b"[" * 200_000, "application/json", 413),
+    "a million ids": (b'{"input": [' + b"4," * 1_000_000 + b"4]}", "application/json", 413),
+    "ids": (b'{"input": [' + b"4," * 20_000 + b"4]}", "application/json", 422),
+    "no id": (b'{"input": [12]}', "application/json", 422),
+}
+
+
+@both
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_texts_get_an_answer(server: Listening, way: str, name: str) -> None:
+    body, content_type, status = HOSTILE[name]
+    answer = await server.ask(plain(way, body, content_type or "application/json"))
+    assert answer.status == status, answer.body[:500]
+    assert len(answer.body) < 2000
+    assert outputs(await server.ask(sent(way, "cat"))) == embedding("cat")
+
+
+@both
+async def test_many_texts_in_one_request_have_limits(server: Listening, way: str) -> None:
+    texts = ["a" * MAX_TEXT_CHARACTERS] * 9
+    answer = await server.ask(sent(way, texts, "/batch-predict"))
+    assert (answer.status, answer.code) == (413, "payload_too_large")
+    assert "at most 2000000 characters together" in answer.json()["error"]
+    answer = await server.ask(sent(way, [""] * 64, "/batch-predict"))
+    assert len(answer.json()["predictions"]) == 64
+    answer = await server.ask(sent(way, [""] * 65, "/batch-predict"))
+    assert answer.code == "payload_too_large"
+    answer = await server.ask(plain(way, b"one\ntwo", path="/batch-predict"))
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+
+
+async def test_the_model_says_what_it_takes(server: Listening) -> None:
+    found = (await server.ask(request("/models/text", b"", method="GET"))).json()
+    assert found["codec"] == "text"
+    assert found["media_types"] == ["application/json", PLAIN]
+
+
+async def test_an_altered_tokenizer_is_no_reason_to_stop(tmp_path: Path) -> None:
+    write_text(tmp_path)
+    broken = write_text(tmp_path, "broken")
+    file = broken / "tokenizer.json"
+    file.write_bytes(tiny_tokenizer().replace(b'"WordPiece"', b'"WordPiecf"'))
+    digest = digest_of(file).model_dump()
+    change_manifest(broken, lambda manifest: manifest["files"].update({file.name: digest}))
+    assert (broken / MANIFEST_FILE).exists()
+    async with listening(tmp_path, default_model="text", required_models="text") as server:
+        found = (await server.ask(request("/models/broken", b"", method="GET"))).json()
+        assert found["state"] == "failed"
+        problem = found["versions"][0]["problem"]
+        assert problem.startswith("tokenizer.json: not a file of `tokenizers`: ")
+        assert outputs(await server.ask(sent("short", "cat"))) == embedding("cat")
