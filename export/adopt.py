@@ -120,8 +120,8 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
     module = foreign.load(source.data, source.what)
     found, samples = foreign.infer(module, narrowed(inputs), codec, wanted)
-    served = sorted(found, key=lambda spec: spec.name != first)
-    codecs.check_outputs(codec, served[0], by_command=given is not None)
+    served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
+    codecs.check_outputs(codec, served, by_command=given is not None)
     names = [[spec.name for spec in each] for each in (found, served)]
     ways = outputs.ways(module, *names, picked=bool(wanted))
     learned = probe_process.learn(source.data, source.what, declared, samples.shapes)
@@ -130,7 +130,7 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     definition = Definition(
         description=parsed.description or source.origin,
         inputs=inputs,
-        outputs=tuple(served),
+        outputs=served,
         codec=codec,
         build=functools.partial(_build, source, len(inputs), ways),
         train=None,

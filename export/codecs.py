@@ -19,6 +19,7 @@ from models.manifest import (
     Scores,
     TensorCodecSpec,
 )
+from models.rows import check_rows
 from models.tensors import TensorSpec
 
 EXAMPLE = "--input 'float32[-1,3,224,224]'"
@@ -41,6 +42,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="K",
         help="answer only the K highest scores, unless the caller asks for others (default: all)",
+    )
+    rows = parser.add_argument_group("for outputs with as many rows as the model found")
+    add = rows.add_argument
+    add(
+        "--count",
+        action="append",
+        metavar="COUNT=NAME,NAME",
+        help="the output COUNT says how many rows of the named outputs count; answers leave out "
+        "the others",
+    )
+    add("--ranked-by", metavar="NAME", help="the output with the score of each row: best first")
+    add("--threshold", type=float, metavar="X", help="leave out rows with a lower score")
+    add(
+        "--classes",
+        metavar="NAME",
+        help="the output with the class of each row, an index into --labels",
     )
     picture = parser.add_argument_group("for --codec image")
     add = picture.add_argument
@@ -77,13 +94,48 @@ def codec_of(
     scores: Scores = parsed.scores or defaults.scores
     if parsed.top_k is not None and parsed.top_k < 1:
         raise UsageError(f"--top-k must be at least 1, got {parsed.top_k}")
+    common = {
+        "labels": labels,
+        "scores": scores,
+        "top_k": parsed.top_k,
+        "ranked_by": parsed.ranked_by,
+        "threshold": parsed.threshold,
+        "classes": parsed.classes,
+    }
     if (parsed.codec or defaults.codec) == "tensor":
         if strays := [name for name in OF_PICTURES if getattr(parsed, name) is not None]:
             option = strays[0].replace("_", "-")
             raise UsageError(f"--{option} is for pictures: add --codec image")
-        return TensorCodecSpec(labels=labels, scores=scores, top_k=parsed.top_k)
+        return _checked(TensorCodecSpec, **common)
     preprocess = _preprocess(parsed, defaults, inputs)
-    return ImageCodecSpec(preprocess=preprocess, labels=labels, scores=scores, top_k=parsed.top_k)
+    return _checked(ImageCodecSpec, preprocess=preprocess, **common)
+
+
+def _checked(codec: type[TensorCodecSpec | ImageCodecSpec], **fields: object) -> CodecSpec:
+    try:
+        return codec.model_validate(fields)
+    except ValidationError as error:
+        raise UsageError(f"--ranked-by, --threshold, --classes: {first_of(error)}") from error
+
+
+def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The outputs with what `--count` says of them; those that count come last.
+
+    Raises:
+        UsageError: if it names an output that does not exist.
+    """
+    counts: dict[str, str] = {}
+    for text in parsed.count or ():
+        count, _, names = text.partition("=")
+        counts |= dict.fromkeys(names.split(","), count)
+    known = [spec.name for spec in outputs]
+    if strays := [name for name in counts if name not in known]:
+        raise UsageError(
+            f"--count: {strays[0]!r} is no output; give COUNT=NAME,NAME with names of these: "
+            f"{', '.join(known)}"
+        )
+    said = [spec.model_copy(update={"count": counts.get(spec.name)}) for spec in outputs]
+    return tuple(sorted(said, key=lambda spec: spec.name in counts.values()))
 
 
 def _preprocess(
@@ -156,9 +208,13 @@ def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSp
     )
 
 
-def check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> None:
+def check_outputs(codec: CodecSpec, outputs: Sequence[TensorSpec], *, by_command: bool) -> None:
     """Raise if labels or scores do not fit; the error's class depends on where they came from."""
-    labels = codec.labels
+    try:
+        check_rows((), outputs, codec.ranked_by, codec.classes)
+    except ValueError as error:
+        raise UsageError(f"--count, --ranked-by, --classes: {error}") from error
+    labels, first = codec.score_labels, outputs[0]
     if labels is not None and first.item_shape != (len(labels),):
         kind = UsageError if by_command else ExportError
         raise kind(
@@ -171,7 +227,7 @@ def check_outputs(codec: CodecSpec, first: TensorSpec, *, by_command: bool) -> N
     if codec.top_k is not None and not codec.has_scores(first):
         raise UsageError(
             "--top-k needs --labels, or --scores softmax or sigmoid, and a first output of shape "
-            f"[-1, N]; the model's is {list(first.shape)}"
+            f"[-1, N], or --ranked-by; the model's is {list(first.shape)}"
         )
 
 

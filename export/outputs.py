@@ -125,9 +125,10 @@ def around(module: nn.Module, inputs: int, given: Sequence[Way]) -> fx.GraphModu
 
 
 def in_order(module: nn.Module, definition: Definition) -> nn.Module:
-    """A definition's model, which returns its outputs in the order of their declaration.
+    """A definition's model, which returns a plain tuple in the order of the declared outputs.
 
-    Those of a dict or a NamedTuple are found by their names, those of a tuple are in order.
+    Those of a dict or a NamedTuple are found by their names. AOTInductor cannot write the class of
+    a NamedTuple into its package, so even one in the right order is wrapped.
 
     Raises:
         ExportError: if the names are not those of the definition.
@@ -142,7 +143,7 @@ def in_order(module: nn.Module, definition: Definition) -> nn.Module:
         return module
     own = list(made) if isinstance(made, dict) else list(getattr(made, "_fields", ()))
     names = [spec.name for spec in definition.outputs]
-    if not own or (own == names and not isinstance(made, dict)):
+    if not own:
         return module
     if set(own) != set(names):
         raise ExportError(

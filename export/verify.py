@@ -217,7 +217,7 @@ def agree(one: Runnable, other: Runnable, against: Reference, tolerance: Toleran
 def accuracy(
     module: Runnable, definition: Definition, held_out: HeldOut, device: torch.device = CPU
 ) -> float:
-    """The share of the held-out set whose largest first output is at the label.
+    """The share of the held-out set whose largest first output is at the label, or its own score.
 
     Raises:
         ExportError: if the set is empty.
@@ -225,15 +225,20 @@ def accuracy(
     """
     if not len(held_out.labels):
         raise ExportError("the held-out set is empty; set held_out to None if there is none")
-    first = definition.outputs[0].name
-    right = 0
+    made: list[dict[str, Array]] = []
     for start in range(0, len(held_out.labels), 64):
         part = slice(start, start + 64)
         inputs = {name: array[part] for name, array in held_out.inputs.items()}
-        scores = run(module, definition, inputs, device)[first]
-        if not _is_finite(scores):
-            raise ParityError(f"held-out set: output {first!r} is not finite")
-        right += int(np.sum(scores.argmax(axis=-1) == held_out.labels[part]))
+        made.append(run(module, definition, inputs, device))
+    outputs = {
+        spec.name: np.concatenate([m[spec.name] for m in made]) for spec in definition.outputs
+    }
+    first = definition.outputs[0].name
+    if not _is_finite(outputs[first]):
+        raise ParityError(f"held-out set: output {first!r} is not finite")
+    if held_out.score is not None:
+        return held_out.score(outputs, held_out.labels)
+    right = int(np.sum(outputs[first].argmax(axis=-1) == held_out.labels))
     return right / len(held_out.labels)
 
 

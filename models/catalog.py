@@ -10,5 +10,6 @@ CATALOG = Definitions(
         "digits": "models.definitions.digits",
         "pairwise": "models.definitions.pairwise",
         "residual": "models.definitions.residual",
+        "shapes": "models.definitions.shapes",
     }
 )

@@ -16,6 +16,7 @@ from models.bounds import check_same_bounds
 from models.padding import check_padding
 from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
+from models.rows import check_rows
 from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -77,15 +78,40 @@ class CodecPart(Part):
     `scores` names the function that the codec applies to the first output: `softmax`, `sigmoid`, or
     `none` if the output already is the score. `top_k` is the number of highest scores in JSON
     answers unless the caller asks for another number; None: all.
+
+    Of outputs with counted rows, such as the boxes of a detector: `ranked_by` is the output with
+    the score of each row. JSON answers then have the rows in descending order, the `top_k` highest,
+    and none below `threshold`. `classes` is the output with the class of each row, an index into
+    `labels`.
     """
 
     labels: tuple[str, ...] | None = None
     scores: Scores = "none"
     top_k: int | None = Field(default=None, ge=1)
+    ranked_by: Name | None = None
+    threshold: float | None = None
+    classes: Name | None = None
+
+    @model_validator(mode="after")
+    def _ranks_what_it_chooses(self) -> Self:
+        if self.threshold is not None and self.ranked_by is None:
+            raise ValueError("a threshold needs ranked_by, the output that it is for")
+        if self.classes is not None and self.labels is None:
+            raise ValueError(f"classes is {self.classes!r}, but there are no labels")
+        if self.ranked_by is not None and self.labels is not None and self.classes is None:
+            raise ValueError("labels of ranked rows need classes, the output with their indices")
+        return self
+
+    @property
+    def score_labels(self) -> tuple[str, ...] | None:
+        """Labels of the first output, which is one score for each; None: it is no such output."""
+        return self.labels if self.classes is None else None
 
     def has_scores(self, first: TensorSpec) -> bool:
-        """Whether the first output is one score per class, of which some are the highest."""
-        scored = self.labels is not None or self.scores != "none"
+        """Whether there are scores to choose the highest from: of classes, or of counted rows."""
+        if self.ranked_by is not None:
+            return True
+        scored = self.score_labels is not None or self.scores != "none"
         return scored and len(first.item_shape) == 1
 
 
@@ -282,6 +308,7 @@ class Manifest(Part):
                 raise ValueError(f"{kind} names must differ, got {names}")
         check_same_bounds(self.inputs)
         check_padding(self.inputs, self.outputs)
+        check_rows(self.inputs, self.outputs, self.codec.ranked_by, self.codec.classes)
         if own := {MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE} & set(self.files):
             raise ValueError(
                 f"{', '.join(sorted(own))} cannot have a digest in the manifest itself"
@@ -320,7 +347,7 @@ class Manifest(Part):
         if self.codec.top_k is not None and not self.codec.has_scores(self.outputs[0]):
             raise ValueError(
                 "top_k needs labels, or scores by softmax or sigmoid, and a first output with one "
-                f"axis besides the batch, got shape {list(self.outputs[0].shape)}"
+                f"axis besides the batch; or ranked_by; got shape {list(self.outputs[0].shape)}"
             )
         return self
 
@@ -345,13 +372,14 @@ def may_mix(variants: Iterable[Variant]) -> bool:
 
 
 def _check_labels(codec: CodecPart, first: TensorSpec) -> None:
-    if codec.labels is None:
+    labels = codec.score_labels
+    if labels is None:
         return
     of_tokens = isinstance(codec, TextCodecSpec) and codec.of_tokens
-    wanted = (-1, *(-1,) * of_tokens, len(codec.labels))
+    wanted = (-1, *(-1,) * of_tokens, len(labels))
     if first.shape != wanted:
         raise ValueError(
-            f"{len(codec.labels)} labels need a first output of shape {list(wanted)}, got "
+            f"{len(labels)} labels need a first output of shape {list(wanted)}, got "
             f"{list(first.shape)}"
         )
 

@@ -79,6 +79,8 @@ class TensorSpec(Part):
         minimum: of an input of integers: the smallest number that the model takes; None: any.
         maximum: of an input of integers: the largest.
         fill: of an input: the number in padded places.
+        count: of an output: the output that says how many of its rows count, along the first axis
+            of an item; the others only fill it. None: all count.
     """
 
     name: Name
@@ -88,6 +90,7 @@ class TensorSpec(Part):
     minimum: int | None = None
     maximum: int | None = None
     fill: int = 0
+    count: Name | None = None
 
     @model_validator(mode="before")
     @classmethod

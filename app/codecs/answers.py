@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.rows import CountedRows
 from app.codecs.spans import spans_of
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays, Note
 from models.manifest import Manifest, Scores
+from models.rows import answered
 
 
 class AnswerEncoder:
@@ -22,11 +24,14 @@ class AnswerEncoder:
     """
 
     def __init__(self, manifest: Manifest) -> None:
-        self._labels = manifest.codec.labels
+        self._has_rows = any(spec.count is not None for spec in manifest.outputs)
+        self._rows = CountedRows(manifest)
+        self._labels = manifest.codec.score_labels
+        self._is_ranked = manifest.codec.ranked_by is not None or manifest.codec.classes is not None
         self._scores = manifest.codec.scores
         self._top_k = manifest.codec.top_k
         self._has_scores = manifest.codec.has_scores(manifest.outputs[0])
-        self._outputs = tuple(spec.name for spec in manifest.outputs)
+        self._outputs = tuple(spec.name for spec in answered(manifest.outputs))
 
     def finish(self, outputs: Arrays) -> Arrays:
         """Turn the first output into scores: once per batch, not once per answer."""
@@ -40,7 +45,7 @@ class AnswerEncoder:
         if not self._has_scores:
             raise InvalidInput(
                 "top_k chooses among the scores of a classifier, and this model has none: neither "
-                "labels nor a softmax or sigmoid over one axis; omit top_k"
+                "labels nor a softmax or sigmoid over one axis, nor ranked rows; omit top_k"
             )
 
     def encode(
@@ -54,6 +59,9 @@ class AnswerEncoder:
         With `top_k` the scores, or the first output, are only the highest ones in descending order;
         `indices` are their positions in the whole, and `labels` their labels.
 
+        Counted rows are only those that count; ranked ones are in descending order, and `labels`
+        are those of their classes.
+
         `details` says how many tokens were cut off, if any.
         """
         if note is not None and note.spans and self._labels is not None:
@@ -65,6 +73,10 @@ class AnswerEncoder:
         return answer
 
     def _prediction(self, outputs: Arrays, top_k: int | None) -> dict[str, object]:
+        if self._has_rows:
+            outputs = self._rows.real(outputs)
+            if self._is_ranked:
+                return self._detections(outputs, top_k)
         if top_k is None:
             top_k = self._top_k
         scores = outputs[self._outputs[0]]
@@ -83,6 +95,15 @@ class AnswerEncoder:
         answer: dict[str, object] = {"spans": spans}
         if len(self._outputs) > 1:
             answer["outputs"] = self._others(outputs)
+        return answer
+
+    def _detections(self, real: Arrays, top_k: int | None) -> dict[str, object]:
+        rows, labels = self._rows.ranked(real, top_k)
+        answer: dict[str, object] = {
+            "outputs": {each: _plain(rows[each]) for each in self._outputs}
+        }
+        if labels is not None:
+            answer["labels"] = labels
         return answer
 
     def _ranked(self, whole: Array, outputs: Arrays, top_k: int) -> dict[str, object]:
@@ -107,7 +128,7 @@ class AnswerEncoder:
             raise NotAcceptable(
                 f"the model has {len(self._outputs)} outputs, which only application/json can carry"
             )
-        arrays = [prediction[self._outputs[0]] for prediction in predictions]
+        arrays = [self._rows.real(prediction)[self._outputs[0]] for prediction in predictions]
         if many and len({array.shape for array in arrays}) > 1:
             raise NotAcceptable(
                 "the predictions differ in shape, which only application/json can carry"

@@ -10,6 +10,7 @@ import numpy as np
 
 from loadtests.traffic.reading import NPY_ERRORS, WrongAnswer, in_place, npy, numbers
 from loadtests.traffic.target import Target, TargetError
+from models.rows import answered
 from models.tensors import Array, Tolerance
 
 OCTET_STREAM = "application/octet-stream"
@@ -56,11 +57,11 @@ class Judge:
 
     def __init__(self, target: Target) -> None:
         self._model, self._version = target.model, target.version
-        self._outputs = {spec.name: spec for spec in target.outputs}
-        self._first = target.outputs[0]
-        self._labels = target.codec.labels
+        self._outputs = {spec.name: spec for spec in answered(target.outputs)}
+        self._first = next(iter(self._outputs.values()))
+        self._labels = target.codec.score_labels
         self._scores = target.codec.scores
-        self._is_ranked = target.codec.top_k is not None
+        self._is_ranked = target.codec.top_k is not None and target.codec.ranked_by is None
         self.tolerance = tolerance_of(target)
 
     def values(self, prediction: object) -> dict[str, Array]:

@@ -27,11 +27,15 @@ class HeldOut:
 
     Attributes:
         inputs: input name -> array with the batch axis.
-        labels: int array [n], the right index on the last axis of the first output.
+        labels: int array [n], the right index on the last axis of the first output; with a
+            `score` whatever that compares outputs with, [n, ...].
+        score: how good outputs (name -> array [n, ...]) are, given the labels: 0 to 1; None: the
+            share of right indices.
     """
 
     inputs: Arrays
     labels: Array
+    score: Callable[[Arrays, Array], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def outputs_of(
     specs = model.manifest.outputs
     if request.outputs is None:
         return [_tensor(spec, items, binary=request.binary) for spec in specs]
-    labels = model.manifest.codec.labels
+    labels = model.manifest.codec.score_labels
     found = []
     for wanted in request.outputs:
         spec = next(each for each in specs if each.name == wanted.name)

@@ -67,6 +67,9 @@ class TensorPrediction(BaseModel):
     indices: list[int] = Field(
         default=[], description="only with top_k: positions of these numbers in the whole output"
     )
+    labels: list[str] = Field(
+        default=[], description="only of rows with classes, such as boxes: the label of each"
+    )
     details: dict[str, int] = CUT
 
 

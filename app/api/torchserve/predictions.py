@@ -74,7 +74,7 @@ class PredictionsCall(Call):
             raise failure_of(outcomes)
         manifest = self.model.manifest
         first = manifest.outputs[0]
-        labels = manifest.codec.labels
+        labels = manifest.codec.score_labels
         content: object
         if labels is not None:
             scores = outcome[first.name]

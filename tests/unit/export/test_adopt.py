@@ -17,6 +17,7 @@ from torch import nn
 from export import adopt
 from export import mar as mar_module
 from export.adopt import Adopted
+from export.errors import UsageError
 from export.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.preprocess import preprocess
@@ -253,3 +254,49 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--name N", "--input SPEC", "--labels FILE", "--codec {tensor,image}", "--mean"):
         assert option in told
     assert mar_module.MANIFEST not in told
+
+
+class TestCountedRows:
+    OPTIONS = (
+        *("--name", "boxes", "--input", "float32[-1,3,8,8]", "--output", "count"),
+        *("--output", "boxes", "--output", "scores", "--output", "kinds"),
+        *("--count", "count=boxes,scores,kinds", "--ranked-by", "scores", "--threshold", "0.5"),
+    )
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return written(tmp_path, scripted(CountFirst()))
+
+    def test_options_reach_the_contract(self, file: Path, tmp_path: Path) -> None:
+        labels = written(tmp_path, b"a\nb\n", "labels.txt")
+        made = run(file, *self.OPTIONS, "--classes", "kinds", "--labels", labels).definition
+        assert [(each.name, each.count) for each in made.outputs] == [
+            *(("boxes", "count"), ("scores", "count"), ("kinds", "count"), ("count", None)),
+        ]
+        codec = made.codec
+        assert (codec.ranked_by, codec.threshold, codec.classes) == ("scores", 0.5, "kinds")
+        found = made.build()(torch.ones(2, 3, 8, 8))
+        assert [list(each.shape) for each in found] == [[2, 4, 4], [2, 4], [2, 4], [2]]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--classes", "kinds"], "--classes: classes is 'kinds', but there are no labels"),
+            (["--ranked-by", "boxes"], "ranked_by is 'boxes', which is no counted output"),
+            (["--count", "count=other"], "'other' is no output; give COUNT=NAME,NAME with names"),
+            (["--count", "kinds=boxes"], "the count 'kinds' must be integers of shape"),
+        ],
+    )
+    def test_wrong_ones(self, file: Path, options: list[str], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            run(file, *self.OPTIONS, *options)
+
+
+class CountFirst(nn.Module):
+    def forward(
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        n = x.shape[0]
+        scores = x.mean(dim=(1, 2, 3)).unsqueeze(1).expand(n, 4).contiguous()
+        boxes = torch.ones(n, 4, 4)
+        return (scores > 0).sum(dim=1), boxes, scores, torch.zeros(n, 4, dtype=torch.int64)

@@ -68,12 +68,14 @@ def test_every_variant_serves_them_in_the_declared_order(
         assert example.outputs["double"].array() == pytest.approx(x * 2)
 
 
-@pytest.mark.parametrize(("module", "names"), [(Named, ("double", "half")), (Plain, ("a", "b"))])
-def test_what_is_in_order_stays_as_it_is(
-    module: Callable[[], nn.Module], names: tuple[str, ...]
-) -> None:
-    built = module().eval()
-    assert in_order(built, of_two(module, *names)) is built
+def test_a_tuple_stays_as_it_is() -> None:
+    built = Plain().eval()
+    assert in_order(built, of_two(Plain, "a", "b")) is built
+
+
+def test_a_named_tuple_in_order_becomes_a_plain_one() -> None:
+    wrapped = in_order(Named().eval(), of_two(Named, "double", "half"))
+    assert type(wrapped(torch.ones(1, 2))) is tuple
 
 
 @pytest.mark.parametrize("module", [Mapped, Named])

@@ -13,7 +13,7 @@ from export.errors import ExportError, ParityError
 from export.variants.base import TOLERANCES
 from models.definitions.definition import Definition, HeldOut
 from models.manifest import Parity
-from models.tensors import Arrays, Tolerance
+from models.tensors import Array, Arrays, Tolerance
 from tests.unit.export.definitions import CATALOG, MIXED, definition, quiet
 from tests.unit.models.manifests import spec
 
@@ -228,6 +228,16 @@ class TestAccuracy:
         labels[-1] = 1 - labels[-1]
         wrong = verify.accuracy(eager, TINY, HeldOut({"x": inputs}, labels))
         assert wrong == pytest.approx(1 - 1 / count)
+
+    def test_a_set_may_judge_all_outputs_in_its_own_way(self) -> None:
+        inputs = np.arange(140, dtype=np.float32).reshape(70, 2)
+
+        def score(outputs: Arrays, labels: Array) -> float:
+            assert outputs["y"].tolist() == (2 * inputs).tolist()
+            return float(labels.mean())
+
+        held_out = HeldOut({"x": inputs}, np.full(70, 0.25), score)
+        assert verify.accuracy(eager, TINY, held_out) == 0.25
 
     def test_an_empty_set_is_a_mistake(self) -> None:
         empty = HeldOut({"x": np.zeros((0, 2), np.float32)}, np.zeros(0, int))

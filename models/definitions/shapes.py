@@ -1,0 +1,289 @@
+"""A detector of small shapes: circles, squares and triangles on generated pictures of 64x64.
+
+One point of a 16x16 grid answers for each shape, the one at its centre, where its class scores
+highest, as in CenterNet (X. Zhou et al., Objects as Points, arXiv:1904.07850).
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from pydantic import JsonValue
+from torch import nn
+from torch.nn import functional
+
+from models.definitions.definition import Definition, HeldOut, Progress
+from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.preprocess import preprocess
+from models.tensors import Array, Arrays, TensorSpec
+
+SEED = 21
+SIDE = 64  # pixels of a picture
+STEP = 4  # pixels from one point of the grid to the next
+GRID = SIDE // STEP
+ROWS = 16  # shapes that are found at most
+MOST_SHAPES = 4  # of a generated picture
+RADIUS = (5, 11)  # of a shape, pixels
+SIZE = 32  # pixels that a predicted 1 stands for
+LEAST_SCORE = 0.05  # of a shape that is counted
+LABELS = ("circle", "square", "triangle")
+TRAINED_ON, HELD_OUT, EPOCHS, BATCH = 2400, 300, 7, 48
+PREPROCESS = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.3,), std=(0.25,))
+
+
+class Found(NamedTuple):
+    """What is found in each picture; rows after the counted ones are 0.
+
+    Attributes:
+        boxes: float32 [n, 16, 4]: left, top, right and bottom edge in pixels.
+        scores: float32 [n, 16], 0 to 1.
+        classes: int64 [n, 16], indices of LABELS.
+        count: int64 [n].
+    """
+
+    boxes: torch.Tensor
+    scores: torch.Tensor
+    classes: torch.Tensor
+    count: torch.Tensor
+
+
+class Shapes(nn.Module):
+    """Convolutions to a grid, [n, 1, 64, 64] -> [n, 7, 16, 16], and the shapes at its peaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for taken, given, stride in ((1, 16, 2), (16, 32, 2), (32, 32, 1), (32, 32, 1)):
+            layers += [
+                nn.Conv2d(taken, given, 3, stride, padding=1, bias=False),
+                nn.BatchNorm2d(given),
+                nn.ReLU(),
+            ]
+        wide = nn.Conv2d(32, 32, 3, padding=2, dilation=2)  # sees 27 pixels: a whole shape
+        self.grid = nn.Sequential(*layers, wide, nn.ReLU(), nn.Conv2d(32, len(LABELS) + 4, 1))
+        self.rows, self.side, self.step, self.half = ROWS, SIDE, STEP, SIZE / 2
+        self.least_score = LEAST_SCORE
+        at = (torch.arange(GRID, dtype=torch.float32) + 0.5) * STEP
+        self.register_buffer("centre_x", at.repeat(GRID))
+        self.register_buffer("centre_y", at.repeat_interleave(GRID))
+
+    def forward(self, picture: torch.Tensor) -> Found:
+        """In the order of the grid, so that nearly equal scores cannot change places."""
+        made = self.grid(picture)
+        score, kind = made[:, :3].sigmoid().max(dim=1)  # each [n, 16, 16]
+        best = functional.max_pool2d(score, 3, stride=1, padding=1)
+        peak = ((score == best) & (score > self.least_score)).flatten(1)
+        count = peak.sum(dim=1).clamp(max=self.rows)
+        order = torch.argsort((~peak).to(torch.int64), dim=1, stable=True)[:, : self.rows]
+        fills = torch.arange(self.rows, device=picture.device) >= count.unsqueeze(1)
+        at = made[:, 3:].flatten(2).transpose(1, 2)  # [n, 256, 4]
+        x = self.centre_x + at[:, :, 0] * self.step
+        y = self.centre_y + at[:, :, 1] * self.step
+        right, down = at[:, :, 2] * self.half, at[:, :, 3] * self.half
+        edges = torch.stack([x - right, y - down, x + right, y + down], dim=2).clamp(0, self.side)
+        boxes = edges.gather(1, order.unsqueeze(2).expand(-1, -1, 4))
+        scores = score.flatten(1).gather(1, order)
+        classes = kind.flatten(1).gather(1, order)
+        return Found(
+            boxes.masked_fill(fills.unsqueeze(2), 0.0),
+            scores.masked_fill(fills, 0.0),
+            classes.masked_fill(fills, 0),
+            count,
+        )
+
+
+def drawn(rng: np.random.Generator) -> tuple[Image.Image, Array]:
+    """A picture of 1 to 4 shapes that do not touch, and its truth, see `pictures`."""
+    background = rng.integers(0, 90)
+    picture = Image.new("L", (SIDE, SIDE), int(background))
+    draw = ImageDraw.Draw(picture)
+    truth = np.full((MOST_SHAPES, 5), -1, np.float32)
+    placed = 0
+    for _ in range(int(rng.integers(1, MOST_SHAPES + 1))):
+        radius = int(rng.integers(RADIUS[0], RADIUS[1] + 1))
+        x, y = rng.integers(radius + 1, SIDE - radius - 1, 2).tolist()
+        box = [x - radius, y - radius, x + radius, y + radius]
+        if any(_touch(box, other[1:].tolist()) for other in truth[:placed]):
+            continue
+        kind, light = int(rng.integers(len(LABELS))), int(rng.integers(background + 70, 256))
+        if kind == 0:
+            draw.ellipse(box, fill=light)
+        elif kind == 1:
+            draw.rectangle(box, fill=light)
+        else:
+            draw.polygon([x, box[1], box[2], box[3], box[0], box[3]], fill=light)
+        truth[placed] = (kind, *box)
+        placed += 1
+    noise = rng.normal(0, 8, (SIDE, SIDE))
+    levels = np.clip(np.asarray(picture, np.float32) + noise, 0, 255).astype(np.uint8)
+    return Image.fromarray(levels), truth
+
+
+def _touch(one: list[int], other: list[float]) -> bool:
+    return bool(
+        one[0] <= other[2] + 2
+        and other[0] <= one[2] + 2
+        and one[1] <= other[3] + 2
+        and other[1] <= one[3] + 2
+    )
+
+
+def pictures(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+    """Pictures as the model takes them, and where their shapes are.
+
+    Returns:
+        float32 [n, 1, 64, 64]; and [n, 4, 5]: class, left, top, right, bottom, all -1 if there is
+        no further shape.
+    """
+    made = [drawn(rng) for _ in range(count)]
+    images = np.stack([preprocess(picture, PREPROCESS) for picture, _ in made])
+    return images, np.stack([truth for _, truth in made])
+
+
+def average_precision(found: Arrays, truth: Array) -> float:
+    """Mean over classes of the area under precision by recall; a box fits with an IoU of 0.5.
+
+    Args:
+        found: see `Found`.
+        truth: see `pictures`.
+    """
+    areas = []
+    for kind in range(len(LABELS)):
+        ranked = sorted(_judged(found, truth, kind), reverse=True)
+        right = np.cumsum([fits for _, fits in ranked])
+        precision = right / np.arange(1, len(ranked) + 1)
+        envelope = np.maximum.accumulate(precision[::-1])[::-1]  # the best at this recall or more
+        fits = np.array([fits for _, fits in ranked], bool)
+        areas.append(float(envelope[fits].sum()) / max(1, int((truth[:, :, 0] == kind).sum())))
+    return float(np.mean(areas))
+
+
+def _judged(found: Arrays, truth: Array, kind: int) -> Iterator[tuple[float, bool]]:
+    """Score of each row of a class, and whether it fits a shape that no better row fits."""
+    for index, count in enumerate(found["count"].tolist()):
+        wanted = [each[1:] for each in truth[index] if each[0] == kind]
+        rows = np.arange(count)[found["classes"][index, :count] == kind]
+        scores = found["scores"][index]
+        for row in sorted(rows.tolist(), key=lambda row: -scores[row]):
+            fits = [at for at, box in enumerate(wanted) if _iou(found["boxes"][index, row], box)]
+            if fits:
+                wanted.pop(fits[0])
+            yield float(scores[row]), bool(fits)
+
+
+def _iou(one: Array, other: Array) -> bool:
+    """Whether the intersection of two boxes is at least half of their union."""
+    sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
+    shared = float(np.prod(np.maximum(sides, 0)))
+    both = float(np.prod(one[2:] - one[:2]) + np.prod(other[2:] - other[:2]))
+    return shared >= 0.5 * (both - shared)
+
+
+def _targets(truth: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Heat [n, 3, 16, 16], boxes [n, 4, 16, 16], and where there is a centre [n, 1, 16, 16]."""
+    count = len(truth)
+    heat = np.zeros((count, len(LABELS), GRID, GRID), np.float32)
+    boxes = np.zeros((count, 4, GRID, GRID), np.float32)
+    centres = np.zeros((count, 1, GRID, GRID), np.float32)
+    for index, row in np.argwhere(truth[:, :, 0] >= 0):
+        kind, left, top, right, bottom = truth[index, row]
+        x, y = (left + right) / 2 / STEP, (top + bottom) / 2 / STEP
+        at = (index, slice(None), int(y), int(x))
+        heat[index, int(kind), int(y), int(x)] = 1
+        boxes[at] = (
+            *(x - int(x) - 0.5, y - int(y) - 0.5),
+            *((right - left) / SIZE, (bottom - top) / SIZE),
+        )
+        centres[at] = 1
+    return torch.from_numpy(heat), torch.from_numpy(boxes), torch.from_numpy(centres)
+
+
+def _train(module: nn.Module, progress: Progress) -> None:
+    """AdamW with one cycle; the same weights on every run on one machine and torch build."""
+    assert isinstance(module, Shapes)
+    torch.manual_seed(SEED)
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
+            layer.reset_parameters()
+    images, truth = pictures(np.random.default_rng(SEED), TRAINED_ON)
+    inputs, (heat, boxes, centres) = torch.from_numpy(images), _targets(truth)
+    steps = EPOCHS * (TRAINED_ON // BATCH)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=4e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
+    module.train()
+    for step in range(steps):
+        if step % (TRAINED_ON // BATCH) == 0:
+            order = torch.randperm(TRAINED_ON)
+        chosen = order[:BATCH]
+        order = order.roll(-BATCH)
+        made = module.grid(inputs[chosen])
+        found = functional.binary_cross_entropy_with_logits(
+            made[:, :3], heat[chosen], pos_weight=torch.tensor(8.0), reduction="sum"
+        )
+        placed = functional.smooth_l1_loss(
+            made[:, 3:] * centres[chosen], boxes[chosen], beta=0.1, reduction="sum"
+        )
+        loss = (found + 5 * placed) / BATCH
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        progress(step + 1, steps, f"loss {loss.item():.3f}")
+    module.eval()
+
+
+def _random_inputs(rng: np.random.Generator, batch: int) -> Arrays:
+    return {"picture": pictures(rng, batch)[0]}
+
+
+@functools.cache
+def _golden() -> Array:
+    return pictures(np.random.default_rng(SEED + 1), 4)[0]
+
+
+def _example() -> JsonValue:
+    buffer = io.BytesIO()
+    drawn(np.random.default_rng(SEED + 1))[0].save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _held_out() -> HeldOut:
+    images, truth = pictures(np.random.default_rng(SEED + 2), HELD_OUT)
+    return HeldOut({"picture": images}, truth, average_precision)
+
+
+def _calibration() -> list[Arrays]:
+    return [{"picture": pictures(np.random.default_rng(SEED + 3), 128)[0]}]
+
+
+DEFINITION = Definition(
+    description="Circles, squares and triangles in a picture, each with a box and a score.",
+    inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, SIDE, SIDE)),),
+    outputs=(
+        TensorSpec(name="boxes", dtype="float32", shape=(-1, ROWS, 4), count="count"),
+        TensorSpec(name="scores", dtype="float32", shape=(-1, ROWS), count="count"),
+        TensorSpec(name="classes", dtype="int64", shape=(-1, ROWS), count="count"),
+        TensorSpec(name="count", dtype="int64", shape=(-1,)),
+    ),
+    codec=ImageCodecSpec(
+        preprocess=PREPROCESS,
+        labels=LABELS,
+        ranked_by="scores",
+        threshold=0.5,
+        classes="classes",
+    ),
+    build=lambda: Shapes().eval(),
+    train=_train,
+    random_inputs=_random_inputs,
+    golden_inputs=lambda: [{"picture": picture} for picture in _golden()],
+    example=_example,
+    held_out=_held_out,
+    calibration=_calibration,
+)

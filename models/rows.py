@@ -1,0 +1,79 @@
+"""Outputs with as many rows as the model found, such as the boxes of a detector.
+
+The model pads them to one size, and another output says how many of them count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.tensors import Name, TensorSpec
+
+
+def answered(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The outputs that JSON answers have: those that count are left out, counted rows are free."""
+    counts = {spec.count for spec in outputs}
+    return tuple(
+        spec
+        if spec.count is None
+        else spec.model_copy(update={"shape": (-1, -1, *spec.shape[2:]), "dimensions": ()})
+        for spec in outputs
+        if spec.name not in counts
+    )
+
+
+def check_rows(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    ranked_by: Name | None,
+    classes: Name | None,
+) -> None:
+    """Check what a manifest says of counted rows.
+
+    Args:
+        inputs: of the model; none of them is counted.
+        outputs: of the model.
+        ranked_by: the output whose numbers rank the rows.
+        classes: the output with the class of each row.
+
+    Raises:
+        ValueError: saying what contradicts what.
+    """
+    named = {spec.name: spec for spec in outputs}
+    if counted := [spec.name for spec in inputs if spec.count is not None]:
+        raise ValueError(f"input {counted[0]!r} has a count; only outputs are counted")
+    for spec in outputs:
+        if spec.count is not None:
+            _check_count(spec, named)
+    if outputs[0].name in {spec.count for spec in outputs}:
+        raise ValueError(f"the first output, {outputs[0].name!r}, cannot be a count")
+    if ranked_by is not None:
+        ranked = _one_per_row("ranked_by", ranked_by, named)
+        if not ranked.dtype.startswith("float"):
+            raise ValueError(f"ranked_by needs numbers of floating point, not {ranked.dtype}")
+    if classes is not None:
+        kinds = _one_per_row("classes", classes, named)
+        if not kinds.dtype.startswith(("int", "uint")):
+            raise ValueError(f"classes needs integers, not {kinds.dtype}")
+        if ranked_by is not None and kinds.count != named[ranked_by].count:
+            raise ValueError(f"{classes!r} and {ranked_by!r} must have the same count")
+
+
+def _check_count(spec: TensorSpec, named: dict[str, TensorSpec]) -> None:
+    count = named.get(spec.count or "")
+    if count is None:
+        raise ValueError(f"the count of {spec.name!r} is {spec.count!r}, which is no output")
+    if count.item_shape or not count.dtype.startswith(("int", "uint")) or count.count is not None:
+        raise ValueError(
+            f"the count {count.name!r} must be integers of shape [-1], one for each item, got "
+            f"{count.dtype}{list(count.shape)}"
+        )
+    if not spec.item_shape:
+        raise ValueError(f"{spec.name!r} has a count, but no axis of rows: {list(spec.shape)}")
+
+
+def _one_per_row(field: str, name: Name, named: dict[str, TensorSpec]) -> TensorSpec:
+    spec = named.get(name)
+    if spec is None or spec.count is None or len(spec.item_shape) != 1:
+        raise ValueError(f"{field} is {name!r}, which is no counted output with a number per row")
+    return spec

@@ -1,0 +1,91 @@
+"""The detector of shapes: what it finds, and how that is judged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from export import verify
+from models.definitions import shapes
+from models.definitions.shapes import DEFINITION, ROWS, average_precision
+from models.tensors import Array, Arrays
+from tests.unit.export.definitions import quiet
+
+
+def found(*rows: tuple[float, ...]) -> Arrays:
+    """Rows of class, box and score in one picture."""
+    filled = np.zeros((1, ROWS, 6), np.float32)
+    for at, row in enumerate(rows):
+        filled[0, at] = row
+    return {
+        "classes": filled[:, :, 0].astype(np.int64),
+        "boxes": filled[:, :, 1:5],
+        "scores": filled[:, :, 5],
+        "count": np.array([len(rows)]),
+    }
+
+
+def truth(*rows: tuple[float, ...]) -> Array:
+    filled = np.full((1, 4, 5), -1, np.float32)
+    filled[0, : len(rows)] = rows
+    return filled
+
+
+ONE_EACH = truth((0, 0, 0, 10, 10), (1, 20, 20, 30, 30), (2, 40, 40, 50, 50))
+RIGHT = ((0, 0, 0, 10, 10, 0.9), (1, 20, 20, 30, 30, 0.8), (2, 41, 40, 51, 50, 0.7))
+
+
+class TestAveragePrecision:
+    def test_all_found(self) -> None:
+        assert average_precision(found(*RIGHT), ONE_EACH) == 1
+
+    def test_one_of_three_classes_found(self) -> None:
+        assert average_precision(found(RIGHT[0]), ONE_EACH) == pytest.approx(1 / 3)
+
+    def test_nothing_found(self) -> None:
+        assert average_precision(found(), ONE_EACH) == 0
+
+    def test_another_class_or_place_does_not_fit(self) -> None:
+        wrong = found((1, 0, 0, 10, 10, 0.9), (0, 20, 20, 30, 30, 0.8), (2, 47, 40, 57, 50, 0.7))
+        assert average_precision(wrong, ONE_EACH) == 0
+
+    def test_a_second_box_for_a_shape_costs_precision_only_if_it_scores_higher(self) -> None:
+        twice = truth((0, 0, 0, 10, 10), (0, 40, 40, 50, 50))
+        rest = (RIGHT[0], (0, 40, 40, 50, 50, 0.5))
+        after = average_precision(found(*rest, (0, 0, 0, 10, 10, 0.1)), twice)
+        between = average_precision(found(*rest, (0, 0, 0, 10, 10, 0.7)), twice)
+        assert after == pytest.approx(1 / 3)
+        assert between == pytest.approx((1 + 2 / 3) / 2 / 3)
+
+
+def test_pictures_are_the_same_each_time_and_shapes_lie_inside() -> None:
+    one, other = (shapes.pictures(np.random.default_rng(5), 20) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    images, where = one
+    assert images.shape == (20, 1, 64, 64)
+    real = where[where[:, :, 0] >= 0]
+    assert set(real[:, 0]) == {0, 1, 2}
+    assert real[:, 1:].min() >= 0
+    assert real[:, 1:].max() < 64
+
+
+def test_rows_that_do_not_count_are_0() -> None:
+    torch.manual_seed(3)
+    pictures = DEFINITION.random_inputs(np.random.default_rng(3), 8)
+    outputs = verify.run(DEFINITION.build(), DEFINITION, pictures)
+    assert outputs["count"].max() <= ROWS
+    for index, count in enumerate(outputs["count"].tolist()):
+        for name in ("boxes", "scores", "classes"):
+            assert not outputs[name][index, count:].any()
+        assert (outputs["scores"][index, :count] > shapes.LEAST_SCORE).all()
+
+
+def test_a_short_training_finds_most_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it takes 13 seconds of one core and ends at 0.998."""
+    monkeypatch.setattr(shapes, "EPOCHS", 2)
+    module = DEFINITION.build()
+    assert DEFINITION.train is not None
+    DEFINITION.train(module, quiet)
+    assert DEFINITION.held_out is not None
+    assert verify.accuracy(module, DEFINITION, DEFINITION.held_out()) > 0.8
