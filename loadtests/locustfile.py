@@ -51,6 +51,12 @@ class Images(ModelUser):
     workload_name = "image"
 
 
+class Texts(ModelUser):
+    """New texts as text/plain."""
+
+    workload_name = "text"
+
+
 class MixedWithBadInput(ModelUser):
     """All that the model can take, and two in a hundred requests that must be refused."""
 

@@ -27,6 +27,7 @@ PICTURE = Tolerance(absolute=0.01, relative=0, of_range=0.05)
 # move an answer by about as much of its own size, and by more where large terms cancel.
 HALF = Tolerance(absolute=0.002, relative=0, of_range=0.02)
 SUM_SLACK = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2}  # of scores that are to sum to 1
+OPTIONAL = {"outputs", "details"}  # of several outputs, and of texts that were cut off
 LABELLED = {"label", "score", "scores"}
 RANKED = LABELLED | {"labels", "indices"}
 
@@ -77,7 +78,7 @@ class Judge:
         outputs = prediction.get("outputs", {})
         if self._labels:
             form = RANKED if self._is_ranked else LABELLED
-            if prediction.keys() - {"outputs"} != form or not isinstance(outputs, dict):
+            if prediction.keys() - OPTIONAL != form or not isinstance(outputs, dict):
                 raise WrongAnswer(f"a prediction with {sorted(prediction)}, not label and scores")
             outputs = {self._first.name: prediction["scores"], **outputs}
         if not isinstance(outputs, dict) or outputs.keys() != self._outputs.keys():

@@ -10,7 +10,9 @@ from loadtests.errors import LoadTestError
 from loadtests.traffic.answers import Known
 from loadtests.traffic.payloads import discrete_item, discrete_numbers, json_template
 from loadtests.traffic.reference_inputs import References
+from loadtests.traffic.sentences import SENTENCES, text_json
 from loadtests.traffic.target import Target
+from models.manifest import TextCodecSpec
 
 MIN_INPUTS = 2**20  # fewer different ones would be used up within minutes
 MIN_BITS = 40  # of an item that has only zeros and ones
@@ -48,8 +50,12 @@ class UniqueItems:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        codec = source.target.codec
+        self._text = codec if isinstance(codec, TextCodecSpec) else None
         self._discrete = not any(spec.dtype.startswith("float") for spec in source.target.inputs)
-        if self._discrete:
+        if self._text is not None:
+            self._numbers = itertools.count(source.random.randrange(SENTENCES))
+        elif self._discrete:
             bits = discrete_numbers(source.target.inputs)
             _check_enough(source, 2**bits, 2**MIN_BITS)
             self._numbers = itertools.count(source.random.getrandbits(bits))
@@ -60,6 +66,8 @@ class UniqueItems:
 
     def draw(self) -> tuple[bytes, Known | None]:
         """The JSON value of a new item, and its right answer where that is known."""
+        if self._text is not None:
+            return text_json(self._text, next(self._numbers)), None
         if self._discrete:
             item = discrete_item(self._source.target.inputs, next(self._numbers))
             return json_template(item, ()).fill(0), None

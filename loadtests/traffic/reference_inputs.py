@@ -23,8 +23,9 @@ from loadtests.traffic.payloads import (
 )
 from loadtests.traffic.pictures import draw_picture, png
 from loadtests.traffic.reading import WrongAnswer
+from loadtests.traffic.sentences import text_json
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
-from models.manifest import ImageCodecSpec
+from models.manifest import ImageCodecSpec, TextCodecSpec
 from models.preprocess import preprocess
 from models.tensors import Array, Arrays, Tolerance
 
@@ -49,7 +50,7 @@ class Reference:
 
     Attributes:
         text: its JSON value, in variants that have the same answer.
-        raw: its bytes, likewise; None where the model has several inputs.
+        raw: its bytes, likewise; None where the model has several inputs, or reads text.
         npy: as an .npy file, likewise.
         known: the answer to the very item.
         varied: the answer to its variants; for float16 inputs within a wider tolerance.
@@ -129,14 +130,19 @@ def ask(target: Target, send: Send | None = None) -> References:
 
 
 def _ask(target: Target, send: Send, *, aligned: bool) -> References:
-    judge = Judge(target)
+    judge, codec = Judge(target), target.codec
+    if isinstance(codec, TextCodecSpec):
+        if codec.task == "classify-tokens":
+            raise TargetError(f"{target.model} answers spans of text, which are not compared here")
+        texts = (text_json(codec, number) for number in range(_count(target)))
+        return References(judge, tuple(_text(target, judge, send, text) for text in texts), ())
     rng = np.random.default_rng(SEED)
     items, pictures = list[Arrays](), list[PictureReference]()
     for _ in range(_count(target)):
-        if isinstance(target.codec, ImageCodecSpec):
-            pixels = draw_picture(target.codec.preprocess, rng)
+        if isinstance(codec, ImageCodecSpec):
+            pixels = draw_picture(codec.preprocess, rng)
             pictures.append(_picture(target, judge, send, pixels))
-            array = preprocess(pictures[-1].file, target.codec.preprocess)
+            array = preprocess(pictures[-1].file, codec.preprocess)
             items.append({target.inputs[0].name: array})
         else:
             items.append(draw_item(target.inputs, rng, aligned=aligned))
@@ -159,6 +165,13 @@ def _reference(target: Target, judge: Judge, send: Send, item: Arrays) -> Refere
         known=_known(judge, prediction, tolerance),
         varied=_known(judge, prediction, wider(tolerance, HALF) if half else tolerance),
     )
+
+
+def _text(target: Target, judge: Judge, send: Send, text: bytes) -> Reference:
+    """A text: any change of it is another one, with an answer of its own."""
+    prediction = _predict(target, send, JSON, b'{"input":%b}' % text)
+    known = _known(judge, prediction, judge.tolerance)
+    return Reference(Template((text,), ()), None, None, known, known)
 
 
 def _picture(target: Target, judge: Judge, send: Send, pixels: Array) -> PictureReference:

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import orjson
+
 from loadtests.traffic.answers import NPY, OCTET_STREAM, Known
 from loadtests.traffic.calls import JSON, Call, Expectation, Refused
 from loadtests.traffic.drawing import Source, UniqueItems, Variants, WorkloadError
@@ -14,11 +16,12 @@ from loadtests.traffic.payloads import Template
 from loadtests.traffic.pictures import picture_variants, png, vary_picture
 from loadtests.traffic.reference_inputs import Reference, References
 from loadtests.traffic.target import Target
+from models.manifest import TextCodecSpec
 
 BATCH_ITEMS = 16
 ZIPF_EXPONENT = 1.1  # the skew of popular inputs; web request popularity lies around 0.6 to 1.2
 BAD_SHARE = 0.02
-PNG = "image/png"
+PNG, TEXT = "image/png", "text/plain"
 
 
 class Workload(Protocol):
@@ -172,6 +175,31 @@ class Pictures:
         )
 
 
+class Texts:
+    """Single texts as text/plain, each of them new.
+
+    Raises:
+        WorkloadError: if the model reads no text, or two at once.
+    """
+
+    def __init__(self, source: Source) -> None:
+        codec = source.target.codec
+        if not isinstance(codec, TextCodecSpec) or codec.pairs:
+            raise WorkloadError(f"{source.target.model} does not take single texts")
+        self._source, self._items = source, UniqueItems(source)
+
+    def draw(self) -> Call:
+        """See `Workload`."""
+        text, known = self._items.draw()
+        return Call(
+            path=self._source.target.path("predict"),
+            headers={"Content-Type": TEXT},
+            body=orjson.loads(text).encode(),
+            items=1,
+            expected=Predictions(self._source.references.judge, (known,)),
+        )
+
+
 class Bad:
     """Requests that must be refused, each with the right error."""
 
@@ -230,7 +258,7 @@ class Mixed:
 
 
 # Parts of a mixed load, by weight; `repeated` can be taken by every model.
-SHARES = {"unique": 4, "repeated": 3, "batch": 1, "binary": 2, "image": 2}
+SHARES = {"unique": 4, "repeated": 3, "batch": 1, "binary": 2, "image": 2, "text": 2}
 
 WORKLOADS: Mapping[str, Callable[[Source], Workload]] = {
     "unique": Unique,
@@ -239,6 +267,7 @@ WORKLOADS: Mapping[str, Callable[[Source], Workload]] = {
     "binary": lambda source: Binary(source, OCTET_STREAM),
     "npy": lambda source: Binary(source, NPY),
     "image": Pictures,
+    "text": Texts,
     "mixed": Mixed,
 }
 

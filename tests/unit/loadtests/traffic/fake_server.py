@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import io
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,10 @@ PICTURE: tuple[dict[str, Any], ...] = (
     {"name": "image", "dtype": "float32", "shape": [-1, 1, 6, 8]},
 )
 PICTURES: dict[str, Any] = {"kind": "image", "preprocess": HOW}
+TEXT: dict[str, Any] = {"kind": "text", "task": "embed", "max_tokens": 64, "mask": None}
+TOKENS: tuple[dict[str, Any], ...] = (
+    {"name": "input_ids", "dtype": "int64", "shape": [-1, -1], "free_max": 64},
+)
 TOLERANCE = {"absolute": 1e-5, "relative": 1e-4, "of_range": 1e-5}
 URL = "http://fake.invalid"
 
@@ -94,6 +99,8 @@ class FakeServer:
         spec = TensorSpec.model_validate(self.inputs[0])
         if kind == "image/png":
             return [preprocess(body, PicturePreprocess(**self.codec["preprocess"]))]
+        if kind == "text/plain":
+            return [self._flat(body.decode())]
         if kind == "application/octet-stream":
             return [np.frombuffer(body, np.dtype(spec.dtype).newbyteorder("<"))]
         if kind == "application/x-npy":
@@ -102,6 +109,11 @@ class FakeServer:
         return [self._flat(value) for value in (values if many else [values])]
 
     def _flat(self, value: Any) -> Array:
+        if self.codec["kind"] == "text":
+            texts = value if self.codec.get("pairs") else [value]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("no text")
+            return np.random.default_rng(zlib.crc32("|".join(texts).encode())).standard_normal(8)
         named = value if len(self.inputs) > 1 else {self.inputs[0]["name"]: value}
         arrays, lengths = list[Array](), list[int]()
         for spec in map(TensorSpec.model_validate, self.inputs):

@@ -41,6 +41,11 @@ def test_what_lies_within_the_tolerance_is_right_and_what_does_not_is_wrong() ->
     assert problem == "y differs by about 1e-02 from the idle server's answer"
 
 
+def test_an_answer_may_say_what_was_cut_off() -> None:
+    cut = labelled(0.7, 0.2, 0.1) | {"details": {"tokens": 64, "cut": 3}}
+    assert judge().problem(cut, None) is None
+
+
 def test_the_other_outputs_of_a_model_with_labels_are_judged_too() -> None:
     target = FakeServer(codec=LABELLED).target()
     more = {"name": "z", "dtype": "float32", "shape": [-1, 2]}

@@ -12,7 +12,13 @@ import pytest
 from loadtests.traffic.reference_inputs import ask
 from loadtests.traffic.target import Reply, TargetError
 from loadtests.traffic.workloads import workload
-from tests.unit.loadtests.traffic.fake_server import LABELLED, FakeServer, not_finite
+from tests.unit.loadtests.traffic.fake_server import (
+    LABELLED,
+    TEXT,
+    TOKENS,
+    FakeServer,
+    not_finite,
+)
 
 IDS: Mapping[str, Any] = {"name": "ids", "dtype": "int64", "shape": [-1, -1], "free_max": 50}
 TWO_LENGTHS: Sequence[Mapping[str, Any]] = (
@@ -61,6 +67,12 @@ def test_answers_that_cannot_be_told_apart_are_warned_of() -> None:
     told = ask(fake.target(), fake.post).told()
     assert "0.0% of the pairs" in told
     assert told.endswith("swapped answers may not be noticed")
+
+
+def test_a_model_that_answers_spans_is_refused() -> None:
+    fake = FakeServer(inputs=TOKENS, codec={**TEXT, "task": "classify-tokens"})
+    with pytest.raises(TargetError, match="spans of text"):
+        ask(fake.target(), fake.post)
 
 
 def test_large_items_are_fewer() -> None:

@@ -21,6 +21,8 @@ from tests.unit.loadtests.traffic.fake_server import (
     MATRIX,
     PICTURE,
     PICTURES,
+    TEXT,
+    TOKENS,
     AnswersOfTheOneBefore,
     FakeServer,
     Lie,
@@ -48,6 +50,8 @@ MODELS: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
     "ids": (IDS, {"kind": "tensor"}),
     "half": (HALF, {"kind": "tensor"}),
     "short": (SHORT, {"kind": "tensor"}),
+    "texts": (TOKENS, TEXT),
+    "pairs": (TOKENS, {**TEXT, "task": "rerank", "pairs": True}),
 }
 
 
@@ -75,11 +79,19 @@ CAN: Mapping[str, set[str]] = {
     "matrix": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "labelled": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "ranked": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
-    "pictures": set(WORKLOADS),
+    "pictures": set(WORKLOADS) - {"text"},
     "two": {"unique", "repeated", "batch", "mixed"},
     "ids": {"unique", "repeated", "batch", "mixed"},
     "half": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "short": {"unique", "repeated", "batch", "npy", "mixed"},
+    "texts": {"unique", "repeated", "batch", "text", "mixed"},
+    "pairs": {"unique", "repeated", "batch", "mixed"},
+}
+# Any change of an integer or a text is another item: answers to new ones are judged by form.
+BY_FORM = {
+    "ids": set(WORKLOADS),
+    "texts": {"unique", "text", "mixed"},
+    "pairs": {"unique", "mixed"},
 }
 ALL = [(model, name) for model in MODELS for name in WORKLOADS]
 
@@ -96,7 +108,7 @@ def test_right_answers_pass_and_what_a_model_cannot_take_is_said(model: str, nam
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [(m, n) for m, n in ALL if m != "ids" and n != "batch" and n in CAN[m]],
+    [(m, n) for m, n in ALL if n in CAN[m] - BY_FORM.get(m, set()) and n != "batch"],
 )
 def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: str) -> None:
     fake = fake_of(model)
@@ -179,7 +191,7 @@ def test_a_200_that_is_not_json_is_a_problem() -> None:
     assert "Content-Type" in (call.expected.problem(200, {}, b"{}") or "")
 
 
-@pytest.mark.parametrize("model", ["matrix", "pictures", "ids"])
+@pytest.mark.parametrize("model", ["matrix", "pictures", "ids", "texts", "pairs"])
 def test_two_unique_draws_never_repeat_and_seeds_differ(model: str) -> None:
     fake = fake_of(model)
     target = fake.target()
