@@ -2,7 +2,8 @@
 #
 #   docker build --target api --tag torchlane .
 #
-# EXTRAS           extras of the serving image, such as grpc
+# EXTRAS           extras of the serving image, such as "grpc text"
+# EXPORT_EXTRAS    extras of the export image, such as huggingface
 # BASE_IMAGE       a Debian image with Python 3.11, 3.12 or 3.13 at /usr/local/bin/python
 # TORCH_INDEX_URL  where to take torch from, such as an index of CPU-only wheels; unset: pip's own, which brings CUDA
 # PIP_INDEX_URL    a mirror for everything else; unset: pip's own
@@ -18,11 +19,11 @@ FROM scratch AS wheels
 # What each image asks for, as a file each: later layers are made anew when these change, and not at every change of
 # pyproject.toml.
 FROM ${BASE_IMAGE} AS requirements
-ARG EXTRAS
+ARG EXTRAS EXPORT_EXTRAS
 WORKDIR /requirements
 COPY deploy/docker/requirements.py pyproject.toml ./
 RUN python requirements.py pyproject.toml $(for each in $EXTRAS; do echo "--extra $each"; done) > api.txt \
-    && python requirements.py pyproject.toml --extra export > export.txt \
+    && python requirements.py pyproject.toml $(for each in export $EXPORT_EXTRAS; do echo "--extra $each"; done) > export.txt \
     && python requirements.py pyproject.toml --extra loadtests --without torch --without fastapi --without fastapi-offline --without uvicorn > load.txt
 
 FROM ${BASE_IMAGE} AS build

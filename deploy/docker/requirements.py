@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
+OWN = re.compile(r"torchlane\[([a-z,]+)\]")  # extras that another extra includes
 
 
 def requirements(
@@ -31,10 +32,16 @@ def requirements(
     """
     found: list[str] = list(project["dependencies"])
     optional: dict[str, list[str]] = project["optional-dependencies"]
-    for extra in extras:
+    wanted = list(dict.fromkeys(extras))
+    for extra in wanted:  # which grows
         if extra not in optional:
             raise ValueError(f"there is no extra {extra!r}; there are: {', '.join(optional)}")
-        found += optional[extra]
+        for each in optional[extra]:
+            own = OWN.fullmatch(each)
+            if own is None:
+                found.append(each)
+            else:
+                wanted += [more for more in own[1].split(",") if more not in wanted]
     names = {_name(each) for each in found}
     if unknown := set(without) - names:
         raise ValueError(f"nothing requires {', '.join(sorted(unknown))}")

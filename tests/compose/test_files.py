@@ -135,10 +135,17 @@ def test_only_what_calls_the_server_shares_a_network_with_it() -> None:
 
 def test_grpc_is_built_in_and_published_on_loopback() -> None:
     api = config(("docker-compose.grpc.yml",), ())["services"]["api"]
-    assert api["build"]["args"]["EXTRAS"] == "grpc"
+    assert api["build"]["args"]["EXTRAS"].split() == ["grpc"]
     assert api["environment"]["TORCHLANE_GRPC_PORT"] == "8001"
     ports = [(port["host_ip"], port["published"], port["target"]) for port in api["ports"]]
     assert ports == [("127.0.0.1", "8000", 8000), ("127.0.0.1", "8001", 8001)]
+
+
+def test_extras_of_both_images_can_be_chosen() -> None:
+    services = config(("docker-compose.grpc.yml",), (), EXTRAS="text", EXPORT_EXTRAS="examples")
+    built = {name: services["services"][name]["build"]["args"] for name in ("api", "export")}
+    assert built["api"]["EXTRAS"].split() == ["grpc", "text"]
+    assert built["export"]["EXPORT_EXTRAS"] == "examples"
 
 
 def test_gpus_are_reserved_where_they_are_used() -> None:

