@@ -14,7 +14,10 @@ from models.manifest import Manifest, TextCodecSpec
 from models.tensors import FileName, TensorSpec
 from models.tokenize import TextError, Tokenizer, inputs_of
 
-MAX_TEXT_CHARACTERS = 250_000
+# Of an item: several times what most models can use, a tenth of a second in a thread.
+MAX_TEXT_CHARACTERS = 100_000
+MAX_TOKEN_CHARACTERS = 10  # more for models that take more of them
+MAX_UTF_8_BYTES = 4  # of a character
 FIRST, SECOND = "text", "text_pair"
 
 
@@ -40,6 +43,7 @@ class TextCodec:
         except TextError as error:
             raise ArtifactInvalid(str(error)) from error
         inputs = [self._bounded(spec) for spec in manifest.inputs]
+        self._most = max(MAX_TEXT_CHARACTERS, MAX_TOKEN_CHARACTERS * self._how.max_tokens)
         self._ids = next(spec for spec in inputs if spec.name == self._how.ids)
         texts = f"a list of two texts or {{{FIRST!r}, {SECOND!r}}}" if self._how.pairs else "a text"
         names = ", ".join(repr(spec.name) for spec in inputs)
@@ -91,6 +95,10 @@ class TextCodec:
             raise UnsupportedMediaType(
                 f'{TEXT} is one text, not several; send them as {JSON}, {{"inputs": ["...", ...]}}'
             )
+        if len(body) > MAX_UTF_8_BYTES * self._most:
+            raise InvalidInput(
+                f"a text may have at most {self._most} characters, got {len(body)} bytes; split it"
+            )
         if budget is not None:
             budget.read(len(body))
         try:
@@ -103,7 +111,7 @@ class TextCodec:
 
     def item_schema(self) -> JsonSchema:
         """A text or two, token ids, or the inputs by name."""
-        text: JsonSchema = {"type": "string", "maxLength": MAX_TEXT_CHARACTERS}
+        text: JsonSchema = {"type": "string", "maxLength": self._most}
         tensors = self._tensor.item_schema()
         forms = list(tensors.get("anyOf", [tensors]))
         if not self._how.pairs:
@@ -128,10 +136,10 @@ class TextCodec:
             got = "one text" if second is None else "two texts"
             raise InvalidInput(f"expected {self._wanted}, got {got}")
         size = len(first) if second is None else len(first) + len(second)
-        if size > MAX_TEXT_CHARACTERS:
+        if size > self._most:
             raise InvalidInput(
-                f"a text may have at most {MAX_TEXT_CHARACTERS} characters, got {size}; split it",
-                [{"got": size, "limit": MAX_TEXT_CHARACTERS}],
+                f"a text may have at most {self._most} characters, got {size}; split it",
+                [{"got": size, "limit": self._most}],
             )
         if budget is not None:
             budget.text(size)

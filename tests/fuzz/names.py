@@ -9,6 +9,7 @@ MODULES = {
     "infer": "tests.fuzz.infer",
     "forms": "tests.fuzz.forms",
     "pictures": "tests.fuzz.pictures",
+    "text": "tests.fuzz.text",
     "wire": "tests.fuzz.wire",
     "manifests": "tests.fuzz.manifests",
 }

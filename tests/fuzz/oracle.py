@@ -12,7 +12,7 @@ from app.api.payloads import read_items
 from app.codecs.base import Codec
 from app.engine.keys import KeyMaker
 from app.errors import CallerError, TorchlaneError
-from app.types import Item, signature_of
+from app.types import Item, Signature, signature_of
 from models.bounds import mismatch, out_of_range, shared_axes
 from models.tensors import TensorSpec
 from tests.fuzz.target import Finding
@@ -52,7 +52,7 @@ def check_items(inputs: Sequence[TensorSpec], items: Sequence[Item], *, many: bo
     if not 1 <= len(items) <= (MAX_ITEMS if many else 1):
         raise Finding(f"{len(items)} items")
     for item in items:
-        if item.signature != signature_of(item.arrays):
+        if item.signature != _signature(inputs, item):
             raise Finding(f"{item.signature} is not the signature of its arrays")
         if list(item.arrays) != [spec.name for spec in inputs]:
             raise Finding(f"inputs {list(item.arrays)}")
@@ -72,3 +72,20 @@ def check_items(inputs: Sequence[TensorSpec], items: Sequence[Item], *, many: bo
         shapes = {name: array.shape for name, array in item.arrays.items()}
         if (differ := mismatch(shared_axes(inputs), shapes)) is not None:
             raise Finding(str(differ))
+
+
+def _signature(inputs: Sequence[TensorSpec], item: Item) -> Signature:
+    """What the engine expects: -1 for axes that may be padded."""
+    padded = {each.name for spec in inputs for each in spec.dimensions if each.mask is not None}
+    if not padded:
+        return signature_of(item.arrays)
+    shapes = [
+        tuple(
+            -1 if axis.name in padded else size
+            for axis, size in zip(spec.axes, item.arrays[spec.name].shape, strict=True)
+        )
+        for spec in inputs
+    ]
+    return tuple(
+        (s.name, np.dtype(s.dtype).str, made) for s, made in zip(inputs, shapes, strict=True)
+    )

@@ -132,10 +132,10 @@ HOSTILE: dict[str, tuple[bytes, str, int]] = {
     "not UTF-8": (b"caf\xe9", PLAIN, 422),
     "charset": (b"cat", "text/plain; charset=latin-1", 415),
     "zalgo": (b"a" + "\u0301".encode() * 50_000, PLAIN, 200),
-    "one word": (b"a" * 200_000, PLAIN, 200),
+    "one word": (b"a" * 90_000, PLAIN, 200),
     "too long": (b"a" * (MAX_TEXT_CHARACTERS + 1), PLAIN, 422),
     "far too long": (b"cat " * 2_500_000, PLAIN, 422),
-    "marks in strings": (json.dumps({"input": '[{",\\"[' * 20_000}).encode(), "", 200),
+    "marks in strings": (json.dumps({"input": '[{",\\"[' * 14_000}).encode(), "", 200),
     "lists": (b'{"input": ' + b"[" * 200_000, "application/json", 413),
     "a million ids": (b'{"input": [' + b"4," * 1_000_000 + b"4]}", "application/json", 413),
     "ids": (b'{"input": [' + b"4," * 20_000 + b"4]}", "application/json", 422),
@@ -155,7 +155,7 @@ async def test_hostile_texts_get_an_answer(server: Listening, way: str, name: st
 
 @both
 async def test_many_texts_in_one_request_have_limits(server: Listening, way: str) -> None:
-    texts = ["a" * MAX_TEXT_CHARACTERS] * 9
+    texts = ["a" * MAX_TEXT_CHARACTERS] * 21
     answer = await server.ask(sent(way, texts, "/batch-predict"))
     assert (answer.status, answer.code) == (413, "payload_too_large")
     assert "at most 2000000 characters together" in answer.json()["error"]

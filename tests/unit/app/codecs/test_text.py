@@ -136,10 +136,11 @@ def test_a_text_of_no_tokens_is_refused_where_none_are_added() -> None:
 
 def test_texts_have_limits() -> None:
     message = refused(CODEC, "a" * (MAX_TEXT_CHARACTERS + 1))
-    assert message == "a text may have at most 250000 characters, got 250001; split it"
+    assert message == "a text may have at most 100000 characters, got 100001; split it"
     budget = Budget()
-    for _ in range(8):
+    for _ in range(20):
         CODEC.decode("a" * MAX_TEXT_CHARACTERS, budget)
+    assert tiny_text_codec(text_codec(max_tokens=20_000)).decode("a" * 200_000).length == 3
     with pytest.raises(PayloadTooLarge, match="at most 2000000 characters together"):
         CODEC.decode("a", budget)
 
@@ -200,6 +201,18 @@ def test_a_batch_of_texts_names_the_item_that_is_wrong() -> None:
     with pytest.raises(CallerError) as error:
         read_items(CODEC, JSON, body, many=True, max_items=4)
     assert error.value.details[0]["index"] == 3
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_long_texts_have_the_tokens_of_short_ones(pair: bool) -> None:
+    """They are tokenised in another way, which does not hold the GIL."""
+    codec = tiny_text_codec(text_codec(max_tokens=10_000, pairs=pair))
+    text = "A cats in london " * 300  # of 17 characters each
+    item = codec.decode([text, text] if pair else text)
+    words = ids("a", "cat", "##s", "in", "london") * 300
+    sep = ids("[SEP]")
+    assert arrays(item)[0] == [*ids("[CLS]"), *words, *sep, *(words + sep if pair else [])]
+    assert sum(arrays(item)[2]) == (len(words) + 1 if pair else 0)
 
 
 class TestTokenClassification:
