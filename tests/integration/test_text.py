@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.codecs.text import MAX_TEXT_CHARACTERS
-from models.manifest import MANIFEST_FILE
-from tests.artifacts import change_manifest, digest_of
+from export.artifact import digest_of
+from tests.artifacts import change_manifest
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
 from tests.texts import IDS, TinyTagger, tiny_tokenizer, write_text
@@ -37,7 +37,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
         yield made
 
 
-def sent(way: str, value: object, path: str = "/predict", **headers: str) -> bytes:
+def sent(way: str, value: object, path: str = "/predict", **headers: Any) -> bytes:
     key = "inputs" if "batch" in path else "input"
     return request(path, json.dumps({key: value}).encode(), **WAYS[way], **headers)
 
@@ -46,7 +46,7 @@ def plain(way: str, body: bytes, content_type: str = PLAIN, path: str = "/predic
     return request(path, body, content_type=content_type, **WAYS[way])
 
 
-def embedding(*words: str) -> list[float]:
+def embedding(*words: str) -> list[Any]:
     ids = [IDS[each] for each in ("[CLS]", *words, "[SEP]")]
     return [pytest.approx(sum(ids) / len(ids)), 0]
 
@@ -180,10 +180,29 @@ async def test_an_altered_tokenizer_is_no_reason_to_stop(tmp_path: Path) -> None
     file.write_bytes(tiny_tokenizer().replace(b'"WordPiece"', b'"WordPiecf"'))
     digest = digest_of(file).model_dump()
     change_manifest(broken, lambda manifest: manifest["files"].update({file.name: digest}))
-    assert (broken / MANIFEST_FILE).exists()
     async with listening(tmp_path, default_model="text", required_models="text") as server:
         found = (await server.ask(request("/models/broken", b"", method="GET"))).json()
         assert found["state"] == "failed"
         problem = found["versions"][0]["problem"]
         assert problem.startswith("tokenizer.json: not a file of `tokenizers`: ")
         assert outputs(await server.ask(sent("short", "cat"))) == embedding("cat")
+
+
+async def test_tensors_of_the_open_inference_protocol(server: Listening) -> None:
+    """Clients of the protocol tokenise themselves; their items share the cache with texts."""
+    ids = [IDS[each] for each in ("[CLS]", "a", "cat", "[SEP]")]
+    rows = {"input_ids": ids, "attention_mask": [1] * 4, "token_type_ids": [0] * 4}
+    inputs = [
+        {"name": name, "datatype": "INT64", "shape": [1, 4], "data": row}
+        for name, row in rows.items()
+    ]
+    assert outputs(await server.ask(sent("short", "a cat"))) == embedding("a", "cat")
+    asked = request("/v2/models/text/infer", json.dumps({"inputs": inputs}).encode())
+    answer = await server.ask(asked)
+    assert answer.json()["outputs"][0]["data"] == embedding("a", "cat")
+    assert answer["x-torchlane-cache"] == "hit=1, miss=0, joined=0"
+    inputs[0]["data"] = [2, 4, 12, 3]
+    asked = request("/v2/models/text/infer", json.dumps({"inputs": inputs}).encode())
+    refused = await server.ask(asked)
+    assert refused.status == 400
+    assert "expected whole numbers in 0..11" in refused.json()["error"]

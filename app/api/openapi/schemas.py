@@ -32,7 +32,7 @@ class V2Error(BaseModel):
     error: str = Field(description="a sentence that says what to do")
 
 
-CUT = Field(
+CUT: dict[str, int] = Field(
     default={},
     description="only of a text that was cut off: `tokens` is how many were used, `cut` how many "
     "were not",
