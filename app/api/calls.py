@@ -1,7 +1,8 @@
 """One prediction call from its head to its answer, on any transport: parse, submit, shape.
 
 Nothing here waits: the transport reads the body and waits for the submission. What a protocol reads
-and writes is in a subclass: `native/predictions.py`, `oip/infer.py`, `torchserve/predictions.py`.
+and writes is in a subclass: `native/predictions.py`, `oip/infer.py`, `torchserve/predictions.py`,
+and those of `text/body.py`, whose model is named in the body.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Call:
         "_remembered",
         "_submission",
         "_task",
+        "_timeout_ms",
         "arrived_at",
         "deadline",
         "endpoint",
@@ -80,12 +82,10 @@ class Call:
         coding = fields.get(b"content-encoding")
         self._coding = None if coding is None else read_coding(coding)
         self.read_head(fields)
-        self.model = self._resolve()
-        self._changes = service.loaded.changes
-        self._lag_s = service.engine.read_lag_s()
-        timeout_s = _timeout_s(fields.get(b"x-torchlane-timeout-ms"), self.model.settings.timeout_s)
+        self._timeout_ms = fields.get(b"x-torchlane-timeout-ms")
         self.arrived_at = service.engine.now()
-        self.deadline = self.arrived_at + timeout_s
+        self.find_model()
+        self._lag_s = service.engine.read_lag_s()
         content_length = fields.get(b"content-length", b"")
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
@@ -136,8 +136,26 @@ class Call:
         """
         raise NotImplementedError
 
+    def find_model(self) -> None:
+        """Find the model that the path names, and the deadline by its settings.
+
+        Raises:
+            TorchlaneError: there is no such model, or the caller may not call it.
+        """
+        self.model = self._resolve()
+        self._changes = self.service.loaded.changes
+        self.limit_time(self.model.settings.timeout_s)
+
+    def limit_time(self, most_s: float) -> None:
+        """Set the deadline as the caller asks, but no later than this.
+
+        Raises:
+            InvalidInput: the caller's header is no time.
+        """
+        self.deadline = self.arrived_at + _timeout_s(self._timeout_ms, most_s)
+
     def _resolve(self) -> LoadedModel:
-        """The model that the path names, if the caller may call it."""
+        """The model that the endpoint names, if the caller may call it."""
         endpoint = self.endpoint
         model = self.service.loaded.resolve(endpoint.name, version_number(endpoint.version))
         allowed = model.settings.allowed_keys

@@ -52,7 +52,13 @@ LAST_ANSWERS = (
     errors.HeadLate,
 )
 NOTHING_MORE: Mapping[str, float] = MappingProxyType({})
-INVALID = {"oip": 400, "torchserve": 400}  # the status of InvalidInput in other protocols
+# Statuses that other protocols have for an error.
+OTHER_STATUS: dict[str, dict[type[errors.TorchlaneError], int]] = {
+    "oip": {errors.InvalidInput: 400},
+    "torchserve": {errors.InvalidInput: 400},
+    "openai": {errors.InvalidInput: 400},
+    "tei": {errors.Overloaded: 429, errors.BackendFailed: 424, errors.NonFiniteOutput: 424},
+}
 # TorchServe names the Java class of an error; its clients look at the statuses.
 TORCHSERVE_TYPES = {
     401: "InvalidKeyException",
@@ -63,24 +69,36 @@ TORCHSERVE_TYPES = {
     503: "ServiceUnavailableException",
 }
 CALLER_TYPE, INTERNAL_TYPE = "BadRequestException", "InternalServerException"
+# OpenAI's codes, where they differ from ours.
+OPENAI_CODES = {"unauthorized": "invalid_api_key", "rate_limited": "rate_limit_exceeded"}
+OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+TEI_PATHS = frozenset(("/embed", "/rerank", "/classify"))
+TEI_TYPES = {
+    "overloaded": "Overloaded",
+    "rate_limited": "Overloaded",
+    "model_not_ready": "Unhealthy",
+    "shutting_down": "Unhealthy",
+}
 
 
 RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 
 
 def protocol_of(path: str) -> str:
-    """Which protocol's shape an error below this path has: `native`, `oip` or `torchserve`."""
+    """Which protocol's shape an error below this path has: a key of `OTHER_STATUS`, or `native`."""
     if path.startswith("/v2") and path[3:4] in ("", "/"):
         return "oip"
     if path.startswith("/predictions/") or path == "/ping":
         return "torchserve"
-    return "native"
+    if path.startswith("/v1/") or path == "/embeddings":
+        return "openai"
+    return "tei" if path in TEI_PATHS else "native"
 
 
 def status_of(error: errors.TorchlaneError, protocol: str) -> int | None:
     """The status of an error in a protocol, see `protocol_of`; None: the table lacks it."""
-    status = STATUS.get(type(error))
-    return INVALID.get(protocol, status) if status == 422 else status
+    kind = type(error)
+    return OTHER_STATUS.get(protocol, {}).get(kind, STATUS.get(kind))
 
 
 def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
@@ -89,7 +107,8 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     Raises:
         TorchlaneError: the error itself, if the table lacks it: that is a bug.
     """
-    status = status_of(error, protocol_of(scope.get("path", "")))
+    protocol = protocol_of(scope.get("path", ""))
+    status = status_of(error, protocol)
     if status is None:
         raise error
     headers = [(b"content-type", b"application/json")]
@@ -101,7 +120,9 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
         headers.append((b"accept-encoding", ACCEPTED_CODINGS.encode()))
     if isinstance(error, errors.RetryLater):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
-        more["retry_after_ms"] = round(error.retry_after_s * 1000, 1)
+        more["retry_after_ms"] = wait_ms = round(error.retry_after_s * 1000, 1)
+        if protocol == "openai":  # whose clients look at it
+            headers.append((b"retry-after-ms", b"%.1f" % wait_ms))
     if isinstance(error, LAST_ANSWERS):
         headers.append((b"connection", b"close"))
     content = error_body(scope, status, error.code, str(error), error.details, more)
@@ -135,6 +156,18 @@ def error_body(
         other = CALLER_TYPE if status < 500 else INTERNAL_TYPE
         kind = TORCHSERVE_TYPES.get(status, other)
         return orjson.dumps({"code": status, "type": kind, "message": message})
+    if protocol == "openai":
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        error = {
+            "message": message,
+            "type": OPENAI_TYPES.get(status, kind),
+            "param": details[0].get("param") if details else None,
+            "code": OPENAI_CODES.get(code, code),
+        }
+        return orjson.dumps({"error": error})
+    if protocol == "tei":
+        other = "Backend" if status >= 500 or status == 424 else "Validation"
+        return orjson.dumps({"error": message, "error_type": TEI_TYPES.get(code, other)})
     return orjson.dumps(
         {
             "error": message,

@@ -22,7 +22,10 @@ from app.api.oip.routes import add_oip
 from app.api.openapi import schemas
 from app.api.openapi.document import prediction_docs
 from app.api.openapi.protocols import infer_docs, torchserve_docs
+from app.api.openapi.text import text_docs
 from app.api.service import Service
+from app.api.text import classify, embeddings, rerank
+from app.api.text.models import add_openai_models
 from app.api.torchserve import predictions as torchserve
 from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import CONTENT_TYPE
@@ -54,7 +57,8 @@ class PredictRoute(APIRoute):
 
 def predictions() -> tuple[Endpoint, ...]:
     """The endpoints of predictions, by every protocol."""
-    return (*native.ENDPOINTS, *oip.endpoints(), *torchserve.ENDPOINTS)
+    text = (*embeddings.ENDPOINTS, *rerank.ENDPOINTS, *classify.ENDPOINTS)
+    return (*native.ENDPOINTS, *oip.endpoints(), *torchserve.ENDPOINTS, *text)
 
 
 def add_routes(app: FastAPI, service: Service, endpoints: Sequence[Endpoint]) -> None:
@@ -69,6 +73,8 @@ def add_routes(app: FastAPI, service: Service, endpoints: Sequence[Endpoint]) ->
             _add_prediction(app, service, endpoint, _predictions, suffix, docs)
             docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
             _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
+        elif protocol in ("openai", "tei"):
+            _add_prediction(app, service, endpoint, TEXT_CALLS[route], "", text_docs(route))
         else:
             documented = _batch_predict if endpoint.many else _predict
             suffix = suffix or "_by_model" * ("{name}" in route)
@@ -77,6 +83,7 @@ def add_routes(app: FastAPI, service: Service, endpoints: Sequence[Endpoint]) ->
     add_models(app, service)
     add_admin(app, service)
     add_oip(app, service)
+    add_openai_models(app, service)
     _add_health(app, service)
     add_docs_page(app)
 
@@ -95,6 +102,35 @@ async def _infer() -> None:
 
 async def _predictions() -> None:
     """One input, as TorchServe takes it."""
+
+
+async def _v1_embeddings() -> None:
+    """Embeddings of texts, as OpenAI has them."""
+
+
+async def _embeddings() -> None:
+    """Embeddings of texts, as infinity has them."""
+
+
+async def _embed() -> None:
+    """Embeddings of texts, as text-embeddings-inference has them."""
+
+
+async def _rerank() -> None:
+    """Texts in the order in which they answer a query."""
+
+
+async def _classify() -> None:
+    """Labels of texts, with their scores."""
+
+
+TEXT_CALLS = {
+    "/v1/embeddings": _v1_embeddings,
+    "/embeddings": _embeddings,
+    "/embed": _embed,
+    "/rerank": _rerank,
+    "/classify": _classify,
+}
 
 
 def _add_prediction(

@@ -37,6 +37,10 @@ V2_MODEL = {
     for call in ("", "/ready", "/config", "/stats", "/infer")
 }
 TORCHSERVE = {"/predictions/{name}", "/predictions/{name}/{version}"}
+TEXT = {
+    *("/v1/embeddings", "/v1/models", "/v1/models/{model}", "/embed", "/embeddings", "/rerank"),
+    "/classify",
+}
 V2 = V2_MODEL | {
     *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/v2/repository/index"),
     *("/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"),
@@ -56,7 +60,7 @@ async def test_every_route_is_there(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = set((await document(api))["paths"])
     others = {"/models", "/models/{name}", "/health/live", "/health/ready", "/ping", "/metrics"}
-    assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | others
+    assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | TEXT | others
 
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
@@ -228,4 +232,4 @@ async def test_operation_ids_are_unique(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
-        assert len(ids) == len(set(ids)) == 38
+        assert len(ids) == len(set(ids)) == 45

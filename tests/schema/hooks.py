@@ -14,6 +14,7 @@ from schemathesis.openapi.checks import RejectedPositiveData
 JSON = "application/json"
 TIMEOUT = "X-Torchlane-Timeout-Ms"
 NAMED = ("/models/{name}", "/v2/models/{name}", "/predictions/{name}")
+TEXT = ("/v1/embeddings", "/embed", "/rerank", "/classify")  # whose bodies name the model
 TOO_LATE = (b'"code":"overloaded"', b'"code":"deadline_exceeded"')  # 503 and 504
 SHORT_MS = 1000.0  # with more time, an idle server that is late is a finding
 LARGE = 1e30  # of such numbers a model of float32 makes infinity, and says so
@@ -28,7 +29,7 @@ def filter_failure(
 ) -> bool:
     """Whether it is a finding."""
     if isinstance(failure, ServerError):
-        native = not case.operation.path.startswith(NAMED[1:])
+        native = not case.operation.path.startswith(NAMED[1:] + TEXT)
         if any(code in response.content for code in TOO_LATE) or (
             not native and response.status_code in (503, 504)
         ):
@@ -52,13 +53,14 @@ def _short_of_time(case: schemathesis.Case[Any]) -> bool:
 def _beyond_the_document(case: schemathesis.Case[Any]) -> tuple[int, ...]:
     """The statuses for bodies of which it cannot tell whether they are valid.
 
-    - For whatever model a path names it has one schema of items, and one list of media types.
+    - For whatever model a path or a body names it has one schema of items, and one list of media
+      types.
     - Raw bytes and files must have the size, or be of the format, that the model takes.
     - A picture in JSON is base64 of a PNG or a JPEG.
     """
     if case.method not in ("POST", "PUT"):
         return ()
-    if case.operation.path.startswith(NAMED):
+    if case.operation.path.startswith(NAMED + TEXT):
         return (400, 415, 422)
     if case.media_type != JSON:
         return (422,)

@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 
 from app.api.access import SECURITY, SECURITY_SCHEMES
 from app.api.errors import protocol_of
-from app.api.openapi import protocols, schemas
+from app.api.openapi import protocols, schemas, text
 from app.api.openapi.bodies import (
     ANY_MEDIA_TYPES,
     BINARY,
@@ -27,6 +27,7 @@ from app.api.openapi.errors import (
     DESCRIPTIONS,
     ERROR_SCHEMAS,
     ERRORS,
+    TEXT,
     TORCHSERVE,
     V2,
     Responses,
@@ -89,7 +90,7 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
     )
     for many in (False, True):
         made["components"]["schemas"][request_name(many=many)] = request_schema(many=many)
-    made["components"]["schemas"].update(protocols.SCHEMAS)
+    made["components"]["schemas"].update({**protocols.SCHEMAS, **text.SCHEMAS})
     _show_access(made, service)
     for _, operation in _operations(made):
         for response in operation["responses"].values():
@@ -129,10 +130,12 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
 
 def _show_access(made: Docs, service: Service) -> None:
     """Mark the operations that need a key, as this server is configured."""
-    asked = {"predictions", "models", V2, TORCHSERVE} if service.guard.asks_for_keys else set()
+    asked = (
+        {"predictions", "models", V2, TORCHSERVE, TEXT} if service.guard.asks_for_keys else set()
+    )
     for path, operation in _operations(made):
         tags = set(operation.get("tags", ()))
-        predicts = "predictions" in tags or path.endswith("/infer") or TORCHSERVE in tags
+        predicts = path.endswith("/infer") or bool(tags & {"predictions", TORCHSERVE, TEXT})
         metered = predicts and service.guard.enabled
         closed = operation["operationId"] == "metrics" and not service.limits.open_metrics
         if tags & asked or closed:

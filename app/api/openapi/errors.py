@@ -34,16 +34,31 @@ V2_ERRORS: dict[int, Responses] = {
     for status, text in {**DESCRIPTIONS, 400: "The request does not fit the model"}.items()
 }
 TORCHSERVE = "torchserve"  # tag of its calls
-TORCHSERVE_ERRORS: dict[int, Responses] = {
-    status: {
-        status: {
-            "content": {JSON: {"schema": {"$ref": "#/components/schemas/TorchServeError"}}},
-            "description": found[status]["description"],
-        }
-    }
-    for status, found in V2_ERRORS.items()
+TEXT = "text"  # likewise
+ERROR_SCHEMAS = {
+    "native": "ErrorBody",
+    "oip": "V2Error",
+    "torchserve": "TorchServeError",
+    "openai": "OpenAIError",
+    "tei": "TEIError",
 }
-ERROR_SCHEMAS = {"native": "ErrorBody", "oip": "V2Error", "torchserve": "TorchServeError"}
+
+
+def error_of(protocol: str, description: str) -> dict[str, Any]:
+    """An error answer in the shape of a protocol."""
+    schema = {"$ref": f"#/components/schemas/{ERROR_SCHEMAS[protocol]}"}
+    return {"content": {JSON: {"schema": schema}}, "description": description}
+
+
+def _errors_of(protocol: str) -> dict[int, Responses]:
+    return {
+        status: {status: error_of(protocol, found[status]["description"])}
+        for status, found in V2_ERRORS.items()
+    }
+
+
+TORCHSERVE_ERRORS, OPENAI_ERRORS = _errors_of("torchserve"), _errors_of("openai")
+TEI_ERRORS = _errors_of("tei")
 ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
 
 

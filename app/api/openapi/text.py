@@ -1,0 +1,243 @@
+"""The calls for text, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from app.api.errors import protocol_of
+from app.api.openapi.errors import (
+    OPENAI_ERRORS,
+    TEI_ERRORS,
+    TEXT,
+    Responses,
+    error_of,
+    prediction_errors,
+)
+from app.api.openapi.headers import RETRY_AFTER, Docs, answered, parameters
+from app.codecs.base import JSON
+
+
+def _object(required: tuple[str, ...], properties: Docs, *, more: bool = True) -> Docs:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": more,
+    }
+
+
+def _ref(name: str) -> Docs:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list(items: Docs, least: int = 1) -> Docs:
+    return {"type": "array", "items": items, "minItems": least}
+
+
+_STRING: Docs = {"type": "string"}
+_TEXT: Docs = {"type": "string", "minLength": 1}
+_FLAG: Docs = {"type": "boolean", "default": False}
+_COUNT: Docs = {"type": "integer", "minimum": 0}
+_SCORE: Docs = {"type": "number"}
+_TOKENS = _list(_COUNT)
+_INPUTS: Docs = {
+    "description": "a text, or several; the token ids of one, or those of several",
+    "anyOf": [_TEXT, _list(_TEXT), _TOKENS, _list(_TOKENS)],
+}
+_MODEL: Docs = {"type": "string", "description": "NAME or NAME/VERSION; none: the default model"}
+_SIZE: Docs = {"type": "integer", "minimum": 1, "description": "of the vectors; none: the model's"}
+_FORMAT: Docs = {"type": "string", "enum": ["float", "base64"], "default": "float"}
+_VECTOR = _list(_SCORE)
+_TRUNCATE: Docs = {
+    "type": "boolean",
+    "default": True,
+    "description": "cut off texts that are too long for the model, instead of rejecting them",
+}
+_LABELS = _list(_ref("TextLabel"))
+
+
+class _Call(NamedTuple):
+    """A call: the name of its schemas, what it answers, and the schemas of body and answer."""
+
+    name: str
+    told: str
+    body: Docs
+    answer: Docs
+
+
+def _answer(kind: str, name: str, items: Docs) -> Docs:
+    """The answer of a call that says which model it is from, and how many tokens it read."""
+    return _object(
+        ("object", name, "model", "usage"),
+        {
+            "object": {"type": "string", "enum": [kind]},
+            name: {"type": "array", "items": items},
+            "model": {"type": "string", "description": "NAME/VERSION"},
+            "usage": _ref("TextUsage"),
+        },
+    )
+
+
+_OF_OPENAI: Docs = {
+    "input": _INPUTS,
+    "model": _MODEL,
+    "encoding_format": _FORMAT,
+    "dimensions": _SIZE,
+    "user": _STRING,
+}
+_PAIRS: Docs = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 2}
+_CALLS: dict[str, _Call] = {
+    "/v1/embeddings": _Call(
+        "Embeddings",
+        "The embeddings",
+        _object(("input",), _OF_OPENAI, more=False),
+        _answer("list", "data", _ref("TextEmbedding")),
+    ),
+    "/embeddings": _Call(
+        "InfinityEmbeddings",
+        "The embeddings",
+        _object(
+            ("input",),
+            {
+                **_OF_OPENAI,
+                "dimensions": {"type": "integer", "minimum": 0, "default": 0},
+                "modality": {"type": "string", "enum": ["text"], "default": "text"},
+            },
+        ),
+        _answer("list", "data", _ref("TextEmbedding")),
+    ),
+    "/embed": _Call(
+        "Embed",
+        "The vectors, in the order of the inputs",
+        _object(
+            ("inputs",),
+            {
+                "inputs": _INPUTS,
+                "model": _MODEL,
+                "normalize": {"type": "boolean", "default": True},
+                "truncate": _TRUNCATE,
+                "dimensions": _SIZE,
+            },
+        ),
+        _list(_VECTOR),
+    ),
+    "/rerank": _Call(
+        "Rerank",
+        "The texts, best first; an object if the request has `documents`",
+        _object(
+            ("query",),
+            {
+                "query": _STRING,
+                "texts": _list(_STRING),
+                "documents": _list(_STRING),
+                "model": _MODEL,
+                "raw_scores": _FLAG,
+                "return_text": _FLAG,
+                "return_documents": _FLAG,
+                "top_n": {"type": "integer", "minimum": 1},
+                "truncate": _TRUNCATE,
+            },
+        ),
+        {"anyOf": [_list(_ref("TextRank")), _ref("RankedDocuments")]},
+    ),
+    "/classify": _Call(
+        "Classify",
+        "The labels of each text, the highest score first; a list if the request has `inputs`",
+        _object(
+            (),
+            {
+                "input": _list(_STRING),
+                "inputs": {
+                    "description": "a text, a pair of texts, or a list of lists with one or a pair",
+                    "anyOf": [_STRING, _PAIRS, _list(_PAIRS)],
+                },
+                "model": _MODEL,
+                "raw_scores": _FLAG,
+                "truncate": _TRUNCATE,
+            },
+        ),
+        {"anyOf": [_LABELS, _list(_LABELS), _ref("LabelledTexts")]},
+    ),
+}
+SCHEMAS: dict[str, Docs] = {
+    "TextUsage": _object(
+        ("prompt_tokens", "total_tokens"), {"prompt_tokens": _COUNT, "total_tokens": _COUNT}
+    ),
+    "TextCut": _object(("tokens", "cut"), {"tokens": _COUNT, "cut": _COUNT}),
+    "TextEmbedding": _object(
+        ("object", "index", "embedding"),
+        {
+            "object": {"type": "string", "enum": ["embedding"]},
+            "index": _COUNT,
+            "embedding": {
+                "anyOf": [_VECTOR, {"type": "string", "description": "base64 of float32"}]
+            },
+            "details": _ref("TextCut"),
+        },
+    ),
+    "TextRank": _object(
+        ("index", "score"), {"index": _COUNT, "score": _SCORE, "text": _STRING}, more=False
+    ),
+    "RankedDocument": _object(
+        ("index", "relevance_score"),
+        {"index": _COUNT, "relevance_score": _SCORE, "document": _STRING},
+        more=False,
+    ),
+    "RankedDocuments": _answer("rerank", "results", _ref("RankedDocument")),
+    "TextLabel": _object(("score", "label"), {"score": _SCORE, "label": _STRING}, more=False),
+    "LabelledTexts": _answer("classify", "data", _LABELS),
+    "OpenAIError": _object(("error",), {"error": _ref("OpenAIErrorDetails")}, more=False),
+    "OpenAIErrorDetails": _object(
+        ("message", "type", "param", "code"),
+        {
+            "message": _STRING,
+            "type": _STRING,
+            "param": {"type": ["string", "null"], "description": "the wrong field"},
+            "code": _STRING,
+        },
+        more=False,
+    ),
+    "TEIError": _object(
+        ("error", "error_type"),
+        {
+            "error": _STRING,
+            "error_type": {
+                "type": "string",
+                "enum": ["Backend", "Overloaded", "Unhealthy", "Validation"],
+            },
+        },
+        more=False,
+    ),
+    **{f"{call.name}Request": call.body for call in _CALLS.values()},
+    **{f"{call.name}Answer": call.answer for call in _CALLS.values()},
+}
+
+
+def text_docs(path: str) -> Docs:
+    """Keyword arguments for an `APIRoute` of a call for text."""
+    call, protocol = _CALLS[path], protocol_of(path)
+    ok: Docs = {
+        "description": call.told,
+        "content": _content(f"{call.name}Answer"),
+        "headers": answered(many=True),
+    }
+    if protocol == "openai":
+        responses: Responses = prediction_errors(OPENAI_ERRORS, without=(406, 422))
+    else:
+        responses = prediction_errors(TEI_ERRORS, without=(406,))
+        responses[424] = error_of(protocol, "The model failed on the input")
+        responses[429] = error_of(protocol, "Overloaded, or the caller's rate limit is reached")
+        responses[429]["headers"] = RETRY_AFTER
+    responses[503] = {**responses[503], "headers": RETRY_AFTER}
+    return {
+        "tags": [TEXT],
+        "responses": {200: ok, **responses},
+        "openapi_extra": {
+            "requestBody": {"required": True, "content": _content(f"{call.name}Request")},
+            "parameters": parameters(top_k=False),
+        },
+    }
+
+
+def _content(name: str) -> Docs:
+    return {JSON: {"schema": _ref(name)}}

@@ -1,0 +1,244 @@
+"""A call whose JSON body names the model; what all calls for text have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from app.api.calls import Call
+from app.api.codings import MAX_ON_LOOP_BYTES, Inflater
+from app.api.endpoints import Endpoint
+from app.api.outcomes import failure_of
+from app.api.payloads import MAX_UNCOUNTED_BYTES
+from app.codecs.base import Budget, check_count
+from app.codecs.values import short
+from app.engine.submission import Submission
+from app.errors import InvalidInput, ItemFailed, ModelNotFound, PayloadTooLarge
+from app.registry.loaded_models import LoadedModel
+from app.types import Array, Item, Outcome
+from models.manifest import TextCodecSpec, TextTask
+
+# The event loop must parse a body to learn the model: about ten milliseconds at most.
+MAX_BODY_BYTES = 2 << 20
+MAX_STRINGS = 4096  # of a large body: more count as what is around them
+MAX_MARKS = 8192  # of lists, objects and fields
+MAX_NUMBERS = 300_000  # and strings: as many tokens as OpenAI takes in one request
+MAX_NAME = 80  # characters of a model's name and version
+DEFAULT = "default/not-specified"  # what infinity's clients send without a name
+
+
+class TextCall(Call):
+    """See `Call`. The model is not known before the body is there, nor is what the key may call.
+
+    Attributes:
+        document: the body, once it is parsed.
+        tasks: which models it is for.
+    """
+
+    __slots__ = ("document",)
+    tasks: ClassVar[tuple[TextTask, ...]] = ()
+
+    def read_head(self, fields: Mapping[bytes, bytes]) -> None:
+        """The Content-Type is ignored: these calls take nothing but JSON."""
+        self.document: dict[str, Any] = {}
+
+    def find_model(self) -> None:
+        """The head does not name it: until the body has come the server's time limit holds."""
+        self.limit_time(self.service.limits.timeout_s)
+
+    def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
+        """See `Call`."""
+        if self._coding is not None:
+            body = self._inflated(body, self._coding)
+            self._coding = None
+        self.document = parsed(body)
+        self.endpoint = named(self.endpoint, self.document.get("model"))
+        super().find_model()
+        return super().begin(body, request_id)
+
+    def _inflated(self, body: bytes, coding: bytes) -> bytes:
+        inflated = Inflater(coding, body, MAX_BODY_BYTES).inflate_shortly()
+        if inflated is None:
+            raise PayloadTooLarge(
+                f"a compressed body of this call may inflate to {MAX_ON_LOOP_BYTES} bytes; send "
+                "it without Content-Encoding"
+            )
+        return inflated
+
+    def check_model(self) -> None:
+        """See `Call`."""
+        check_task(self.model, self.tasks, self.endpoint.route)
+
+    def memo_text(self, body: bytes) -> str | None:
+        """See `Call`."""
+        return self.endpoint.route
+
+    def items_of(
+        self, values: Sequence[object], where: Callable[[int], str], *, on_loop: bool
+    ) -> list[Item]:
+        """An item of each value.
+
+        Args:
+            values: as the codec takes them.
+            where: the place of a value in the body, for errors.
+            on_loop: see `read`.
+
+        Raises:
+            TooLongForLoop, PayloadTooLarge: see `read`.
+            InvalidInput: with the place of the value that is wrong.
+        """
+        check_count(len(values), self.service.limits.max_items)
+        truncates = self._truncates()
+        codec, budget = self.model.codec, Budget(on_loop=on_loop)
+        items = []
+        for index, value in enumerate(values):
+            try:
+                item = codec.decode(value, budget)
+                if not truncates and item.note is not None and item.note.cut:
+                    cut, kept = item.note.cut, item.note.tokens
+                    raise InvalidInput(f"{cut + kept} tokens, the limit of the model is {kept}")
+            except InvalidInput as error:
+                place = where(index)
+                param = place.partition("[")[0]
+                raise InvalidInput(f"{place}: {error}", [{"param": param}]) from error
+            items.append(item)
+        return items
+
+    def _truncates(self) -> bool:
+        """Whether texts that are too long may be cut off, which TEI's requests can forbid."""
+        if self.document.get("truncation_direction", "Right") not in ("Right", "right"):
+            raise InvalidInput("'truncation_direction' must be Right: texts are cut off at the end")
+        return flag(self.document, "truncate", default=True)
+
+    def arrays_of(self, outcomes: Sequence[Outcome]) -> list[Array]:
+        """The first output of each item.
+
+        Raises:
+            ItemFailed: if any item failed: these answers have no place for errors.
+        """
+        name = self.model.manifest.outputs[0].name
+        arrays = []
+        for outcome in outcomes:
+            if isinstance(outcome, ItemFailed):
+                raise failure_of(outcomes)
+            arrays.append(outcome[name])
+        return arrays
+
+    def usage(self) -> dict[str, int]:
+        """The tokens that the model got, as OpenAI counts them."""
+        tokens = sum(note.tokens for note in self.notes if note is not None)
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """A body, which must be a JSON object.
+
+    Raises:
+        PayloadTooLarge: it would take long to parse.
+        InvalidInput: it is something else.
+    """
+    if len(body) > MAX_UNCOUNTED_BYTES:
+        _check_size(body)
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidInput("the body must be a JSON object")
+    return document
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > MAX_BODY_BYTES:
+        raise PayloadTooLarge(
+            f"the body has {len(body)} bytes, the limit for this call is {MAX_BODY_BYTES}; split it"
+        )
+    for left in (body, _around_strings(body)):
+        marks, commas = sum(map(left.count, (b"[", b"{", b":"))), left.count(b",")
+        if marks <= MAX_MARKS and commas <= MAX_NUMBERS:
+            return
+    raise PayloadTooLarge(
+        f"the body has {marks} lists, objects and fields and {commas} commas, the limits are "
+        f"{MAX_MARKS} and {MAX_NUMBERS}; split it"
+    )
+
+
+def _around_strings(body: bytes) -> bytes:
+    """What is between the first strings of a JSON text, and everything behind them."""
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b"".join(bare.split(b'"', 2 * MAX_STRINGS)[::2])
+
+
+def named(endpoint: Endpoint, model: object) -> Endpoint:
+    """The endpoint with the model that a body names: `NAME` or `NAME/VERSION`.
+
+    Raises:
+        InvalidInput: it is no text.
+        ModelNotFound: it is too long for a name.
+    """
+    if model is None or model == DEFAULT:
+        return endpoint
+    if not isinstance(model, str):
+        raise InvalidInput("'model' must be a string", [{"param": "model"}])
+    if not model or len(model) > MAX_NAME:
+        raise ModelNotFound(f"there is no model {short(model)}; GET /v1/models lists what there is")
+    name, version = split(model)
+    return Endpoint(endpoint.route, endpoint.call, name, version, endpoint.many)
+
+
+def split(model: str) -> tuple[str, str | None]:
+    """The name and the version in `NAME` or `NAME/VERSION`."""
+    name, _, version = model.rpartition("/")
+    return (name, version) if name and version.isdigit() else (model, None)
+
+
+def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> None:
+    """Reject a model that is made for something else than a call, or answers something else.
+
+    Raises:
+        InvalidInput: saying what the model is for.
+    """
+    codec, shape = model.manifest.codec, model.manifest.outputs[0].item_shape
+    task = codec.task if isinstance(codec, TextCodecSpec) else None
+    if task not in tasks:
+        made = f"for {codec.kind} inputs" if task is None else f"to {task}"
+    elif task == "rerank" and math.prod(shape) != 1:
+        made = f"to answer {shape} scores of a pair"
+    elif task != "rerank" and (len(shape) != 1 or shape[0] < 1):
+        made = f"to answer {shape} numbers, not a vector of one size"
+    else:
+        return
+    raise InvalidInput(
+        f"model {model.id.name!r} is made {made}; {route} needs a text model made to "
+        f"{' or '.join(tasks)}",
+        [{"param": "model"}],
+    )
+
+
+def texts_of(document: Mapping[str, Any], name: str) -> list[str]:
+    """A list of texts, which must not be empty.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    given = document.get(name)
+    if not isinstance(given, list) or not given or not all(type(each) is str for each in given):
+        raise InvalidInput(f"{name!r} must be a list of at least one string", [{"param": name}])
+    return given
+
+
+def flag(document: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    """A field that is true or false; null or none: the default.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    given = document.get(name)
+    if given is None:
+        return default
+    if not isinstance(given, bool):
+        raise InvalidInput(f"{name!r} must be true or false", [{"param": name}])
+    return given

@@ -1,0 +1,95 @@
+"""POST /classify: labels of texts and their scores, as infinity has it; with TEI's `inputs` too.
+
+infinity's requests have `input`, a list of texts. `inputs` is what TEI's /predict takes, whose path
+is the native call's here: a text, a pair of texts, or a list of lists with a text or a pair each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from app.api.endpoints import Endpoint
+from app.api.memo import Written
+from app.api.outcomes import JSON_HEADERS, dumped
+from app.api.text.body import TextCall, texts_of
+from app.api.text.scores import scores_of, wants_raw
+from app.errors import InvalidInput
+from app.types import Array, Item, Outcome
+
+INPUT, INPUTS = "input", "inputs"
+
+
+class ClassifyCall(TextCall):
+    """See `Call`."""
+
+    __slots__ = ("_key", "_many", "_raw")
+    tasks = ("classify",)
+
+    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+        """See `Call`."""
+        document = self.document
+        self._key = INPUT if INPUT in document else INPUTS
+        self._raw = wants_raw(document, self.model)
+        values: Sequence[object]
+        if self._key == INPUT:
+            self._many, values = True, texts_of(document, INPUT)
+        else:
+            self._many, values = sequences_of(document.get(INPUTS))
+        return self.items_of(values, lambda index: f"{self._key}[{index}]", on_loop=on_loop)
+
+    def write(self, outcomes: Sequence[Outcome]) -> Written:
+        """See `Call`."""
+        scores = scores_of(self.model, self.arrays_of(outcomes), raw=self._raw)
+        labels = self.model.manifest.codec.labels
+        data = [ranked(each.reshape(-1), labels) for each in scores]
+        if self._key == INPUTS:
+            return JSON_HEADERS, dumped(data if self._many else data[0])
+        head = {"object": "classify", "data": data, "model": str(self.model.id)}
+        return JSON_HEADERS, dumped({**head, "usage": self.usage()})
+
+
+def sequences_of(given: object) -> tuple[bool, list[object]]:
+    """What TEI's `inputs` has: whether it is a batch, and its texts or pairs.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    if isinstance(given, str):
+        return False, [given]
+    if isinstance(given, list) and given:
+        if isinstance(given[0], str):
+            return False, [_sequence(given)]
+        return True, [_sequence(each) for each in given]
+    raise _no_sequences()
+
+
+def _sequence(given: object) -> object:
+    if (
+        not isinstance(given, list)
+        or len(given) not in (1, 2)
+        or not all(type(each) is str for each in given)
+    ):
+        raise _no_sequences()
+    return given[0] if len(given) == 1 else given
+
+
+def _no_sequences() -> InvalidInput:
+    return InvalidInput(
+        "'inputs' must be a string, a pair of strings [a, b], or a list of lists with one string "
+        "or a pair each; or send 'input', a list of strings",
+        [{"param": INPUTS}],
+    )
+
+
+def ranked(scores: Array, labels: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Every label with its score, the highest first; without labels their indices."""
+    return [
+        {"score": scores[index], "label": labels[index] if labels else f"LABEL_{index}"}
+        for index in np.argsort(-scores, kind="stable").tolist()
+    ]
+
+
+ENDPOINTS = (Endpoint("/classify", ClassifyCall, many=True),)

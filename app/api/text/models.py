@@ -1,0 +1,65 @@
+"""GET /v1/models and GET /v1/models/MODEL, as OpenAI has them."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.routing import APIRouter
+from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
+
+from app.api.access import Reader
+from app.api.endpoints import version_number
+from app.api.openapi.errors import OPENAI_ERRORS
+from app.api.openapi.headers import path_parameter
+from app.api.service import Service
+from app.api.text.body import split
+from app.registry.loaded_models import LoadedModel
+
+OWNER = "torchlane"
+ID = path_parameter("model", {"type": "string"})
+
+
+class OpenAIModel(TypedDict):
+    """A loaded model: by its name, or one version of it by NAME/VERSION."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+
+
+class OpenAIModels(TypedDict):
+    """Every model that is loaded."""
+
+    object: str
+    data: list[OpenAIModel]
+
+
+def add_openai_models(app: FastAPI, service: Service) -> None:
+    """Add both calls to the application."""
+    router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Reader])
+
+    @router.get("", operation_id="v1_models")
+    async def models() -> OpenAIModels:
+        """The loaded models, by the names that `model` of a request may have."""
+        loaded = service.loaded
+        found = [(name, loaded.get(name)) for name in loaded.names]
+        return {"object": "list", "data": [_shown(name, each) for name, each in found if each]}
+
+    @router.get(
+        "/{model:path}",
+        operation_id="v1_model",
+        responses={**OPENAI_ERRORS[404], **OPENAI_ERRORS[503]},
+        openapi_extra={"parameters": [ID]},
+    )
+    async def model(request: Request) -> OpenAIModel:
+        """One loaded model."""
+        wanted = request.path_params["model"]
+        name, version = split(wanted)
+        return _shown(wanted, service.loaded.resolve(name, version_number(version)))
+
+    app.include_router(router)
+
+
+def _shown(name: str, model: LoadedModel) -> OpenAIModel:
+    created = int(model.manifest.created_at.timestamp())
+    return {"id": name, "object": "model", "created": created, "owned_by": OWNER}

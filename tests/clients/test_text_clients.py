@@ -1,0 +1,41 @@
+"""Clients of OpenAI, langchain, infinity and TEI, unchanged, against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.environments import environment, run
+from tests.conftest import Once
+from tests.e2e.server import Server, running
+from tests.text_models import write_text_models
+
+
+@pytest.fixture(scope="module")
+def clients(once: Once) -> Path:
+    """An environment with the clients."""
+    return environment(once, "text_clients")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of small text models."""
+    folder = tmp_path_factory.mktemp("texts")
+    write_text_models(folder / "models")
+    with running(folder / "models", folder / "log", default_model="embed") as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_openai(clients: Path, server: Server, kind: str) -> None:
+    run(clients, "-m", "tests.clients.openai_embeddings", kind, server.url, "none")
+
+
+def test_langchain(clients: Path, server: Server) -> None:
+    run(clients, "-m", "tests.clients.langchain_embeddings", server.url)
+
+
+def test_infinity_and_tei(clients: Path, server: Server) -> None:
+    run(clients, "-m", "tests.clients.infinity", server.url)

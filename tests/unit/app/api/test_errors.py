@@ -1,0 +1,64 @@
+"""The same error in every protocol: its status, its shape, and when to come again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from app.api.errors import error_answer
+from app.errors import BackendFailed, InvalidInput, ModelNotReady, Overloaded, TorchlaneError
+
+FULL = Overloaded("full", retry_after_s=0.25)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "status", "body"),
+    [
+        ("/v2/models/m/infer", FULL, 503, {"error": "full"}),
+        (
+            "/predictions/m",
+            FULL,
+            503,
+            {"code": 503, "type": "ServiceUnavailableException", "message": "full"},
+        ),
+        (
+            "/v1/embeddings",
+            FULL,
+            503,
+            {
+                "error": {
+                    "message": "full",
+                    "type": "server_error",
+                    "param": None,
+                    "code": "overloaded",
+                }
+            },
+        ),
+        ("/rerank", FULL, 429, {"error": "full", "error_type": "Overloaded"}),
+        ("/embed", BackendFailed("bad"), 424, {"error": "bad", "error_type": "Backend"}),
+        ("/classify", ModelNotReady("soon"), 503, {"error": "soon", "error_type": "Unhealthy"}),
+        ("/classify", InvalidInput("no"), 422, {"error": "no", "error_type": "Validation"}),
+        (
+            "/embeddings",
+            InvalidInput("no", [{"param": "input"}]),
+            400,
+            {
+                "error": {
+                    "message": "no",
+                    "type": "invalid_request_error",
+                    "param": "input",
+                    "code": "invalid_input",
+                }
+            },
+        ),
+    ],
+)
+def test_shape_and_status(path: str, error: TorchlaneError, status: int, body: Any) -> None:
+    found, headers, content = error_answer({"path": path}, error)
+    assert (found, orjson.loads(content)) == (status, body)
+    fields = dict(headers)
+    assert fields.get(b"retry-after") == (b"1" if error is FULL else None)
+    in_ms = error is FULL and path.startswith("/v1/")
+    assert fields.get(b"retry-after-ms") == (b"250.0" if in_ms else None)
