@@ -1,7 +1,8 @@
 """`python -m export adopt FILE`: exports a model that was made elsewhere.
 
-FILE is TorchScript, or a TorchServe archive that contains TorchScript. None of its Python code is
-run and nothing is unpickled; the outputs are found by running the model on samples.
+FILE is a program of torch.export, TorchScript, or a TorchServe archive that contains TorchScript.
+None of its Python code is run and nothing is unpickled; the outputs are found by running the model
+on samples.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from export import codecs, foreign, outputs, probe_process
 from export.declared import read_inputs
 from export.errors import ExportError, UsageError, reason
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
+from export.programs import read_program
 from export.samples import narrowed
 from export.variants.torchscript import to_torchscript
 from models.definitions.definition import Definition
@@ -30,7 +33,8 @@ class Adopted:
 
     Attributes:
         name: its name in the repository.
-        definition: like one in `models/definitions`; `build` returns a ScriptModule.
+        definition: like one in `models/definitions`; `build` of TorchScript returns that.
+        variants: to make; None: all that the model and the machine allow.
         warnings: a sentence on each thing that could not be adopted.
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, and finally the options that
@@ -39,6 +43,7 @@ class Adopted:
 
     name: str
     definition: Definition
+    variants: tuple[str, ...] | None
     warnings: tuple[str, ...]
     hint: str | None
     learned: tuple[str, ...]
@@ -60,7 +65,12 @@ class _Source:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `adopt`: FILE and the options that describe its model."""
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="a TorchScript file (.pt), or an archive (.mar)")
+    add(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="a program of torch.export (.pt2), a TorchScript file (.pt), or an archive (.mar)",
+    )
     add("--name", metavar="N", help="the model's name (default: from the .mar; otherwise required)")
     add(
         "--input",
@@ -139,21 +149,25 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         example=samples.example,
     )
     told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
-    return Adopted(name, definition, source.warnings, codecs.hint(parsed, codec, inputs), told)
+    variants = ("script",) if isinstance(module, torch.jit.ScriptModule) else None
+    return Adopted(
+        name, definition, variants, source.warnings, codecs.hint(parsed, codec, inputs), told
+    )
 
 
 def _options(inputs: Sequence[TensorSpec]) -> str:
     return " ".join(f"--input '{spec}'" for spec in inputs)
 
 
-def _build(
-    source: _Source, inputs: int, ways: Sequence[outputs.Way] | None
-) -> torch.jit.ScriptModule:
+def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
     module = foreign.load(source.data, source.what)
     if ways is None:
         return module
+    wrapped = outputs.around(module, inputs, ways)
+    if not isinstance(module, torch.jit.ScriptModule):
+        return wrapped
     try:
-        return to_torchscript(outputs.around(module, inputs, ways), (), "script")
+        return to_torchscript(wrapped, (), "script")
     except RuntimeError as error:
         raise ExportError(f"the model's outputs cannot be told apart: {reason(error)}") from error
 
@@ -161,6 +175,9 @@ def _build(
 def _open(file: Path) -> _Source:
     data = _read(file)
     names = foreign.archive_names(data, file.name)
+    if any(name.partition("/")[2] == foreign.ARCHIVE_FORMAT for name in names):
+        taken = read_program(data, file.name).inputs
+        return _Source(data, file.name, f"Adopted from {file.name}.", replace(PLAIN, inputs=taken))
     if MANIFEST not in names:
         return _Source(data, file.name, origin=f"Adopted from {file.name}.")
     mar = read_mar(data, names, file.name)

@@ -92,8 +92,6 @@ def of_data(data: bytes, what: str) -> str | None:
 
 def of_files(files: set[str], what: str) -> str:
     """Advice for a zip archive, by the names in it, without the first folder."""
-    if "archive_format" in files:
-        return f"{what} is a package of torch.export, not TorchScript; {HOW}"
     if "data.pkl" in files:
         return (
             f"{what} was written by torch.save, a state_dict or a pickled model, not TorchScript; "

@@ -93,13 +93,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
     )
     parser.add_argument("model", help=f"what to export: {', '.join(catalog)}".replace("%", "%%"))
     _add_out(parser)
-    parser.add_argument(
-        "--variants",
-        type=values.names,
-        metavar="A,B",
-        help=f"which variants to make, of {', '.join(MAKERS)} (default: all that the model and "
-        "this machine allow; trace only if script fails)",
-    )
+    _add_variants(parser)
     parser.add_argument(
         "--max-accuracy-drop",
         type=values.points,
@@ -145,6 +139,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     parser = _Parser(prog="python -m export adopt", description=adopt.__doc__)
     adopt.add_arguments(parser)
     _add_out(parser)
+    _add_variants(parser)
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
     with console.status("Running the model on samples, a minute at most"):  # on a terminal only
@@ -159,7 +154,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
         definition=found.definition,
         out=parsed.out,
         version=parsed.version,
-        proof=ProofOptions(("script",), max_batch=parsed.max_batch_size),
+        proof=ProofOptions(parsed.variants or found.variants, max_batch=parsed.max_batch_size),
         tuning=_tuning(parsed),
         profile=parsed.profile,
     )
@@ -232,6 +227,16 @@ def _carry_out(work: Callable[[Stage], Made], console: Console) -> None:
     with shown_on(console) as stage:
         made = work(stage)
     print_summary(console, made.manifest, made.folder)
+
+
+def _add_variants(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--variants",
+        type=values.names,
+        metavar="A,B",
+        help=f"which variants to make, of {', '.join(MAKERS)} (default: all that the model and "
+        "this machine allow; trace only if script fails)",
+    )
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:

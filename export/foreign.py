@@ -1,4 +1,4 @@
-"""Checks a TorchScript file that was made elsewhere: is it valid, does it run, what it returns."""
+"""Checks a model that was made elsewhere: is its file valid, does it run, what it returns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import torch
+from torch import fx, nn
 
 from export import advice, traces
 from export.errors import ExportError, UsageError, reason
 from export.outputs import Made, by_name
+from export.programs import read_program
 from export.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
 from models.archive import ArchiveError, check_archive
 from models.forms import load_torchscript
@@ -30,6 +32,7 @@ MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
 MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, for the pairs after the first one that runs
 LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
 # Raised by torch for an invalid file, and for inputs that do not fit.
+ARCHIVE_FORMAT = "archive_format"  # a file of archives that torch.export writes
 FAILURES = (
     *(torch.jit.Error, RuntimeError, ValueError, TypeError),
     *(LookupError, AttributeError, MemoryError),
@@ -59,8 +62,10 @@ def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str
         raise ExportError(advice.of_data(data, what) or str(error)) from error
 
 
-def load(data: bytes, what: str) -> torch.jit.ScriptModule:
-    """The module in a TorchScript file, on the CPU, in eval mode; nothing is ever unpickled.
+def load(data: bytes, what: str) -> nn.Module:
+    """The module in a file, on the CPU, in eval mode; nothing is ever unpickled.
+
+    A ScriptModule of a TorchScript file, a GraphModule of a program of torch.export.
 
     Args:
         data: the file.
@@ -70,6 +75,8 @@ def load(data: bytes, what: str) -> torch.jit.ScriptModule:
         ExportError: if it is something else; the message says what, and what to do.
     """
     files = {name.partition("/")[2] for name in archive_names(data, what, of_torch=True)}
+    if ARCHIVE_FORMAT in files:
+        return read_program(data, what).module
     if not {"data.pkl", "constants.pkl"} <= files:
         raise ExportError(advice.of_files(files, what))
     try:
@@ -82,7 +89,7 @@ def load(data: bytes, what: str) -> torch.jit.ScriptModule:
 
 
 def infer(
-    module: torch.jit.ScriptModule,
+    module: nn.Module,
     inputs: tuple[TensorSpec, ...],
     codec: CodecSpec,
     names: Sequence[str] = (),
@@ -150,7 +157,7 @@ def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
 
 
 def _runs(
-    module: torch.jit.ScriptModule,
+    module: nn.Module,
     inputs: tuple[TensorSpec, ...],
     codec: CodecSpec,
     several: Sequence[Shapes],
@@ -207,7 +214,7 @@ def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Ar
 
 def _with_cause(
     error: DoesNotRun,
-    module: torch.jit.ScriptModule,
+    module: nn.Module,
     inputs: tuple[TensorSpec, ...],
     codec: CodecSpec,
     shapes: Shapes,
@@ -295,17 +302,26 @@ def _dimensions(
     )
 
 
-def _check_inputs(module: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) -> None:
+def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
+    if isinstance(module, fx.GraphModule):
+        taken = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+        _check_number(inputs, taken, taken)
+        return
     forward: Any = module.forward
     arguments = forward.schema.arguments[1:]  # without self
     needed = [argument.name for argument in arguments if not argument.has_default_value()]
-    if not len(needed) <= len(inputs) <= len(arguments):
-        names = ", ".join(argument.name for argument in arguments)
-        raise UsageError(
-            f"--input: {len(inputs)} given, but the model takes {len(arguments)} ({names}); give "
-            "--input once for each, in this order"
-        )
+    _check_number(inputs, needed, [argument.name for argument in arguments])
     for argument in arguments[: len(inputs)]:
         kind = argument.type.annotation_str
         if kind not in ("Tensor", "Optional[Tensor]"):
             raise ExportError(advice.of_argument(argument.name, kind))
+
+
+def _check_number(
+    inputs: Sequence[TensorSpec], needed: Sequence[str], taken: Sequence[str]
+) -> None:
+    if not len(needed) <= len(inputs) <= len(taken):
+        raise UsageError(
+            f"--input: {len(inputs)} given, but the model takes {len(taken)} ({', '.join(taken)}); "
+            "give --input once for each, in this order"
+        )

@@ -76,7 +76,7 @@ def by_name(made: object, wanted: Sequence[str] = ()) -> Made:
 
 
 def ways(
-    module: torch.jit.ScriptModule, found: Sequence[str], order: Sequence[str], *, picked: bool
+    module: nn.Module, found: Sequence[str], order: Sequence[str], *, picked: bool
 ) -> tuple[Way, ...] | None:
     """The ways to the wanted outputs; None: the model can stay as it is.
 
@@ -89,6 +89,12 @@ def ways(
     Raises:
         ExportError: if the model's return type may vary.
     """
+    if isinstance(module, fx.GraphModule):
+        last = next(node for node in module.graph.nodes if node.op == "output")
+        if isinstance(last.args[0], dict):
+            return tuple((operator.getitem, name) for name in order)
+        same = list(order) == list(found)
+        return None if same else tuple((operator.getitem, found.index(name)) for name in order)
     forward: Any = module.forward
     (returned,) = (each.type for each in forward.schema.returns)
     if returned.kind() == "DictType":

@@ -34,7 +34,7 @@ def learn(
     """Learn about a model's inputs by running it.
 
     Args:
-        data: a TorchScript file.
+        data: the model's file.
         what: its name, for messages.
         inputs: as declared.
         shapes: of items on which it ran.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import fx, nn
 
 from export.errors import ExportError
 
@@ -17,8 +17,8 @@ MODES = {
 }
 
 
-def check_evaluating(module: torch.jit.ScriptModule) -> None:
-    """Raise if a trace contains layers that are fixed in training mode.
+def check_evaluating(module: nn.Module) -> None:
+    """Raise if a trace, or a program of torch.export, has layers fixed in training mode.
 
     In training mode a batch norm mixes the items of a batch, and a dropout is random. In a scripted
     module the mode is an attribute, which `eval` can still change.
@@ -26,6 +26,16 @@ def check_evaluating(module: torch.jit.ScriptModule) -> None:
     Raises:
         ExportError: naming the layer, and what to do.
     """
+    if isinstance(module, fx.GraphModule):
+        for node in module.graph.nodes:
+            kind = f"aten::{getattr(node.target, '__name__', '')}"
+            if kind in MODES and node.args[MODES[kind] : MODES[kind] + 1] == (True,):
+                raise ExportError(
+                    f"the model was exported in training mode: its {kind.removeprefix('aten::')} "
+                    "would mix the items of a batch or be random; call model.eval() before "
+                    "torch.export.export"
+                )
+        return
     graph: Any = module.inlined_graph  # its nodes live as long as the graph
     for kind, place in MODES.items():
         for node in graph.findAllNodes(kind):

@@ -21,7 +21,7 @@ import torch
 from export.artifact import write_file
 from export.errors import NO_SPACE, ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import example_of
+from export.variants.torchscript import example_of, in_python
 from models.manifest import NativeCode
 from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
@@ -50,8 +50,7 @@ class Compiled:
         """See `Maker`; takes seconds to minutes, and needs a C++ compiler."""
         if self.kind == "cuda" and not torch.cuda.is_available():
             raise NotApplicable("it is compiled on a CUDA device, and there is none")
-        if isinstance(subject.eager, torch.jit.ScriptModule):
-            raise NotApplicable("made from Python modules only; this one is TorchScript already")
+        subject = in_python(subject)
         compiler = find_compiler()
         file = "compiled.pt2" if self.kind == "cpu" else f"compiled-{self.kind}.pt2"
         try:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import Method, example_of, freeze, save, to_torchscript
+from export.variants.torchscript import Method, example_of, freeze, in_python, save, to_torchscript
 from models.processor import DeviceKind
 from models.tensors import TensorSpec
 
@@ -32,19 +32,30 @@ class Half:
         kinds = KINDS[self.precision]
         if kinds == ("cuda",) and not torch.cuda.is_available():
             raise NotApplicable("it is made and proved on a CUDA device, and there is none")
-        if isinstance(subject.eager, torch.jit.ScriptModule):
-            raise NotApplicable("made from Python modules only; this one is TorchScript already")
+        subject = in_python(subject)
         if not _computes_in_floats(subject):
             raise NotApplicable("it has no weights of floating point and no float32 input")
         dtype = DTYPES[self.precision]
         try:
             inner = copy.deepcopy(subject.eager).to(dtype)
+            for each in inner.modules():
+                if isinstance(each, fx.GraphModule):
+                    _replace_dtype(each, dtype)
         except Exception as error:  # modules may hold what cannot be copied
             raise NotApplicable(f"cannot make a copy in {dtype}: {reason(error)}") from error
         compiled, method = _compile(inner, dtype, subject)
         file = f"{self.precision}.pt"
         save(freeze(compiled), folder / file)
         return Draft(file, f"module.to({dtype}) + torch.jit.{method}", kinds)
+
+
+def _replace_dtype(module: fx.GraphModule, dtype: torch.dtype) -> None:
+    """Let operators that ask for float32 give this dtype, as weights and inputs have it."""
+    for node in module.graph.nodes:
+        args = tuple(dtype if each is torch.float32 else each for each in node.args)
+        kwargs = {k: dtype if each is torch.float32 else each for k, each in node.kwargs.items()}
+        node.args, node.kwargs = args, kwargs
+    module.recompile()
 
 
 def _computes_in_floats(subject: Subject) -> bool:

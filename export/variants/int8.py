@@ -17,7 +17,7 @@ from torch import nn
 
 from export.errors import ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import example_of, freeze, save, script_or_trace
+from export.variants.torchscript import example_of, freeze, in_python, save, script_or_trace
 from models.plan import Precision
 from models.tensors import Arrays
 
@@ -38,8 +38,7 @@ class Int8:
             NotApplicable: if there is nothing to quantize, or torch cannot.
             ExportError: if the definition's calibration data is empty.
         """
-        if isinstance(subject.eager, torch.jit.ScriptModule):
-            raise NotApplicable("made from Python modules only; this one is TorchScript already")
+        subject = in_python(subject)
         layers = {type(layer) for layer in subject.eager.modules()}  # no subclasses, as in torch
         with warnings.catch_warnings():
             # torch.ao.quantization announces its successor at every call; the ADR explains its use.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +13,14 @@ from torch import nn
 
 from export.artifact import write_file
 from export.errors import reason
+from export.programs import converted
 from export.variants.base import Draft, NotApplicable, Subject
 from models.forms import compute_in_float32
 from models.plan import Precision
 from models.tensors import stack
 
 Method = Literal["script", "trace"]
+CONVERTED_BATCH = 3  # torch takes a size of 1 for a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,23 @@ def to_torchscript(
     with torch.no_grad():
         traced: torch.jit.ScriptModule = trace(module, example, check_trace=False)
     return traced
+
+
+def in_python(subject: Subject) -> Subject:
+    """The subject with a Python module, which variants other than TorchScript are made of.
+
+    Raises:
+        NotApplicable: if it is TorchScript that torch cannot convert.
+    """
+    if not isinstance(subject.eager, torch.jit.ScriptModule):
+        return subject
+    try:
+        module = converted(subject.eager, example_of(subject, CONVERTED_BATCH))
+    except Exception as error:  # torch's converter raises classes of many kinds
+        raise NotApplicable(
+            f"this TorchScript cannot be converted to a program of torch.export: {reason(error)}"
+        ) from error
+    return replace(subject, eager=module)
 
 
 def script_or_trace(

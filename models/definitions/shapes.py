@@ -45,13 +45,13 @@ class Found(NamedTuple):
         boxes: float32 [n, 16, 4]: left, top, right and bottom edge in pixels.
         scores: float32 [n, 16], 0 to 1.
         classes: int64 [n, 16], indices of LABELS.
-        count: int64 [n].
+        found: int64 [n]: how many rows count.
     """
 
     boxes: torch.Tensor
     scores: torch.Tensor
     classes: torch.Tensor
-    count: torch.Tensor
+    found: torch.Tensor
 
 
 class Shapes(nn.Module):
@@ -68,7 +68,7 @@ class Shapes(nn.Module):
             ]
         wide = nn.Conv2d(32, 32, 3, padding=2, dilation=2)  # sees 27 pixels: a whole shape
         self.grid = nn.Sequential(*layers, wide, nn.ReLU(), nn.Conv2d(32, len(LABELS) + 4, 1))
-        self.rows, self.side, self.step, self.half = ROWS, SIDE, STEP, SIZE / 2
+        self.rows, self.side, self.step, self.half_size = ROWS, SIDE, STEP, SIZE / 2
         self.least_score = LEAST_SCORE
         at = (torch.arange(GRID, dtype=torch.float32) + 0.5) * STEP
         self.register_buffer("centre_x", at.repeat(GRID))
@@ -86,7 +86,7 @@ class Shapes(nn.Module):
         at = made[:, 3:].flatten(2).transpose(1, 2)  # [n, 256, 4]
         x = self.centre_x + at[:, :, 0] * self.step
         y = self.centre_y + at[:, :, 1] * self.step
-        right, down = at[:, :, 2] * self.half, at[:, :, 3] * self.half
+        right, down = at[:, :, 2] * self.half_size, at[:, :, 3] * self.half_size
         edges = torch.stack([x - right, y - down, x + right, y + down], dim=2).clamp(0, self.side)
         boxes = edges.gather(1, order.unsqueeze(2).expand(-1, -1, 4))
         scores = score.flatten(1).gather(1, order)
@@ -167,7 +167,7 @@ def average_precision(found: Arrays, truth: Array) -> float:
 
 def _judged(found: Arrays, truth: Array, kind: int) -> Iterator[tuple[float, bool]]:
     """Score of each row of a class, and whether it fits a shape that no better row fits."""
-    for index, count in enumerate(found["count"].tolist()):
+    for index, count in enumerate(found["found"].tolist()):
         wanted = [each[1:] for each in truth[index] if each[0] == kind]
         rows = np.arange(count)[found["classes"][index, :count] == kind]
         scores = found["scores"][index]
@@ -267,10 +267,10 @@ DEFINITION = Definition(
     description="Circles, squares and triangles in a picture, each with a box and a score.",
     inputs=(TensorSpec(name="picture", dtype="float32", shape=(-1, 1, SIDE, SIDE)),),
     outputs=(
-        TensorSpec(name="boxes", dtype="float32", shape=(-1, ROWS, 4), count="count"),
-        TensorSpec(name="scores", dtype="float32", shape=(-1, ROWS), count="count"),
-        TensorSpec(name="classes", dtype="int64", shape=(-1, ROWS), count="count"),
-        TensorSpec(name="count", dtype="int64", shape=(-1,)),
+        TensorSpec(name="boxes", dtype="float32", shape=(-1, ROWS, 4), count="found"),
+        TensorSpec(name="scores", dtype="float32", shape=(-1, ROWS), count="found"),
+        TensorSpec(name="classes", dtype="int64", shape=(-1, ROWS), count="found"),
+        TensorSpec(name="found", dtype="int64", shape=(-1,)),
     ),
     codec=ImageCodecSpec(
         preprocess=PREPROCESS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -150,13 +149,6 @@ class TestLoad:
         with pytest.raises(ExportError) as caught:
             load(data, "it.pt")
         assert message in str(caught.value)
-
-    def test_a_package_of_torch_export(self) -> None:
-        buffer = io.BytesIO()
-        export: Callable[..., Any] = torch.export.export
-        torch.export.save(export(nn.Linear(2, 2), (torch.zeros(1, 2),)), buffer)
-        with pytest.raises(ExportError, match=r"it\.pt2 is a package of torch\.export"):
-            load(buffer.getvalue(), "it.pt2")
 
 
 class TestOutputs:

@@ -17,7 +17,7 @@ from export.traces import check_evaluating
 from tests.unit.export.torchscripts import saved
 
 
-def traced(module: nn.Module) -> torch.jit.ScriptModule:
+def traced(module: nn.Module) -> nn.Module:
     """Traced as it is, written and read again."""
     trace: Callable[..., Any] = torch.jit.trace  # its own check would warn of what is random
     with warnings.catch_warnings():  # a batch norm looks at the size of the batch

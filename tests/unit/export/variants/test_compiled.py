@@ -201,12 +201,6 @@ def test_a_file_that_cannot_be_written(pairs: Case, tmp_path: Path) -> None:
         COMPILED.make(pairs.of, tmp_path / "missing")
 
 
-def test_torchscript_cannot_be_compiled(tmp_path: Path) -> None:
-    of = Subject("given", definition(), torch.jit.script(nn.Linear(2, 2).eval()))
-    with pytest.raises(NotApplicable, match="this one is TorchScript already"):
-        COMPILED.make(of, tmp_path)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_cuda_one_needs_a_cuda_device(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable, match="compiled on a CUDA device, and there is none"):

@@ -11,7 +11,7 @@ from torch import nn
 
 from export import verify
 from export.errors import ParityError
-from export.variants.base import TOLERANCES, Draft, NotApplicable, Subject
+from export.variants.base import TOLERANCES, Draft, NotApplicable
 from export.variants.half import Half
 from export.variants.torchscript import TorchScript
 from models.definitions import digits, pairwise
@@ -169,12 +169,6 @@ def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) ->
     assert list(tmp_path.iterdir()) == []
     if isinstance(of.eager, Locked):
         of.eager.file.close()
-
-
-def test_torchscript_cannot_be_turned_into_it(tmp_path: Path) -> None:
-    of = Subject("given", definition(), torch.jit.script(nn.Linear(2, 2).eval()))
-    with pytest.raises(NotApplicable, match="this one is TorchScript already"):
-        Half("bf16").make(of, tmp_path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

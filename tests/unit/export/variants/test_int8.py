@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from export.errors import ExportError, ParityError
-from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.base import Draft, NotApplicable
 from export.variants.int8 import Int8
 from export.variants.torchscript import TorchScript
 from models.definitions import digits, pairwise
@@ -151,12 +151,6 @@ def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) ->
         Int8().make(subject(model), tmp_path)
     assert "\n" not in str(rejected.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_torchscript_cannot_be_turned_into_it(tmp_path: Path) -> None:
-    of = Subject("given", definition(), torch.jit.script(nn.Linear(2, 2).eval()))
-    with pytest.raises(NotApplicable, match="this one is TorchScript already"):
-        Int8().make(of, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def found(*rows: tuple[float, ...]) -> Arrays:
         "classes": filled[:, :, 0].astype(np.int64),
         "boxes": filled[:, :, 1:5],
         "scores": filled[:, :, 5],
-        "count": np.array([len(rows)]),
+        "found": np.array([len(rows)]),
     }
 
 
@@ -74,8 +74,8 @@ def test_rows_that_do_not_count_are_0() -> None:
     torch.manual_seed(3)
     pictures = DEFINITION.random_inputs(np.random.default_rng(3), 8)
     outputs = verify.run(DEFINITION.build(), DEFINITION, pictures)
-    assert outputs["count"].max() <= ROWS
-    for index, count in enumerate(outputs["count"].tolist()):
+    assert outputs["found"].max() <= ROWS
+    for index, count in enumerate(outputs["found"].tolist()):
         for name in ("boxes", "scores", "classes"):
             assert not outputs[name][index, count:].any()
         assert (outputs["scores"][index, :count] > shapes.LEAST_SCORE).all()

@@ -1,0 +1,347 @@
+"""Reads programs of torch.export (`.pt2`) that were made elsewhere, as plain modules.
+
+`torch.export.load` must not see a file from elsewhere as it is: in torch 2.13 it unpickles without
+limits (sample inputs, weights and constants of some kinds), loads native code that the archive may
+have, evaluates sizes as Python, and executes the guards when the module is made. So only what a
+program consists of is taken from the archive: operators of aten, raw tensors, and sizes that are
+plain arithmetic. All else is dropped, or refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import operator
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from export.errors import ExportError, reason
+from models.tensors import MAX_SIZE
+
+MODEL, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
+CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
+TENSOR = re.compile(r"(weight|tensor)_[0-9]+")
+TENSORS = re.compile(rf"data/(weights|constants)/{TENSOR.pattern}")
+PLAIN = ("archive_format", "archive_version", "byteorder", ".data/version")
+OPERATOR = re.compile(
+    r"torch\.ops\.aten\.(?!from_file)[a-z_0-9]+\.[A-Za-z_0-9]+"
+    r"|_operator\.(add|sub|mul|floordiv|truediv|mod|neg|pow|getitem|eq|ne|ge|gt|le|lt|and_|or_)"
+    r"|torch\.sym_(max|min|int|float|not|ite|sum)"
+)
+SYMBOL = re.compile(r"[su][0-9]{1,6}")
+# `Mul(Integer(8), Symbol('s23', positive=True, integer=True))`; *+ never backtracks.
+A_SYMBOL = r"Symbol\('[su][0-9]{1,6}'(?:, (?:positive|integer|nonnegative)=True)*+\)"
+SIZE = re.compile(
+    rf"(?:{A_SYMBOL}|Pow\({A_SYMBOL}, Integer\([2-4]\)\)"
+    r"|(?:Add|Mul|Max|Min|FloorDiv|CleanDiv|CeilDiv|Mod|PythonMod|Integer|Rational)\("
+    r"|-?[0-9]{1,10}(?![0-9])|, |\))*+"
+)
+SPECS = ("builtins.tuple", "builtins.list", "builtins.dict")
+# Made from nodes whose weights are parameters: int8 and others look for modules.
+LINEAR = torch.ops.aten.linear.default
+CONVOLUTION = torch.ops.aten.conv2d.default
+NAMES = ("n", "m", "k", "p", "q", "r")  # of free sizes; the program has only numbers for them
+CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program from elsewhere.
+
+    Attributes:
+        module: takes the inputs as tensors, and returns a tensor, a tuple, or a dict of them.
+        inputs: as `adopt --input` takes them, with the bounds that the program has.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[str, ...]
+
+
+def read_program(data: bytes, what: str) -> Program:
+    """The program in a `.pt2` file of `torch.export.save`.
+
+    Args:
+        data: the file, whose directory was checked by `models.archive`.
+        what: its name, for messages.
+
+    Raises:
+        ExportError: if it is none, or has what must not be loaded.
+    """
+    clean = io.BytesIO(_clean(data, what))
+    try:
+        program = torch.export.load(clean)
+    except Exception as error:  # of any class
+        raise ExportError(f"torch.export.load cannot read {what}: {reason(error)}") from error
+    return Program(_plain(program), tuple(_inputs(program, what)))
+
+
+def converted(module: torch.jit.ScriptModule, example: tuple[torch.Tensor, ...]) -> fx.GraphModule:
+    """TorchScript as a module of Python, by way of torch's own converter to torch.export.
+
+    Raises:
+        Exception: of many classes: what the converter raises.
+    """
+    from torch._export.converter import TS2EPConverter  # noqa: PLC0415 - slow, and not public
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _plain(TS2EPConverter(module, example).convert())
+
+
+def _clean(data: bytes, what: str) -> bytes:
+    """The archive with nothing in it but what a program consists of.
+
+    Raises:
+        ExportError: if something else is needed to load it.
+    """
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w") as new:
+        names = {name.partition("/")[2]: name for name in old.namelist()}
+        if missing := [name for name in (MODEL, *CONFIGS) if name not in names]:
+            raise ExportError(
+                f"{what} has no {missing[0]}: it is not what torch.export.save of torch "
+                f"{torch.__version__} writes; a package of AOTInductor is machine code and is not "
+                "adopted"
+            )
+        for name in CONFIGS:
+            _check_tensors(_json(old.read(names[name]), what), what)
+        model = _json(old.read(names[MODEL]), what)
+        _check_model(model, what)
+        model["guards_code"] = []
+        for name, entry in names.items():
+            if name in CONFIGS or name in PLAIN or TENSORS.fullmatch(name):
+                new.writestr(f"archive/{name}", old.read(entry))
+        new.writestr(f"archive/{MODEL}", json.dumps(model))
+        new.writestr(f"archive/{SAMPLES}", b"")
+    return made.getvalue()
+
+
+def _json(data: bytes, what: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ExportError(f"{what} has what is no JSON: {reason(error)}") from error
+
+
+def _check_tensors(config: Any, what: str) -> None:
+    for name, payload in config["config"].items():
+        if payload["use_pickle"] or not TENSOR.fullmatch(payload["path_name"]):
+            raise ExportError(
+                f"{what} has {name!r} as a pickle, which runs code when it is loaded: keep tensors "
+                "plain (no subclasses, no quantized ones) and no objects in the model"
+            )
+
+
+def _check_model(model: Any, what: str) -> None:
+    """Check whatever torch would evaluate, and drop what it does not need.
+
+    Raises:
+        ExportError: at the first thing that is not allowed.
+    """
+    for name in model.get("range_constraints", {}):
+        if not SYMBOL.fullmatch(name):
+            raise ExportError(f"{what} has a size named {name[:50]!r}, which torch would evaluate")
+    for part in _parts(model):
+        target, size = part.get("target"), part.get("expr_str")
+        if isinstance(target, str) and "inputs" in part:
+            if not OPERATOR.fullmatch(target):
+                raise ExportError(
+                    f"{what} calls {target[:80]!r}; only operators of aten and arithmetic of sizes "
+                    "are allowed: decompose it (ExportedProgram.run_decompositions), or script the "
+                    "model instead"
+                )
+            part["metadata"] = {}
+        if size is not None and not (isinstance(size, str) and SIZE.fullmatch(size)):
+            raise ExportError(f"{what} has the size {str(size)[:50]!r}, which torch would evaluate")
+        for field in ("in_spec", "out_spec"):
+            if field in part:
+                _check_spec(part[field], what)
+
+
+def _check_spec(text: Any, what: str) -> None:
+    for part in _parts(_json(str(text).encode(), what)):
+        if part.get("type") is not None and part["type"] not in SPECS:
+            raise ExportError(
+                f"{what} takes or returns a {part['type']}: only tensors, and tuples, lists and "
+                "dicts of them, are allowed"
+            )
+
+
+def _parts(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a JSON value."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            yield each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+
+
+def _inputs(program: torch.export.ExportedProgram, what: str) -> Iterator[str]:
+    """Each input as `adopt --input` takes it; free sizes are called n, m, k and so on.
+
+    Raises:
+        ExportError: if an input is no tensor, or its batch is fixed.
+    """
+    names: dict[str, str] = {}
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in program.graph_signature.user_inputs:
+            continue
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor) or not value.ndim:
+            raise ExportError(f"{what} takes {node.name!r}, which is no tensor with a batch axis")
+        sizes: list[Any] = list(value.shape)
+        batch = sizes.pop(0)
+        if isinstance(batch, int):
+            raise ExportError(
+                f"{what} takes {node.name!r} in batches of {batch} only: export it with a free "
+                "batch, torch.export.export(model, example, dynamic_shapes=({0: "
+                "torch.export.Dim('batch')}, ...)), and with an example of at least two items"
+            )
+        told = [_size(size, program.range_constraints, names) for size in sizes]
+        dtype = str(value.dtype).removeprefix("torch.")
+        yield f"{node.name}={dtype}[{','.join(['-1', *told])}]"
+
+
+def _size(size: Any, ranges: Mapping[Any, Any], names: dict[str, str]) -> str:
+    """A fixed size, or the name and the bounds of a free one."""
+    if isinstance(size, int):
+        return str(size)
+    symbol = size.node.expr
+    if not symbol.is_Symbol:
+        return "-1"  # such as twice another size; adopt finds out what works
+    free = next(each for each in (*NAMES, str(symbol)) if each not in names.values())
+    name = names.setdefault(str(symbol), free)
+    bounds = ranges.get(symbol)
+    most = bounds.upper if bounds is not None and bounds.upper.is_Integer else MAX_SIZE
+    least = max(1, int(bounds.lower)) if bounds is not None else 1
+    return f"{least}<={name}" + (f"<={most}" if most < MAX_SIZE else "")
+
+
+def _returned(program: torch.export.ExportedProgram, flat: Sequence[Any]) -> Any:
+    """The outputs as the program returns them: one, a tuple, or a dict."""
+    spec = program.call_spec.out_spec
+    if spec is not None and spec.type is dict and len(spec.context) == len(flat):
+        return dict(zip(map(str, spec.context), flat, strict=True))
+    return tuple(flat) if len(flat) > 1 else flat[0]
+
+
+def _plain(program: torch.export.ExportedProgram) -> fx.GraphModule:
+    """The program as a module that can be scripted, exported again and quantized.
+
+    Layers become modules again, sizes are asked of tensors, operators have no overload's name:
+    TorchScript finds that by itself.
+    """
+    found: Any = program.module(check_guards=False)
+    graph = fx.Graph()
+    values: dict[fx.Node, Any] = {}
+    modules: dict[str, Any] = {}
+    for node in found.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = graph.placeholder(node.name)
+        elif node.op == "get_attr":
+            tensor = operator.attrgetter(node.target)(found)
+            modules[node.target] = tensor
+            values[node] = graph.get_attr(node.target)
+        elif node.op == "output":
+            flat = [values[each] for each in node.all_input_nodes]
+            graph.output(_returned(program, flat))
+        elif node.op == "call_function":
+            made = _node(graph, node, values, found, modules)
+            if made is not None:
+                values[node] = made
+    root = nn.Module()
+    for name, value in modules.items():
+        _put(root, name, value)
+    module = fx.GraphModule(root, graph).eval()
+    module.graph.eliminate_dead_code()  # what fed the checks
+    module.delete_all_unused_submodules()
+    module.recompile()
+    return module
+
+
+def _node(
+    graph: fx.Graph,
+    node: fx.Node,
+    values: Mapping[fx.Node, Any],
+    found: Any,
+    modules: dict[str, Any],
+) -> Any:
+    name = getattr(node.target, "_opname", "")
+    if name in CHECKS:
+        return None  # of sizes, which the contract states; TorchScript does not know these checks
+    args = fx.node.map_arg(node.args, lambda each: values[each])
+    kwargs = dict(fx.node.map_arg(dict(node.kwargs), lambda each: values[each]))
+    if name == "sym_size":
+        return graph.call_method("size", args)
+    layer = _layer(node, found)
+    if layer is not None:
+        modules[f"layer_{node.name}"] = layer
+        return graph.call_module(f"layer_{node.name}", (args[0],))
+    if isinstance(node.target, torch._ops.OpOverload):
+        kwargs.pop("pin_memory", None)
+        if str(kwargs.get("device")) == "cpu":
+            kwargs.pop("device")  # the default; TorchScript cannot read how torch.fx writes it
+        return graph.call_function(node.target.overloadpacket, args, kwargs)
+    assert callable(node.target)
+    return graph.call_function(node.target, args, kwargs)
+
+
+def _layer(node: fx.Node, found: Any) -> Any:
+    """The layer that a node computes, if its weights are parameters of the model."""
+    if node.target not in (LINEAR, CONVOLUTION):
+        return None
+    args: Sequence[Any] = node.args
+    given = [*args, *[None] * (3 - len(args))]
+    tensors = []
+    for each in given[1:3]:
+        if each is not None and not (isinstance(each, fx.Node) and each.op == "get_attr"):
+            return None
+        tensors.append(None if each is None else operator.attrgetter(str(each.target))(found))
+    weight, bias = tensors
+    if weight is None:
+        return None
+    if node.target is LINEAR:
+        layer: Any = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
+    else:
+        options = [*args[3:], *([1, 1], [0, 0], [1, 1], 1)[len(args[3:]) :]]
+        stride, padding, dilation, groups = options
+        layer = nn.Conv2d(
+            weight.shape[1] * groups,
+            weight.shape[0],
+            tuple(weight.shape[2:]),
+            tuple(stride),
+            tuple(padding),
+            tuple(dilation),
+            groups,
+            bias is not None,
+        )
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return layer
+
+
+def _put(root: nn.Module, name: str, value: Any) -> None:
+    """Register a tensor or a module under a dotted name."""
+    *folders, last = name.split(".")
+    at: Any = root
+    for folder in folders:
+        if folder not in at._modules:
+            at.add_module(folder, nn.Module())
+        at = at._modules[folder]
+    if isinstance(value, nn.Module):
+        at.add_module(last, value)
+    elif isinstance(value, nn.Parameter):
+        at.register_parameter(last, value)
+    else:
+        at.register_buffer(last, value)
