@@ -1,7 +1,8 @@
 """`python -m export adopt FILE`: exports a model that was made elsewhere.
 
-FILE is TorchScript, or a TorchServe archive that contains TorchScript. None of its Python code is
-run and nothing is unpickled; the outputs are found by running the model on samples.
+FILE is TorchScript, a TorchServe archive that contains TorchScript, or a folder in Hugging Face's
+format. None of its Python code is run and nothing is unpickled; the outputs are found by running
+the model on samples.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from export import codecs, foreign, outputs, probe_process
+from export import codecs, foreign, huggingface, outputs, probe_process
 from export.declared import read_inputs
 from export.errors import ExportError, UsageError, reason
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
@@ -35,6 +36,7 @@ class Adopted:
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, and finally the options that
             state the same.
+        variants: to make; None: all that the model and the machine allow.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Adopted:
     warnings: tuple[str, ...]
     hint: str | None
     learned: tuple[str, ...]
+    variants: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,17 @@ class _Source:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `adopt`: FILE and the options that describe its model."""
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="a TorchScript file (.pt), or an archive (.mar)")
-    add("--name", metavar="N", help="the model's name (default: from the .mar; otherwise required)")
+    add(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="a TorchScript file (.pt), an archive (.mar), or a folder",
+    )
+    add(
+        "--name",
+        metavar="N",
+        help="the model's name (default: from the .mar or the folder; otherwise required)",
+    )
     add(
         "--input",
         action="append",
@@ -96,6 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
+    huggingface.add_arguments(parser)
 
 
 def adopt(parsed: argparse.Namespace) -> Adopted:
@@ -111,8 +124,15 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         UsageError: if the arguments are wrong.
         ExportError: if the file is invalid, or its model cannot be served.
     """
+    if huggingface.is_meant(parsed):
+        suggested, definition = huggingface.adopt_folder(parsed)
+        return Adopted(_name(parsed.name, suggested), definition, (), None, (), variants=None)
+    return _adopt_file(parsed)
+
+
+def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     source = _open(parsed.file)
-    name = _name(parsed.name, source)
+    name = _name(parsed.name, source.name)
     declared = read_inputs(parsed.input or source.defaults.inputs, parsed.pad)
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
@@ -139,7 +159,8 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         example=samples.example,
     )
     told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
-    return Adopted(name, definition, source.warnings, codecs.hint(parsed, codec, inputs), told)
+    hint = codecs.hint(parsed, codec, inputs)
+    return Adopted(name, definition, source.warnings, hint, told, variants=("script",))
 
 
 def _options(inputs: Sequence[TensorSpec]) -> str:
@@ -183,8 +204,8 @@ def _read(file: Path) -> bytes:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
-def _name(wanted: str | None, source: _Source) -> str:
-    name = wanted or source.name
+def _name(wanted: str | None, suggested: str | None) -> str:
+    name = wanted or suggested
     if name is None:
         raise UsageError("--name is required: the model's name in the repository")
     if not outputs.is_name(name):
