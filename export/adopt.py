@@ -1,8 +1,8 @@
 """`python -m export adopt FILE`: exports a model that was made elsewhere.
 
-FILE is a program of torch.export, TorchScript, or a TorchServe archive that contains TorchScript.
-None of its Python code is run and nothing is unpickled; the outputs are found by running the model
-on samples.
+FILE is a program of torch.export, TorchScript, a TorchServe archive that contains TorchScript, or a
+folder in Hugging Face's format. None of its Python code is run and nothing is unpickled; the
+outputs are found by running the model on samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from export import codecs, foreign, outputs, probe_process
+from export import codecs, foreign, huggingface, outputs, probe_process
 from export.declared import read_inputs
 from export.errors import ExportError, UsageError, reason
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
@@ -34,19 +34,19 @@ class Adopted:
     Attributes:
         name: its name in the repository.
         definition: like one in `models/definitions`; `build` of TorchScript returns that.
-        variants: to make; None: all that the model and the machine allow.
         warnings: a sentence on each thing that could not be adopted.
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, and finally the options that
             state the same.
+        variants: to make; None: all that the model and the machine allow.
     """
 
     name: str
     definition: Definition
-    variants: tuple[str, ...] | None
     warnings: tuple[str, ...]
     hint: str | None
     learned: tuple[str, ...]
+    variants: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=Path,
         metavar="FILE",
-        help="a program of torch.export (.pt2), a TorchScript file (.pt), or an archive (.mar)",
+        help="a program of torch.export (.pt2), a TorchScript file (.pt), an archive (.mar), or a "
+        "folder",
     )
-    add("--name", metavar="N", help="the model's name (default: from the .mar; otherwise required)")
+    add(
+        "--name",
+        metavar="N",
+        help="the model's name (default: from the .mar or the folder; otherwise required)",
+    )
     add(
         "--input",
         action="append",
@@ -106,6 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
+    huggingface.add_arguments(parser)
 
 
 def adopt(parsed: argparse.Namespace) -> Adopted:
@@ -121,8 +127,15 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         UsageError: if the arguments are wrong.
         ExportError: if the file is invalid, or its model cannot be served.
     """
+    if huggingface.is_meant(parsed):
+        suggested, definition = huggingface.adopt_folder(parsed)
+        return Adopted(_name(parsed.name, suggested), definition, (), None, (), variants=None)
+    return _adopt_file(parsed)
+
+
+def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     source = _open(parsed.file)
-    name = _name(parsed.name, source)
+    name = _name(parsed.name, source.name)
     declared = read_inputs(parsed.input or source.defaults.inputs, parsed.pad)
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
@@ -150,9 +163,8 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     )
     told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
     variants = ("script",) if isinstance(module, torch.jit.ScriptModule) else None
-    return Adopted(
-        name, definition, variants, source.warnings, codecs.hint(parsed, codec, inputs), told
-    )
+    hint = codecs.hint(parsed, codec, inputs)
+    return Adopted(name, definition, source.warnings, hint, told, variants=variants)
 
 
 def _options(inputs: Sequence[TensorSpec]) -> str:
@@ -200,8 +212,8 @@ def _read(file: Path) -> bytes:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
-def _name(wanted: str | None, source: _Source) -> str:
-    name = wanted or source.name
+def _name(wanted: str | None, suggested: str | None) -> str:
+    name = wanted or suggested
     if name is None:
         raise UsageError("--name is required: the model's name in the repository")
     if not outputs.is_name(name):

@@ -31,7 +31,7 @@ from models.plan import Precision
 
 EPILOG = """\
 commands other than model names (each explains itself with --help):
-  adopt FILE    export a TorchScript file or a TorchServe .mar that was made elsewhere
+  adopt FILE    export a TorchScript file, a TorchServe .mar or a Hugging Face folder made elsewhere
   tune FOLDER   time an artifact's variants on this machine; the new plan is a new version
   show FOLDER   print the report of an artifact
   keygen FILE   create a key pair for signing artifacts

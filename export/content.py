@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from export.sections import Column, Section
 from export.timing_sections import plan_sections
-from models.manifest import Manifest, Parity, Variant
+from models.manifest import Manifest, Parity, TextCodecSpec, Variant
 from models.plan import Form
 
 
@@ -48,16 +48,15 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "inputs", "; ".join(map(str, manifest.inputs))
     yield "outputs", "; ".join(map(str, manifest.outputs))
     if manifest.accuracy is not None:
-        yield "held-out accuracy, eager", f"{manifest.accuracy:.4f}"
+        yield f"held-out {quality(manifest)}, eager", f"{manifest.accuracy:.4f}"
     yield "golden examples", str(len(manifest.golden))
 
 
 def _files_of_variants(manifest: Manifest) -> Section:
     against = _largest_full(manifest)
     columns = [Column("variant"), Column("file"), Column("precision")]
-    columns += [
-        Column(title, numeric=True) for title in ("bytes", "of float32", "accuracy", "drop, points")
-    ]
+    titles = ("bytes", "of float32", quality(manifest), "drop, points")
+    columns += [Column(title, numeric=True) for title in titles]
     rows = []
     for name, variant in manifest.variants.items():
         size = sum(manifest.files[file].bytes for file in variant.files)
@@ -176,6 +175,12 @@ def _other_files(manifest: Manifest) -> Iterator[Section]:
             columns=(Column("file"), Column("bytes", numeric=True)),
             rows=tuple((name, f"{manifest.files[name].bytes:,}") for name in others),
         )
+
+
+def quality(manifest: Manifest) -> str:
+    """What the accuracy on held-out data is called: of embeddings, the cosine with eager's."""
+    codec = manifest.codec
+    return "cosine" if isinstance(codec, TextCodecSpec) and codec.task == "embed" else "accuracy"
 
 
 def ranges(sizes: Collection[int]) -> str:

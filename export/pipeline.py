@@ -14,7 +14,14 @@ from pydantic import ValidationError
 from torch import nn
 
 from export import outputs, profiling, report_html, tune, verify
-from export.artifact import Sign, choose_version, digest_of, publish, staging_folder
+from export.artifact import (
+    Sign,
+    choose_version,
+    digest_of,
+    publish,
+    staging_folder,
+    write_file,
+)
 from export.contest import runner
 from export.errors import ExportError, UsageError
 from export.prove import Proof, ProofOptions, prove_variants
@@ -82,6 +89,8 @@ def export(job: Job, stage: Stage) -> Made:
     version = choose_version(job.out / job.model, job.version)
     with staging_folder(job.out, job.model) as staging:
         subject = Subject(job.model, job.definition, _learned(job, stage))
+        for name, data in job.definition.files().items() if job.definition.files else ():
+            write_file(staging / name, data)
         proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
         _check_precision(job.tuning.precision, proof)
         manifest = _manifest(job, version, subject, proof, staging)
@@ -186,9 +195,7 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
             left_out=tuple(
                 LeftOut(variant=name, reason=why) for name, why in proof.left_out.items()
             ),
-            files={
-                file: digest_of(staging / file) for v in proof.variants.values() for file in v.files
-            },
+            files={file.name: digest_of(file) for file in sorted(staging.iterdir())},
             accuracy=proof.accuracy,
             created_at=dt.datetime.now(dt.UTC),
             git_commit=_git_commit(),

@@ -16,7 +16,7 @@ from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subjec
 from export.variants.registry import MAKERS, wanted_variants
 from models.archive import ArchiveError
 from models.definitions.definition import HeldOut, Progress
-from models.forms import Forward, kinds_here, load_form
+from models.forms import Forward, intra_op_threads, kinds_here, load_form
 from models.manifest import Difference, Parity, Variant
 from models.packages import growth_per_reload
 from models.plan import GIL_LIMIT_S, Precision
@@ -25,6 +25,8 @@ from models.resources import serving_threads
 
 # Each load leaks all of the weights: no more loads than needed to measure that.
 RELOADS = 3
+# No compiler makes a forward 40 times faster; to find that out takes it minutes.
+HOPELESS_S = 40 * GIL_LIMIT_S
 
 Stage = Callable[[str], Progress]
 
@@ -84,7 +86,7 @@ def prove_variants(
 ) -> Proof:
     """Make the wanted variants' files in a folder; those that fail are removed.
 
-    Compiled forms are timed with a server's number of threads: by default those of one replica.
+    Everything runs with a server's number of threads: by default those of one replica.
 
     Raises:
         UsageError: if a wanted variant is unknown, or none is wanted.
@@ -93,15 +95,16 @@ def prove_variants(
     """
     definition = subject.definition
     wanted = wanted_variants(options.variants, definition)
-    against = verify.reference(subject.eager, definition, options.max_batch, stage("eager"))
-    held_out = definition.held_out() if definition.held_out else None
-    accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
     threads = threads or serving_threads()
-    work = _Work(subject, options, folder, stage, threads, against, held_out, accuracy)
-    for name in wanted:
-        if name == "trace" and options.variants is None and "script" in work.variants:
-            continue  # it would be the same without control flow
-        _attempt(work, name, MAKERS[name])
+    with intra_op_threads(threads):  # on all cores each forward would wait for the busiest of them
+        against = verify.reference(subject.eager, definition, options.max_batch, stage("eager"))
+        held_out = definition.held_out() if definition.held_out else None
+        accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
+        work = _Work(subject, options, folder, stage, threads, against, held_out, accuracy)
+        for name in wanted:
+            if name == "trace" and options.variants is None and "script" in work.variants:
+                continue  # it would be the same without control flow
+            _attempt(work, name, MAKERS[name])
     if not work.variants:
         reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
         raise ExportError(f"no variant of {subject.name!r} could be made: {reasons}")
@@ -112,6 +115,11 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
     """Make and prove one variant; record it, or the reason why it is left out."""
     progress = work.stage(name)
     progress(0, 1, "making")
+    if name == "compiled" and work.options.variants is None:
+        eager_s, _ = _longest(work, work.subject.eager, torch.device("cpu"))
+        if eager_s > HOPELESS_S:
+            _leave_out(work, name, _too_long(work, name, eager_s, "in eager PyTorch "), progress)
+            return
     try:
         draft = maker.make(work.subject, work.folder)
     except NotApplicable as error:
@@ -245,6 +253,15 @@ def _check_short(
         NotApplicable: if one item of the slowest shape takes longer than allowed.
         ParityError: if it fails.
     """
+    longest_s, is_certain = _longest(work, form, device)
+    if longest_s > GIL_LIMIT_S and not is_certain:
+        progress(0, 1, "kept: the machine is too busy to tell whether its forwards are short")
+    elif longest_s > GIL_LIMIT_S:
+        raise NotApplicable(_too_long(work, name, longest_s))
+
+
+def _longest(work: _Work, form: Forward, device: torch.device) -> tuple[float, bool]:
+    """Seconds of a forward of one item of the slowest shape, and whether that is certain."""
     by_shape: dict[Hashable, Callable[[], object]] = {
         tuple(array.shape for array in each.inputs.values()): partial(
             verify.run, form, work.subject.definition, each.inputs, device
@@ -252,15 +269,16 @@ def _check_short(
         for each in work.reference.comparisons
         if all(len(array) == 1 for array in each.inputs.values())
     }
-    longest_s, is_certain = longest_forward(by_shape, device, work.threads)
-    if longest_s > GIL_LIMIT_S and not is_certain:
-        progress(0, 1, "kept: the machine is too busy to tell whether its forwards are short")
-    elif longest_s > GIL_LIMIT_S:
-        others = ",".join((*work.variants, name))
-        raise NotApplicable(
-            f"a forward of one item takes {longest_s * 1e3:.2f} ms and would stop the whole server "
-            f"for that long, {GIL_LIMIT_S * 1e3:g} ms are allowed; to keep it: --variants {others}"
-        )
+    return longest_forward(by_shape, device, work.threads)
+
+
+def _too_long(work: _Work, name: str, longest_s: float, how: str = "") -> str:
+    others = ",".join((*work.variants, name))
+    return (
+        f"a forward of one item takes {how}{longest_s * 1e3:.2f} ms and would stop the whole "
+        f"server for that long, {GIL_LIMIT_S * 1e3:g} ms are allowed; to keep it: "
+        f"--variants {others}"
+    )
 
 
 def _parity(

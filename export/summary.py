@@ -11,12 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from export.content import ranges
+from export.content import quality, ranges
 from export.pipeline import REPORT_FILE
 from export.report import plain
 from export.timing_sections import load_lines
 from export.timings import plan_line
 from models.manifest import Manifest
+from models.plan import DevicePlan, Precision
 
 DEFAULT_OUT = Path("artifacts")  # a server's default
 LONGEST = 160  # characters of a reason; the report has all of it
@@ -75,7 +76,7 @@ def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
             for name, variant in manifest.variants.items()
             if variant.accuracy is not None and variant.accuracy != manifest.accuracy
         )
-        yield "accuracy", f"{manifest.accuracy:.4f}{''.join(others)}"
+        yield quality(manifest), f"{manifest.accuracy:.4f}{''.join(others)}"
 
 
 def _planned(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
@@ -89,9 +90,34 @@ def _planned(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
         yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
         if told := " ".join(load_lines(device, shlex.quote(str(folder)))):
             yield "busy", told
-    others = {name for device in plan.devices for name in device.steps} - {plan.precision}
+    others = {
+        name: _faster(device, name, plan.precision)
+        for device in plan.devices
+        for name in device.steps
+        if name != plan.precision
+    }
     if others:
-        yield "or", f"{', '.join(sorted(others))}, when served with --plan-precision"
+        told = ", ".join(name + others[name] for name in sorted(others))
+        yield "or", f"{told}, when served with --plan-precision"
+
+
+def _faster(device: DevicePlan, precision: Precision, than: Precision) -> str:
+    """How many times as fast a precision is, at the smallest and the largest batch of both."""
+    one, other = (_best(device, each) for each in (precision, than))
+    sizes = sorted(one.keys() & other.keys())
+    ends = sizes[:1] + sizes[1:][-1:]
+    told = ", ".join(f"{other[size] / one[size]:.1f}x at batch {size}" for size in ends)
+    return f" ({told})" if told else ""
+
+
+def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
+    """Batch size -> the time of the fastest form of a precision."""
+    best: dict[int, float] = {}
+    for times in device.times:
+        if times.precision == precision:
+            for size, took in zip(times.batch_sizes, times.median_us, strict=True):
+                best[size] = min(took, best.get(size, took))
+    return best
 
 
 def _python() -> str:

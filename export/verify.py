@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -128,12 +129,18 @@ def reference(
             _moved(f"{what}: eager's", definition, TOLERANCES["float32"], alone, expected)
         comparisons.append(Comparison(what, inputs, expected))
 
-    for index, item in enumerate(definition.golden_inputs()):
-        compare(f"golden example {index}", stack([item]), 1)
-    began = time.perf_counter()
-    compare("random inputs, batch 1", definition.random_inputs(rng, 1), 1)
-    took = time.perf_counter() - began
-    sizes = _sizes(max_batch, took, _bytes(comparisons[-1]))
+    singles = [
+        (f"golden example {at}", stack([item]))
+        for at, item in enumerate(definition.golden_inputs())
+    ]
+    singles.append(("random inputs, batch 1", definition.random_inputs(rng, 1)))
+    took_s = []
+    for what, inputs in singles:
+        began = time.perf_counter()
+        compare(what, inputs, 1)
+        took_s.append(time.perf_counter() - began)
+    one_s = statistics.fmean(took_s[1:])  # without the first, which warms up
+    sizes = _sizes(max_batch, one_s, _bytes(comparisons[-1]))
     for done, size in enumerate(sizes[1:], start=2):
         compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
         progress(done, len(sizes), f"batch {size}")

@@ -8,8 +8,10 @@ from models.definitions.loading import Definitions
 CATALOG = Definitions(
     {
         "digits": "models.definitions.digits",
+        "minilm": "models.definitions.minilm",
         "pairwise": "models.definitions.pairwise",
         "residual": "models.definitions.residual",
         "shapes": "models.definitions.shapes",
+        "snippets": "models.definitions.snippets",
     }
 )

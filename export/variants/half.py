@@ -72,7 +72,7 @@ def _compile(
     outer: nn.Module = type("Outer", (nn.Module,), {})()
     outer.inner = inner
     try:
-        scripted: torch.jit.ScriptModule = torch.jit.script(outer.eval())
+        scripted = to_torchscript(outer.eval(), (), "script")
         scripted.define(_source(dtype, inputs, outputs))
         return scripted, "script"
     except Exception:  # whatever torch raises, or the model's own code where it is traced

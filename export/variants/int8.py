@@ -1,8 +1,8 @@
 """`int8`: post-training quantization, saved as TorchScript.
 
-Static (weights and activations, calibrated on the model's own data) where there are convolutions,
-dynamic (activations measured at run time) where only linear layers profit. Why torch.ao and not
-torchao: docs/adr/0008-quantization.md.
+Static (weights and activations, calibrated on the model's own data) where there are convolutions.
+Without them linear layers scale each row of activations as it comes, and recurrent layers are
+dynamic (activations measured at run time). Why: docs/adr/0008-quantization.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from torch import nn
 
 from export.errors import ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.rowwise import pays, with_rowwise_linear
 from export.variants.torchscript import example_of, freeze, in_python, save, script_or_trace
 from models.plan import Precision
 from models.tensors import Arrays
 
 CONVOLUTIONS: set[type[nn.Module]] = {nn.Conv1d, nn.Conv2d, nn.Conv3d}
-LINEAR: set[type[nn.Module]] = {nn.Linear, nn.LSTM, nn.GRU}
+RECURRENT: set[type[nn.Module]] = {nn.LSTM, nn.GRU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +40,23 @@ class Int8:
             ExportError: if the definition's calibration data is empty.
         """
         subject = in_python(subject)
-        layers = {type(layer) for layer in subject.eager.modules()}  # no subclasses, as in torch
+        layers = {type(layer) for layer in subject.eager.modules()}  # no subclasses, as in torch.ao
         with warnings.catch_warnings():
             # torch.ao.quantization announces its successor at every call; the ADR explains its use.
             warnings.simplefilter("ignore")
             if layers & CONVOLUTIONS:
-                module, how = _static(subject), "prepare_fx + convert_fx (static)"
-            elif layers & LINEAR:
-                module, how = _dynamic(subject), "quantize_dynamic"
+                module = _static(subject)
+                how = f"torch.ao.quantization.prepare_fx + convert_fx (static), {_engine()}"
+            elif layers & RECURRENT:
+                module = _dynamic(subject)
+                how = f"int8 by row, torch.ao.quantization.quantize_dynamic, {_engine()}"
+            elif any(map(pays, subject.eager.modules())):
+                module, how = _rowwise(subject), "int8 by row"
             else:
-                raise NotApplicable("there is no convolution and no linear layer to quantize")
+                raise NotApplicable("there is no convolution and no large linear layer to quantize")
             compiled, method = script_or_trace(module, example_of(subject))
         save(freeze(compiled), folder / "int8.pt")
-        made_by = f"torch.ao.quantization.{how}, {_engine()} + torch.jit.{method}"
-        return Draft("int8.pt", made_by, ("cpu",))
+        return Draft("int8.pt", f"{how} + torch.jit.{method}", ("cpu",))
 
 
 def _engine() -> str:
@@ -83,15 +87,23 @@ def _static(subject: Subject) -> nn.Module:
     return converted
 
 
+def _rowwise(subject: Subject) -> nn.Module:
+    try:
+        return with_rowwise_linear(copy.deepcopy(subject.eager)).eval()
+    except Exception as error:  # modules may hold what cannot be copied
+        raise NotApplicable(f"quantization failed: {reason(error)}") from error
+
+
 def _dynamic(subject: Subject) -> nn.Module:
     from torch.ao.quantization import quantize_dynamic  # noqa: PLC0415 - slow
 
+    by_row = _rowwise(subject)
     try:
         quantized: nn.Module = quantize_dynamic(  # type: ignore[no-untyped-call]
-            copy.deepcopy(subject.eager), LINEAR, dtype=torch.qint8
+            by_row, RECURRENT, dtype=torch.qint8
         )
     except Exception as error:
-        raise NotApplicable(f"quantize_dynamic failed: {reason(error)}") from error
+        raise NotApplicable(f"quantization failed: {reason(error)}") from error
     return quantized
 
 

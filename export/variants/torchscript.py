@@ -53,16 +53,18 @@ def to_torchscript(
     """
     if isinstance(module, torch.jit.ScriptModule):
         return module
-    if method == "script":
-        with warnings.catch_warnings():  # it warns about a list in every module that torch.fx makes
-            warnings.filterwarnings("ignore", "The TorchScript type system doesn't support")
-            scripted: torch.jit.ScriptModule = torch.jit.script(module)
-        return scripted
     compute_in_float32()  # a trace keeps the precision setting of its convolutions
-    trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
-    with torch.no_grad():
-        traced: torch.jit.ScriptModule = trace(module, example, check_trace=False)
-    return traced
+    with torch.no_grad(), warnings.catch_warnings():
+        # Of a module that torch.fx made, of each place where a trace may depend on its example (the
+        # proof tells whether it does), of properties of the model that torch looks at.
+        warnings.simplefilter("ignore")
+        compiled: torch.jit.ScriptModule
+        if method == "script":
+            compiled = torch.jit.script(module)
+        else:
+            trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
+            compiled = trace(module, example, check_trace=False)
+    return compiled
 
 
 def in_python(subject: Subject) -> Subject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from torch import nn
 
 from models.manifest import CodecSpec
-from models.tensors import Array, Arrays, TensorSpec
+from models.tensors import Array, Arrays, FileName, TensorSpec
 
 
 class Progress(Protocol):
@@ -54,6 +54,7 @@ class Definition:
         held_out: the test set; None: accuracy is meaningless.
         calibration: batches of real inputs (with the batch axis) that int8 learns its ranges from;
             never the held-out ones. None: no static int8.
+        files: further files of the artifact, such as a tokenizer; None: there are none.
         stages: splits the built module into modules to run one after the other, so that each may
             have its own device: the first takes the inputs, each other one the outputs of the one
             before it (a tensor, or a tuple of tensors), and the last returns the outputs. All keep
@@ -71,4 +72,5 @@ class Definition:
     example: Callable[[], JsonValue]
     held_out: Callable[[], HeldOut] | None = None
     calibration: Callable[[], list[Arrays]] | None = None
+    files: Callable[[], Mapping[FileName, bytes]] | None = None
     stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None

@@ -94,7 +94,7 @@ class TestManifest:
     def test_what_was_left_out_is_there_with_its_reason(self, tmp_path: Path) -> None:
         left_out = make(tmp_path, TINY, "script", "int8").manifest.left_out
         assert [(each.variant, each.reason) for each in left_out] == [
-            ("int8", "there is no convolution and no linear layer to quantize")
+            ("int8", "there is no convolution and no large linear layer to quantize")
         ]
 
     def test_nothing_is_trained_where_there_is_nothing_to_learn(self, tmp_path: Path) -> None:

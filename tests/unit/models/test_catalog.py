@@ -41,7 +41,7 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
 
 
 def test_every_model_can_be_imported() -> None:
-    assert list(CATALOG) == ["digits", "pairwise", "residual", "shapes"]
+    assert list(CATALOG) == ["digits", "minilm", "pairwise", "residual", "shapes", "snippets"]
     for name in CATALOG:
         assert CATALOG[name].golden_inputs()
     assert CATALOG["digits"].inputs == digits.DEFINITION.inputs

@@ -99,11 +99,10 @@ def test_what_was_calibrated_is_in_the_file(tmp_path: Path) -> None:
     assert answers[0] != answers[1]
 
 
-def test_only_linear_layers_are_quantized_dynamically(tmp_path: Path) -> None:
+def test_linear_layers_alone_are_quantized_by_row(tmp_path: Path) -> None:
     of = subject(of_vectors(Dense, (64,)))  # and need no calibration
     draft = Int8().make(of, tmp_path)
-    made = f"torch.ao.quantization.quantize_dynamic, {ENGINE} + torch.jit.script"
-    assert draft == Draft("int8.pt", made, ("cpu",))
+    assert draft == Draft("int8.pt", "int8 by row + torch.jit.script", ("cpu",))
     form = loaded(draft, tmp_path, of.definition)
     proved(form, of, "int8")
     with pytest.raises(ParityError, match="differs by up to"):
@@ -128,11 +127,11 @@ def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (pairwise.DEFINITION, "^there is no convolution and no linear layer to quantize$"),
-        (definition(), "^there is no convolution and no linear layer to quantize$"),
+        (pairwise.DEFINITION, "^there is no convolution and no large linear layer to quantize$"),
+        (definition(), "^there is no convolution and no large linear layer to quantize$"),
         (
             of_vectors(lambda: MyLinear(8, 2), (8,)),
-            "^there is no convolution and no linear layer to quantize$",
+            "^there is no convolution and no large linear layer to quantize$",
         ),
         (
             convolution(calibration=None),
@@ -142,7 +141,7 @@ def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
             convolution(BranchingConvolution),
             "^torch.fx cannot follow the model: symbolically traced variables cannot be used",
         ),
-        (of_vectors(Locked, (64,)), "^quantize_dynamic failed: cannot pickle 'generator' object$"),
+        (of_vectors(Locked, (64,)), "^quantization failed: cannot pickle 'generator' object$"),
     ],
     ids=["pairwise", "no layers", "subclass", "no calibration", "control flow", "no copy"],
 )

@@ -68,4 +68,4 @@ def test_what_the_exported_artifact_holds(repository: Path) -> None:
     assert {"script", "bf16"} <= set(manifest.variants)
     assert manifest.accuracy is None
     reasons = {each.variant: each.reason for each in manifest.left_out}
-    assert reasons["int8"] == "there is no convolution and no linear layer to quantize"
+    assert reasons["int8"] == "there is no convolution and no large linear layer to quantize"

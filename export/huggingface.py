@@ -1,0 +1,112 @@
+"""Adopts a folder, or a repository, of a model in Hugging Face's format."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import get_args
+
+from export import values
+from export.errors import ExportError, UsageError
+from models.definitions.definition import Definition
+from models.definitions.heads import Pooling
+from models.definitions.huggingface.definition import definition_of
+from models.definitions.huggingface.encoder import Wanted
+from models.definitions.huggingface.folder import MISSING, FolderError, ModelFolder, cause
+from models.manifest import TextTask
+
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # what a model's name cannot have
+# What a model needs; pickles only if they are asked for, code never.
+FILES = ("*.json", "*.safetensors")
+PICKLES = ("*.bin",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of folders in Hugging Face's format."""
+    group = parser.add_argument_group(
+        "for a folder in Hugging Face's format, or a repository OWNER/NAME on its hub"
+    )
+    add = group.add_argument
+    add("--task", choices=get_args(TextTask), help="what the model is for (required)")
+    add(
+        "--pooling",
+        choices=get_args(Pooling),
+        help="for embed: how tokens become one vector (default: as sentence-transformers' files "
+        "say, else mean)",
+    )
+    add(
+        "--no-normalize",
+        action="store_true",
+        help="for embed: leave the vector's length as it is (default: as sentence-transformers' "
+        "files say, else 1)",
+    )
+    add(
+        "--max-tokens",
+        type=values.positive,
+        metavar="N",
+        help="tokens of one item at most (default: as the files say)",
+    )
+    add(
+        "--allow-pickle",
+        action="store_true",
+        help="without safetensors, read pytorch_model.bin by torch.load(weights_only=True)",
+    )
+
+
+def is_meant(parsed: argparse.Namespace) -> bool:
+    """Whether the command names a folder, or a repository of the hub."""
+    file: Path = parsed.file
+    return file.is_dir() or parsed.task is not None
+
+
+def adopt_folder(parsed: argparse.Namespace) -> tuple[str, Definition]:
+    """The name and the definition of the model in a folder.
+
+    Raises:
+        UsageError: if the task is missing, or neither a folder nor a repository is named.
+        ExportError: if the model cannot be used.
+    """
+    if parsed.task is None:
+        raise UsageError(
+            f"{parsed.file} is a folder: --task {'|'.join(get_args(TextTask))} says "
+            "what its model is for"
+        )
+    if parsed.task != "embed" and (parsed.pooling or parsed.no_normalize):
+        raise UsageError("--pooling and --no-normalize are for --task embed")
+    wanted = Wanted(
+        task=parsed.task,
+        pooling=parsed.pooling,
+        normalize=False if parsed.no_normalize else None,
+        max_tokens=parsed.max_tokens,
+        allow_pickle=parsed.allow_pickle,
+    )
+    told = str(parsed.file)
+    path = parsed.file if parsed.file.exists() else _downloaded(told, wanted)
+    try:
+        folder = ModelFolder(path)
+        name = Path(told).resolve().name
+        description = parsed.description or f"Adopted from {name}."
+        definition = definition_of(folder, wanted, description)
+    except FolderError as error:
+        raise ExportError(f"{told}: {error}") from error
+    return NO_NAME.sub("-", name), definition
+
+
+def _downloaded(repository: str, wanted: Wanted) -> Path:
+    """The folder in Hugging Face's cache with the files of a repository."""
+    if REPOSITORY.fullmatch(repository) is None:
+        raise UsageError(f"{repository} does not exist, and is no OWNER/NAME on Hugging Face's hub")
+    try:
+        import huggingface_hub  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ExportError(MISSING) from error
+    patterns = [*FILES, *(PICKLES if wanted.allow_pickle else ())]
+    try:
+        return Path(huggingface_hub.snapshot_download(repository, allow_patterns=patterns))
+    except Exception as error:  # of the hub, of the network, of the disk
+        raise ExportError(
+            f"{repository} is no folder here, and cannot be downloaded: {cause(error)}; copy the "
+            "model's folder to this machine and name it instead"
+        ) from error

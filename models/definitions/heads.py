@@ -1,0 +1,67 @@
+"""Heads of text models: what follows the vectors of the tokens, as part of the graph.
+
+Padded places never count, and an item of nothing but padding gives zeros, not NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Pooling = Literal["mean", "cls", "last"]
+
+
+class Pool(nn.Module):
+    """Token vectors [n, s, d] and their mask [n, s] -> one vector per item [n, d], in float32.
+
+    Args:
+        how: `mean` of the tokens; `cls`, the first token; `last`, the last one that is not
+            padding. Padding is on the right.
+    """
+
+    def __init__(self, how: Pooling) -> None:
+        super().__init__()
+        if how not in get_args(Pooling):
+            raise ValueError(f"pooling must be {', '.join(get_args(Pooling))}, got {how!r}")
+        self.how = how
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Sums are in float32, whatever the precision of the tokens."""
+        if self.how == "cls":
+            return tokens[:, 0].float()
+        if self.how == "last":
+            last = (mask.sum(1) - 1).clamp(min=0)  # [n]
+            index = last.view(-1, 1, 1).expand(-1, 1, tokens.size(2))
+            return tokens.gather(1, index).squeeze(1).float()
+        weights = mask.unsqueeze(2).float()  # [n, s, 1]
+        return (tokens.float() * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation; [n, d] -> [n, e].
+
+    Args:
+        linear: from d to e numbers.
+        activation: follows it.
+    """
+
+    def __init__(self, linear: nn.Linear, activation: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+        self.activation = activation
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Computes in the precision of its weights."""
+        result: torch.Tensor = self.activation(self.linear(vectors))
+        return result
+
+
+class Normalize(nn.Module):
+    """Scales each vector of [n, d] to the length 1; zeros stay zeros."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Computes in float32."""
+        return functional.normalize(vectors.float(), dim=1)

@@ -1,0 +1,1 @@
+"""Definitions of models in Hugging Face's format."""

@@ -1,0 +1,174 @@
+"""Makes the definition of a model in Hugging Face's format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.definitions.definition import Definition, HeldOut
+from models.definitions.huggingface.encoder import TextModel, Wanted, config_of, text_model
+from models.definitions.huggingface.folder import (
+    CONFIG,
+    TOKENIZER,
+    FolderError,
+    ModelFolder,
+    cause,
+)
+from models.definitions.huggingface.sentences import SentenceParts, sentence_parts
+from models.definitions.text_samples import TextSamples, mean_cosine, text_inputs
+from models.manifest import Scores, TextCodecSpec
+from models.tensors import Dimension, TensorSpec
+from models.tokenize import TextError, Tokenizer
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+DEFAULT_MAX_TOKENS = 512
+
+
+def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Definition:
+    """Read a folder and make the definition of its model.
+
+    Args:
+        folder: with config.json, safetensors and tokenizer.json.
+        wanted: what the model is for.
+        description: one sentence.
+
+    Raises:
+        FolderError: if something is missing, broken or does not fit the task.
+    """
+    fields = folder.fields(CONFIG)
+    tokenizer = folder.read(TOKENIZER)
+    parts = sentence_parts(folder) if wanted.task == "embed" else SentenceParts()
+    if not fields and parts.weights_in:
+        fields = folder.fields(parts.weights_in + CONFIG)
+        tokenizer = tokenizer or folder.read(parts.weights_in + TOKENIZER)
+    if tokenizer is None:
+        raise FolderError(
+            f"there is no {TOKENIZER}; AutoTokenizer.from_pretrained(FOLDER).save_pretrained("
+            "FOLDER) writes it"
+        )
+    config = config_of(fields)
+    weights = folder.weights(parts.weights_in, allow_pickle=wanted.allow_pickle)
+    module = text_model(config, weights, wanted, parts)
+    codec = _codec(module.encoder, config, folder.fields(TOKENIZER_CONFIG), wanted, parts)
+    _check_tokenizer(tokenizer, codec, config)
+    inputs = text_inputs(
+        codec,
+        config.vocab_size,
+        pad=getattr(config, "pad_token_id", None) or 0,
+        types=getattr(config, "type_vocab_size", 0),
+    )
+    samples = TextSamples(tokenizer, codec, inputs)
+    output, codec = _output(module, samples, config, wanted)
+
+    def held_out() -> HeldOut:
+        texts = samples.held_out_inputs()
+        with torch.inference_mode():
+            vectors = module(*(torch.from_numpy(texts[spec.name]) for spec in inputs))
+        return HeldOut(texts, vectors.numpy(), mean_cosine)
+
+    return Definition(
+        description=description,
+        inputs=inputs,
+        outputs=(output,),
+        codec=codec,
+        build=lambda: module,
+        train=None,
+        random_inputs=samples.random_inputs,
+        golden_inputs=samples.golden_inputs,
+        example=samples.example,
+        held_out=held_out if wanted.task == "embed" else None,
+        files=lambda: {codec.tokenizer: tokenizer},
+    )
+
+
+def _codec(
+    encoder: nn.Module,
+    config: Any,
+    tokenizer_config: Mapping[str, Any],
+    wanted: Wanted,
+    parts: SentenceParts,
+) -> TextCodecSpec:
+    """What clients send."""
+    positions = _positions(encoder, config)
+    said = parts.max_tokens or tokenizer_config.get("model_max_length")
+    known = [each for each in (said, positions) if isinstance(each, int) and each <= 1_000_000]
+    max_tokens = wanted.max_tokens or min(known, default=DEFAULT_MAX_TOKENS)
+    if positions is not None and max_tokens > positions:
+        raise FolderError(f"--max-tokens {max_tokens}: the model has {positions:,} positions")
+    names = tokenizer_config.get("model_input_names") or ("token_type_ids",)
+    has_types = getattr(config, "type_vocab_size", 0) > 1 and "token_type_ids" in names
+    return TextCodecSpec(
+        task=wanted.task,
+        max_tokens=max_tokens,
+        pairs=wanted.task == "rerank",
+        prompt=parts.prompt,
+        type_ids="token_type_ids" if has_types else None,
+    )
+
+
+def _positions(encoder: nn.Module, config: Any) -> int | None:
+    """How many positions the model has; None: any number.
+
+    Some count from behind the padding's index, so those up to it are not positions.
+    """
+    for name, layer in encoder.named_modules():
+        if name.endswith("position_embeddings") and isinstance(layer, nn.Embedding):
+            return layer.num_embeddings - (
+                0 if layer.padding_idx is None else layer.padding_idx + 1
+            )
+    most = getattr(config, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def _check_tokenizer(data: bytes, codec: TextCodecSpec, config: Any) -> None:
+    try:
+        vocabulary = Tokenizer(data, codec).vocabulary
+    except TextError as error:
+        raise FolderError(str(error)) from error
+    if vocabulary > config.vocab_size:
+        raise FolderError(
+            f"{TOKENIZER} has {vocabulary:,} tokens, but the model knows {config.vocab_size:,}: "
+            "it belongs to another model"
+        )
+
+
+def _output(
+    module: TextModel, samples: TextSamples, config: Any, wanted: Wanted
+) -> tuple[TensorSpec, TextCodecSpec]:
+    """The output, whose size a forward tells, and the codec with labels and scores."""
+    codec, per_token = samples.codec, wanted.task == "classify-tokens"
+    first = samples.golden_inputs()[0]
+    try:
+        with torch.inference_mode():
+            made = module(*(torch.from_numpy(first[s.name][None]) for s in samples.inputs))
+    except Exception as error:
+        raise FolderError(f"the model fails on a sentence: {cause(error)}") from error
+    name = "embedding" if wanted.task == "embed" else "logits"
+    tokens = (Dimension(name="seq", least=1, most=codec.max_tokens),) if per_token else ()
+    shape = (-1, -1, made.shape[-1]) if per_token else (-1, made.shape[-1])
+    output = TensorSpec(name=name, dtype="float32", shape=shape, dimensions=tokens)
+    if wanted.task == "embed":
+        return output, codec
+    if wanted.task == "rerank":
+        if made.shape[-1] != 1:
+            raise FolderError(
+                f"the model gives {made.shape[-1]} scores, but --task rerank needs one for each "
+                "pair; use --task classify"
+            )
+        return output, codec.model_copy(update={"scores": _rerank_scores(config)})
+    labels = tuple(str(config.id2label[index]) for index in range(made.shape[-1]))
+    if len(set(labels)) < len(labels):
+        raise FolderError(f"{CONFIG}: labels must differ, id2label has {', '.join(labels[:9])}")
+    several = config.problem_type == "multi_label_classification"
+    scores: Scores = "sigmoid" if several or len(labels) == 1 else "softmax"
+    return output, codec.model_copy(update={"labels": labels, "scores": scores})
+
+
+def _rerank_scores(config: Any) -> Scores:
+    """What sentence-transformers' CrossEncoder applies: a sigmoid, unless its files say none."""
+    said = getattr(config, "sentence_transformers", None) or {}
+    name = said.get("activation_fn") or getattr(config, "sbert_ce_default_activation_function", "")
+    return "none" if str(name).endswith("Identity") else "sigmoid"

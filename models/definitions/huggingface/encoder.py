@@ -1,0 +1,158 @@
+"""A model of transformers with its weights, and the head that its task needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.definitions.heads import Normalize, Pool, Pooling
+from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, Weights, cause
+from models.definitions.huggingface.sentences import SentenceParts
+from models.manifest import TextTask
+
+UNUSED = "pooler."  # a layer of some encoders that no head of ours reads
+# Task -> the class of transformers that picks the architecture.
+CLASSES: Mapping[TextTask, str] = {
+    "embed": "AutoModel",
+    "classify": "AutoModelForSequenceClassification",
+    "rerank": "AutoModelForSequenceClassification",
+    "classify-tokens": "AutoModelForTokenClassification",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the model is for, and what its files do not say or say otherwise.
+
+    Attributes:
+        task: what it answers.
+        pooling: for `embed`; None: as its files say, else the mean.
+        normalize: for `embed`; None: as its files say, else yes.
+        max_tokens: of one item; None: as its files say.
+        allow_pickle: read weights from a pickle of tensors.
+    """
+
+    task: TextTask
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    max_tokens: int | None = None
+    allow_pickle: bool = False
+
+
+class TextModel(nn.Module):
+    """An encoder of transformers and its head: int64 inputs [n, s] -> one tensor.
+
+    Args:
+        encoder: a model of transformers.
+        pool: makes one vector of the tokens'; None: its first output is the answer.
+        layers: what follows.
+    """
+
+    def __init__(self, encoder: nn.Module, pool: Pool | None, layers: tuple[nn.Module, ...]):
+        super().__init__()
+        self.encoder = encoder
+        self.pool = pool
+        self.layers = nn.ModuleList(layers)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Without `token_type_ids` for encoders that do not take them."""
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        made: torch.Tensor = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, **types
+        )[0]
+        if self.pool is not None:
+            made = self.pool(made, attention_mask)
+        for layer in self.layers:
+            made = layer(made)
+        return made
+
+
+def config_of(fields: Mapping[str, Any]) -> Any:
+    """The configuration as transformers has it.
+
+    Args:
+        fields: of config.json.
+
+    Raises:
+        FolderError: if transformers is missing, or does not know such a model.
+    """
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
+    except ImportError as error:
+        raise FolderError(MISSING) from error
+    kind = fields.get("model_type")
+    if not fields or kind not in CONFIG_MAPPING:
+        said = f"names the model type {kind!r}" if fields else "is missing"
+        raise FolderError(
+            f"{CONFIG} {said}; it must be one that transformers itself has: code that comes with a "
+            "model is never run"
+        )
+    if "quantization_config" in fields:
+        raise FolderError(f"{CONFIG}: its weights are quantized; adopt the ones that are not")
+    try:
+        config = CONFIG_MAPPING[kind].from_dict(dict(fields))
+    except Exception as error:  # transformers raises what it likes
+        raise FolderError(f"transformers rejects {CONFIG}: {cause(error)}") from error
+    config.use_cache = False  # of a decoder: it only costs
+    return config
+
+
+def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentenceParts) -> TextModel:
+    """The encoder with its weights and its head, in float32 and eval mode.
+
+    Raises:
+        FolderError: if the model type, or the weights, are not for the task.
+    """
+    import transformers  # noqa: PLC0415
+
+    name = CLASSES[wanted.task]
+    if wanted.task == "embed" and config.is_encoder_decoder:
+        name = "AutoModelForTextEncoding"
+    classes = getattr(transformers, name)._model_mapping
+    if type(config) not in classes:
+        raise FolderError(
+            f"transformers has no {name} for the model type {config.model_type!r}; "
+            "choose another --task"
+        )
+    found = classes[type(config)]
+    kind = found[0] if isinstance(found, tuple) else found
+    # Its remarks and bars would be mixed into export's; errors still raise.
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    transformers.logging.disable_progress_bar()
+    try:
+        encoder, loading = kind.from_pretrained(
+            None, config=config, state_dict=weights, dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:
+        raise FolderError(f"transformers rejects the weights: {cause(error)}") from error
+    missing = sorted(key for key in loading["missing_keys"] if not key.startswith(UNUSED))
+    if missing or loading["mismatched_keys"]:
+        told = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise FolderError(
+            f"the weights have no {told or 'layers of these sizes'}, which {kind.__name__} needs "
+            f"for --task {wanted.task}: they were saved for something else, "
+            f"{_told_architecture(config)}"
+        )
+    if wanted.task != "embed":
+        return TextModel(encoder, None, ()).eval()
+    layers = tuple(each for each in parts.layers if not isinstance(each, Normalize))
+    normalize = wanted.normalize
+    if normalize is None:
+        normalize = parts.pooling is None or len(layers) < len(parts.layers)
+    if normalize:
+        layers = (*layers, Normalize())
+    pool = Pool(wanted.pooling or parts.pooling or "mean")
+    return TextModel(encoder, pool, layers).eval()
+
+
+def _told_architecture(config: Any) -> str:
+    return f"config.json says {', '.join(config.architectures or ()) or 'no architecture'}"

@@ -1,0 +1,163 @@
+"""Reads the files of a model in Hugging Face's format; runs none of its code, unpickles nothing."""
+
+from __future__ import annotations
+
+import json
+import pickle  # nosec B403 # only the name of an error
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLED = "pytorch_model.bin"
+MAX_BYTES = 256 * 1024 * 1024  # of one file that is no weights
+LONGEST = 300  # characters of a cause
+
+Weights = dict[str, torch.Tensor]
+
+
+class FolderError(Exception):
+    """The folder cannot be used; the message says why, and what to do."""
+
+
+def cause(error: BaseException) -> str:
+    """What somebody else's code says, in one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+class ModelFolder:
+    """The files of one model.
+
+    Links that lead out of the folder are refused, except into the `blobs` of Hugging Face's cache.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        FolderError: if there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise FolderError(f"{path} is no folder")
+        self.name = path.resolve().name
+        self._path = path
+        self._roots = [path.resolve()]
+        if path.resolve().parent.name == "snapshots":
+            self._roots.append(path.resolve().parent.parent / "blobs")
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file; None: there is none.
+
+        Raises:
+            FolderError: if it leads out of the folder, is too large or cannot be read.
+        """
+        file = self._file(name)
+        if file is None:
+            return None
+        try:
+            if (size := file.stat().st_size) > MAX_BYTES:
+                raise FolderError(f"{name} has {size:,} bytes; at most {MAX_BYTES:,} are read")
+            return file.read_bytes()
+        except OSError as error:
+            raise FolderError(f"cannot read {name}: {error.strerror}") from error
+
+    def json(self, name: str) -> Any:
+        """The content of a JSON file; None: there is none.
+
+        Raises:
+            FolderError: as `read`, and if it is not JSON.
+        """
+        data = self.read(name)
+        if data is None:
+            return None
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise FolderError(f"{name} is not JSON: {cause(error)}") from error
+
+    def fields(self, name: str) -> Mapping[str, Any]:
+        """The content of a file that holds a JSON object; empty: there is none.
+
+        Raises:
+            FolderError: as `json`, and if it holds anything else.
+        """
+        found = self.json(name)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise FolderError(f"{name} holds a {type(found).__name__} instead of an object")
+        return found
+
+    def weights(self, below: str = "", *, allow_pickle: bool = False) -> Weights:
+        """All weights: of one file of safetensors, or of several with an index.
+
+        Args:
+            below: the folder in this one that has them, with a slash at its end.
+            allow_pickle: take pytorch_model.bin, if there are no safetensors, by
+                `torch.load(weights_only=True)`.
+
+        Raises:
+            FolderError: if there are none, or only pickled ones, or they cannot be read.
+        """
+        if self._file(below + INDEX) is not None:
+            made: Weights = {}
+            shards = self.fields(below + INDEX).get("weight_map")
+            if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
+                raise FolderError(f"{INDEX} has no weight_map of file names")
+            for shard in sorted(set(shards.values())):
+                made |= self._safetensors(below + shard)
+            return made
+        if self._file(below + WEIGHTS) is not None:
+            return self._safetensors(below + WEIGHTS)
+        if self._file(below + PICKLED) is None:
+            raise FolderError(f"there is no {below}{WEIGHTS}")
+        if not allow_pickle:
+            raise FolderError(
+                f"{below}{PICKLED} is pickled, and a pickle can run any code: save the model as "
+                "safetensors (model.save_pretrained(FOLDER)), or give --allow-pickle to read it by "
+                "torch.load(weights_only=True)"
+            )
+        return self._unpickled(below + PICKLED)
+
+    def _file(self, name: str) -> Path | None:
+        file = self._path / name
+        real = file.resolve()
+        if not any(real.is_relative_to(root) for root in self._roots):
+            raise FolderError(f"{name} leads out of the folder: put the file itself there")
+        return real if real.is_file() else None
+
+    def _safetensors(self, name: str) -> Weights:
+        try:
+            from safetensors import SafetensorError  # noqa: PLC0415 - an extra
+            from safetensors.torch import load_file  # noqa: PLC0415
+        except ImportError as error:
+            raise FolderError(MISSING) from error
+        file = self._file(name)
+        if file is None:
+            raise FolderError(f"{INDEX} names {name}, which is not there")
+        try:
+            return load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise FolderError(f"{name} is not safetensors: {cause(error)}") from error
+
+    def _unpickled(self, name: str) -> Weights:
+        file = self._file(name)
+        try:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, EOFError, OSError, RuntimeError) as error:
+            raise FolderError(f"{name} does not hold weights alone: {cause(error)}") from error
+        if not isinstance(found, dict) or not all(
+            isinstance(each, torch.Tensor) for each in found.values()
+        ):
+            raise FolderError(f"{name} is no state_dict: name -> tensor")
+        return found
+
+
+MISSING = "models of Hugging Face's format need transformers: pip install 'torchlane[huggingface]'"

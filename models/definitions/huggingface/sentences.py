@@ -1,0 +1,130 @@
+"""What sentence-transformers' files say of a model: pooling, dense layers, length, prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from models.definitions.heads import Dense, Normalize, Pooling
+from models.definitions.huggingface.folder import FolderError, ModelFolder, cause
+
+MODULES = "modules.json"
+LENGTH = "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
+POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+# Before one name there was a flag for each.
+FLAGS: Mapping[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {
+    each.__name__: each for each in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceParts:
+    """What the files say; without files nothing.
+
+    Attributes:
+        weights_in: the folder with the encoder, with a slash at its end; empty: the model's own.
+        pooling: how tokens become one vector.
+        layers: what follows: dense layers and normalisation.
+        max_tokens: the longest input.
+        prompt: what every text begins with.
+    """
+
+    weights_in: str = ""
+    pooling: Pooling | None = None
+    layers: tuple[nn.Module, ...] = ()
+    max_tokens: int | None = None
+    prompt: str = ""
+
+
+def sentence_parts(folder: ModelFolder) -> SentenceParts:
+    """Read them.
+
+    Raises:
+        FolderError: if a file is broken, or asks for something that cannot be served.
+    """
+    modules = folder.json(MODULES)
+    if modules is None:
+        return SentenceParts()
+    try:
+        chain = [(each["type"].rpartition(".")[2], _below(each["path"])) for each in modules]
+        (first, weights_in), *others = chain
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise FolderError(f"{MODULES} is no list of modules with type and path") from error
+    if first != "Transformer":
+        raise FolderError(f"{MODULES} begins with {first}; only a Transformer can be served")
+    pooling: Pooling | None = None
+    include_prompt = True
+    layers: list[nn.Module] = []
+    for kind, below in others:
+        config = folder.fields(f"{below}config.json")
+        if kind == "Pooling" and pooling is None:
+            pooling, include_prompt = _pooling(config), config.get("include_prompt", True)
+        elif kind == "Dense" and pooling is not None:
+            layers.append(_dense(folder, below, config))
+        elif kind == "Normalize" and pooling is not None:
+            layers.append(Normalize())
+        else:
+            raise FolderError(f"{MODULES} has {kind} there; Pooling, Dense, Normalize are known")
+    prompt = _prompt(folder.fields(PROMPTS))
+    if prompt and not include_prompt:
+        raise FolderError("its pooling leaves out the prompt (include_prompt), which has no form")
+    length = folder.fields(f"{weights_in}{LENGTH}")
+    if length.get("do_lower_case"):
+        raise FolderError(f"{LENGTH} asks for do_lower_case; do it in tokenizer.json's normalizer")
+    return SentenceParts(weights_in, pooling, tuple(layers), length.get("max_seq_length"), prompt)
+
+
+def _below(path: str) -> str:
+    return f"{path}/" if path else ""
+
+
+def _pooling(config: Mapping[str, Any]) -> Pooling:
+    said = config.get("pooling_mode")
+    asked = [name for flag, name in FLAGS.items() if config.get(flag)] if said is None else said
+    names = [asked] if isinstance(asked, str) else list(asked)
+    if len(names) != 1 or names[0] not in POOLINGS:
+        raise FolderError(
+            f"its pooling is {' and '.join(map(str, names)) or 'not said'}; "
+            f"{', '.join(POOLINGS)} can be served, one at a time"
+        )
+    return POOLINGS[names[0]]
+
+
+def _dense(folder: ModelFolder, below: str, config: Mapping[str, Any]) -> Dense:
+    name = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    if name not in ACTIVATIONS or config.get("use_residual"):
+        raise FolderError(
+            f"{below}config.json: use_residual, or an activation {name!r} that is none of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    try:
+        linear = nn.Linear(
+            config["in_features"], config["out_features"], bias=config.get("bias", True)
+        )
+        weights = folder.weights(below)
+        linear.load_state_dict({key.removeprefix("linear."): w for key, w in weights.items()})
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FolderError(f"{below}: its layer does not fit its weights: {cause(error)}") from error
+    return Dense(linear, ACTIVATIONS[name]())
+
+
+def _prompt(config: Mapping[str, Any]) -> str:
+    name = config.get("default_prompt_name")
+    prompts = config.get("prompts") or {}
+    if name is None:
+        return ""
+    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
+        raise FolderError(f"{PROMPTS} has no prompt {name!r}, which is its default")
+    return str(prompts[name])

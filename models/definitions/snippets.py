@@ -1,0 +1,159 @@
+"""Snippets of text: C++, CMake, English or Python? The texts ship with torch and Python.
+
+The model is a bag of words: the mean over its tokens of a small network on their embeddings.
+"""
+
+from __future__ import annotations
+
+import functools
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.trainers import BpeTrainer
+from torch import nn
+from torch.nn import functional
+
+from models.definitions.definition import Definition, HeldOut, Progress
+from models.definitions.heads import Pool
+from models.definitions.prose import sentences
+from models.definitions.text_samples import TextSamples, text_inputs
+from models.manifest import TextCodecSpec
+from models.padding import padding_of
+from models.tensors import Array, TensorSpec
+from models.tokenize import Tokenizer as Tokens
+
+SEED = 23
+VOCABULARY = 2000
+EPOCHS = 6
+BATCH = 32
+SNIPPETS = 1000  # of a language, at most
+FILES = 40  # of a language, at most: the shortest names first, which are the same everywhere
+LABELS = ("c++", "cmake", "english", "python")
+COMMENTS = ("//", "/*", "*", "#")  # they are English
+CODEC = TextCodecSpec(
+    task="classify", max_tokens=256, labels=LABELS, scores="softmax", type_ids=None
+)
+INPUTS = text_inputs(CODEC, VOCABULARY)
+
+Labelled = list[tuple[str, int]]  # a text, and the index of its language
+
+
+class Snippets(nn.Module):
+    """Tokens and mask [n, s] -> [n, 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 32)
+        self.hidden = nn.Linear(32, 64)
+        self.pool = Pool("mean")
+        self.last = nn.Linear(64, len(LABELS))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Logits: the manifest says that scores are their softmax."""
+        tokens = torch.relu(self.hidden(self.embedding(input_ids)))  # [n, s, 64]
+        pooled = self.pool(tokens, attention_mask)
+        logits: torch.Tensor = self.last(pooled.to(self.last.weight.dtype))
+        return logits
+
+
+@functools.cache
+def texts() -> tuple[Labelled, Labelled]:
+    """Snippets to train on, and held-out ones: a fifth, of other files, in a fixed order."""
+    torch_folder, standard = Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib"))
+    found = (
+        _of_files((torch_folder / "include/ATen/core").glob("*.h")),
+        _of_files((torch_folder / "share/cmake").rglob("*.cmake")),
+        list(sentences()),
+        _of_files(standard.glob("*.py")),
+    )
+    train: Labelled = []
+    held_out: Labelled = []
+    for label, of_language in enumerate(found):
+        kept = [(text, label) for text in of_language[:SNIPPETS]]
+        cut = len(kept) * 4 // 5
+        train += kept[:cut]
+        held_out += kept[cut:]
+    order = np.random.default_rng(SEED).permutation(len(train))
+    return [train[index] for index in order], held_out
+
+
+def _of_files(files: Iterable[Path]) -> list[str]:
+    """Of each file every third pair of lines, without comments."""
+    made: list[str] = []
+    for file in sorted(files, key=lambda file: (len(file.name), file.name))[:FILES]:
+        lines = [
+            line.strip()
+            for line in file.read_text(encoding="utf-8", errors="ignore").splitlines()
+            if len(line.strip()) > 8 and not line.strip().startswith(COMMENTS)
+        ]
+        made += dict.fromkeys("\n".join(lines[at : at + 2]) for at in range(0, len(lines), 6))
+    return made
+
+
+@functools.cache
+def tokenizer() -> bytes:
+    """Byte pairs of the texts to train on."""
+    made = Tokenizer(BPE(unk_token="[UNK]"))
+    made.pre_tokenizer = BertPreTokenizer()
+    trainer = BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=["[PAD]", "[UNK]"], show_progress=False
+    )
+    made.train_from_iterator((text for text, _ in texts()[0]), trainer)
+    return made.to_str().encode()
+
+
+def _arrays(labelled: Labelled) -> tuple[dict[str, Array], Array]:
+    """A batch of texts, padded to the longest, and their labels [n]."""
+    tokens = Tokens(tokenizer(), CODEC)
+    padding = padding_of(INPUTS, ())
+    if padding is None:
+        raise RuntimeError("a bug in text_inputs: no dimension is padded")
+    items = [tokens.arrays(tokens.tokens(text)) for text, _ in labelled]
+    return padding.stack(items), np.array([label for _, label in labelled])
+
+
+def _train(module: nn.Module, progress: Progress) -> None:
+    """Adam; the same weights on every run with one torch build and the same texts."""
+    torch.manual_seed(SEED)
+    for layer in module.modules():
+        if isinstance(layer, nn.Embedding | nn.Linear):
+            layer.reset_parameters()
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    train = texts()[0]
+    batches = [_arrays(train[at : at + BATCH]) for at in range(0, len(train), BATCH)]
+    steps = EPOCHS * len(batches)
+    module.train()
+    for step in range(steps):
+        inputs, labels = batches[step % len(batches)]
+        logits = module(*(torch.from_numpy(inputs[spec.name]) for spec in INPUTS))
+        loss = functional.cross_entropy(logits, torch.from_numpy(labels))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        progress(step + 1, steps, f"loss {loss.item():.3f}")
+    module.eval()
+
+
+def _samples() -> TextSamples:
+    return TextSamples(tokenizer(), CODEC, INPUTS, [text for text, _ in texts()[1][::7]])
+
+
+DEFINITION = Definition(
+    description="What a snippet of text is: C++, CMake, English or Python.",
+    inputs=INPUTS,
+    outputs=(TensorSpec(name="logits", dtype="float32", shape=(-1, len(LABELS))),),
+    codec=CODEC,
+    build=lambda: Snippets().eval(),
+    train=_train,
+    random_inputs=lambda rng, batch: _samples().random_inputs(rng, batch),
+    golden_inputs=lambda: _samples().golden_inputs(),
+    example=lambda: _samples().example(),
+    held_out=lambda: HeldOut(*_arrays(texts()[1])),
+    files=lambda: {CODEC.tokenizer: tokenizer()},
+)

@@ -1,0 +1,125 @@
+"""Inputs to prove a text model with: tokenized sentences, and random tokens of every length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import JsonValue
+
+from models.definitions.prose import sentences
+from models.manifest import TextCodecSpec
+from models.padding import padding_of
+from models.tensors import Array, Arrays, Dimension, TensorSpec
+from models.tokenize import TextError, Tokenizer
+
+GOLDEN_TOKENS = (4, 16, 64, 512)
+HELD_OUT = 128  # sentences
+HELD_OUT_TOKENS = 64  # of one, at most
+
+
+def text_inputs(
+    codec: TextCodecSpec, vocabulary: int, *, pad: int = 0, types: int = 2
+) -> tuple[TensorSpec, ...]:
+    """The inputs of a text model, which share one dimension that is padded.
+
+    Args:
+        codec: of the model; it has a mask.
+        vocabulary: how many tokens the model knows.
+        pad: the token in padded places.
+        types: how many types of tokens the model knows.
+    """
+    dimension = Dimension(name="seq", least=1, most=codec.max_tokens, mask=codec.mask)
+    last = {codec.ids: vocabulary - 1, codec.mask: 1, codec.type_ids: types - 1}
+    return tuple(
+        TensorSpec(
+            name=name,
+            dtype="int64",
+            shape=(-1, -1),
+            dimensions=(dimension,),
+            minimum=0,
+            maximum=last[name],
+            fill=pad if name == codec.ids else 0,
+        )
+        for name in codec.inputs
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TextSamples:
+    """Samples of one model.
+
+    Attributes:
+        tokenizer: the file.
+        codec: of the model.
+        inputs: from `text_inputs`.
+        texts: at least two that resemble real ones.
+    """
+
+    tokenizer: bytes
+    codec: TextCodecSpec
+    inputs: tuple[TensorSpec, ...]
+    texts: Sequence[str] = ()
+
+    def golden_inputs(self) -> list[Arrays]:
+        """Texts of about four lengths, geometrically spread up to the longest."""
+        long = " ".join(self._texts())
+        made = []
+        for tokens in sorted({min(tokens, self.codec.max_tokens) for tokens in GOLDEN_TOKENS}):
+            try:
+                tokenizer = self._tokenizer(tokens)
+            except TextError:  # no room next to special tokens
+                continue
+            made.append(tokenizer.arrays(tokenizer.tokens(long, self._second(long))))
+        return made
+
+    def random_inputs(self, rng: np.random.Generator, batch: int) -> Arrays:
+        """Random tokens of one length; the ends of about half of the items are masked out.
+
+        Short lengths are as likely as long ones, in doublings.
+        """
+        longest = min(self.codec.max_tokens, GOLDEN_TOKENS[-1])
+        length = min(longest, round(math.exp(rng.uniform(0, math.log(longest + 0.5)))))
+        used = np.where(rng.random(batch) < 0.5, length, rng.integers(1, length + 1, batch))
+        mask = np.arange(length) < used[:, None]  # [batch, length]
+        made: dict[str, Array] = {}
+        for spec in self.inputs:
+            drawn = rng.integers(0, (spec.maximum or 0) + 1, (batch, length))
+            made[spec.name] = np.where(
+                mask, np.int64(1) if spec.name == self.codec.mask else drawn, np.int64(spec.fill)
+            )
+        return made
+
+    def held_out_inputs(self) -> Arrays:
+        """Some texts as one batch, padded to the longest of them."""
+        tokenizer = self._tokenizer(min(self.codec.max_tokens, HELD_OUT_TOKENS))
+        texts = self._texts()[:HELD_OUT]
+        items = [tokenizer.arrays(tokenizer.tokens(text, self._second(text))) for text in texts]
+        padding = padding_of(self.inputs, ())
+        if padding is None:
+            raise RuntimeError("a bug in text_inputs: no dimension is padded")
+        return padding.stack(items)
+
+    def example(self) -> JsonValue:
+        """A text, or a pair of them."""
+        first, second = self._texts()[:2]
+        return [first, second] if self.codec.pairs else first
+
+    def _texts(self) -> Sequence[str]:
+        return self.texts or sentences()
+
+    def _second(self, text: str) -> str | None:
+        return text if self.codec.pairs else None
+
+    def _tokenizer(self, tokens: int) -> Tokenizer:
+        return Tokenizer(self.tokenizer, self.codec.model_copy(update={"max_tokens": tokens}))
+
+
+def mean_cosine(outputs: Arrays, vectors: Array) -> float:
+    """How near a model's embeddings are to the right vectors, [n, d]: 1 if they are the same."""
+    (found,) = outputs.values()
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(vectors, axis=1)
+    cosines = (found.astype(np.float64) * vectors).sum(1) / np.maximum(lengths, 1e-12)
+    return float(np.clip(cosines, 0, 1).mean())

@@ -1,0 +1,46 @@
+"""Linear layers in int8, scaled by row."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from export.variants.rowwise import RowwiseLinear, with_rowwise_linear
+
+
+def layer(*, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(1)
+    return nn.Linear(64, 96, bias=bias)
+
+
+def test_it_is_near_for_every_shape_and_without_a_bias() -> None:
+    for bias in (True, False):
+        for shape in ((1, 64), (7, 64), (2, 3, 64)):
+            values = torch.randn(shape)
+            expected = layer(bias=bias)(values)
+            with torch.inference_mode():
+                made = RowwiseLinear(layer(bias=bias))(values)
+            assert made.shape == expected.shape
+            torch.testing.assert_close(made, expected, atol=0.03, rtol=0)
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    row = torch.randn(1, 64)
+    with torch.inference_mode():
+        small = RowwiseLinear(layer())
+        together = small(torch.cat([row, 1e6 * torch.randn(3, 64)]))
+        assert torch.equal(together[:1], small(row))
+
+
+def test_zeros_are_the_bias() -> None:
+    with torch.inference_mode():
+        assert torch.equal(RowwiseLinear(layer())(torch.zeros(2, 64))[0], layer().bias)
+
+
+def test_large_layers_are_replaced_wherever_they_are() -> None:
+    small = nn.Linear(8, 8)
+    whole = nn.Sequential(layer(), nn.Sequential(nn.ReLU(), nn.Linear(96, 96)), small)
+    made = with_rowwise_linear(whole)
+    kinds = [type(each) for each in made.modules() if not list(each.children())]
+    assert kinds == [RowwiseLinear, nn.ReLU, RowwiseLinear, nn.Linear]
+    assert isinstance(with_rowwise_linear(layer()), RowwiseLinear)

@@ -1,0 +1,190 @@
+"""Folders that cannot be used are refused in one sentence."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models.definitions.huggingface.definition import definition_of
+from models.definitions.huggingface.encoder import Wanted
+from models.definitions.huggingface.folder import FolderError, ModelFolder
+from models.manifest import TextTask
+from tests.huggingface import POSITIONS, bert_config, save
+from tests.texts import tiny_tokenizer
+
+
+def refused(folder: Path, why: str, task: TextTask = "embed", **changes: Any) -> None:
+    with pytest.raises(FolderError, match=why):
+        definition_of(ModelFolder(folder), Wanted(task, **changes), "It.")
+
+
+def edit(file: Path, **changes: Any) -> None:
+    fields = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(fields | changes))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("task", ["classify", "rerank", "classify-tokens"])
+def test_weights_without_the_head_of_the_task(folder: Path, task: TextTask) -> None:
+    why = rf"no classifier.bias, classifier.weight, which .* needs for --task {task}.*BertModel"
+    refused(folder, why, task)
+
+
+def test_weights_that_lack_a_layer(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    refused(folder, "the weights have no encoder.layer.1.output.dense.weight, which BertModel")
+
+
+def test_weights_of_another_size(folder: Path) -> None:
+    edit(folder / "config.json", intermediate_size=16)
+    refused(folder, "the weights")
+
+
+def test_several_scores_are_no_ranking(tmp_path: Path) -> None:
+    save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=2))
+    refused(tmp_path, "gives 2 scores, but --task rerank needs one .* --task classify", "rerank")
+
+
+def test_labels_that_are_the_same(tmp_path: Path) -> None:
+    config = bert_config(id2label={0: "one", 1: "one"})
+    save(tmp_path, "BertForSequenceClassification", config)
+    refused(tmp_path, "labels must differ, id2label has one, one", "classify")
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ("[]", "config.json holds a list instead of an object"),
+        ("{}", "config.json is missing; it must be one that transformers itself has"),
+        ('{"model_type": "mine", "auto_map": {"AutoModel": "x.py"}}', "the model type 'mine'"),
+        ('{"model_type": "bert", "hidden_size": "wide"}', "transformers rejects"),
+        ('{"model_type": "bert", "quantization_config": {}}', "its weights are quantized"),
+        ("[" * 100_000, "config.json is not JSON"),
+    ],
+)
+def test_configs(folder: Path, config: str, why: str) -> None:
+    (folder / "config.json").write_text(config)
+    refused(folder, why)
+
+
+def test_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
+    edit(folder / "config.json", auto_map={"AutoModel": "evil.Model", "AutoConfig": "evil.Config"})
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    definition_of(ModelFolder(folder), Wanted("embed"), "It.")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_that_has_no_such_task(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    (tmp_path / "tokenizer.json").write_bytes(tiny_tokenizer())
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    why = "no AutoModelForTokenClassification for the model type 'vit'"
+    refused(tmp_path, why, "classify-tokens")
+
+
+class TestTokenizer:
+    def test_missing(self, folder: Path) -> None:
+        (folder / "tokenizer.json").unlink()
+        refused(folder, r"there is no tokenizer.json; AutoTokenizer.* writes it")
+
+    def test_broken(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+        refused(folder, "tokenizer.json: not a file of `tokenizers`")
+
+    def test_of_another_model(self, tmp_path: Path) -> None:
+        save(tmp_path, config=bert_config(vocab_size=5))
+        refused(tmp_path, "tokenizer.json has 12 tokens, but the model knows 5")
+
+    def test_more_tokens_than_positions(self, folder: Path) -> None:
+        why = f"--max-tokens 99: the model has {POSITIONS} positions"
+        refused(folder, why, max_tokens=99)
+
+
+class TestWeights:
+    def test_none(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        refused(folder, "there is no model.safetensors")
+
+    def test_cut_off(self, folder: Path) -> None:
+        data = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(data[:-100])
+        refused(folder, "model.safetensors is not safetensors: ")
+
+    def test_an_index_of_missing_shards(self, folder: Path) -> None:
+        edit(folder / "model.safetensors.index.json", weight_map={"a": "other.safetensors"})
+        refused(folder, "names other.safetensors, which is not there")
+
+    def test_an_index_that_leads_out(self, folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+        edit(folder / "model.safetensors.index.json", weight_map={"a": "../model.safetensors"})
+        refused(folder, "../model.safetensors leads out of the folder")
+
+    def test_an_index_without_a_map(self, folder: Path) -> None:
+        (folder / "model.safetensors.index.json").write_text("{}")
+        refused(folder, "has no weight_map of file names")
+
+    def test_pickled_weights_only_if_asked_for(self, folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        torch.save(weights, folder / "pytorch_model.bin")
+        refused(folder, "pytorch_model.bin is pickled, and a pickle can run any code: save the mod")
+        definition_of(ModelFolder(folder), Wanted("embed", allow_pickle=True), "It.")
+
+    def test_a_pickle_of_code_not_even_then(self, folder: Path, tmp_path: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Evil(tmp_path / "ran"), 2))
+        refused(folder, "pytorch_model.bin does not hold weights alone", allow_pickle=True)
+        torch.save([1], folder / "pytorch_model.bin")
+        refused(folder, "pytorch_model.bin is no state_dict", allow_pickle=True)
+        assert not (tmp_path / "ran").exists()
+
+
+class TestLinks:
+    def test_out_of_the_folder(self, folder: Path) -> None:
+        (folder / "config.json").rename(folder.parent / "config.json")
+        (folder / "config.json").symlink_to("../config.json")
+        refused(folder, "config.json leads out of the folder: put the file itself there")
+
+    def test_into_the_blobs_of_the_cache(self, folder: Path, tmp_path: Path) -> None:
+        snapshot = tmp_path / "cache/snapshots/1234"
+        snapshot.parent.mkdir(parents=True)
+        folder.rename(snapshot)
+        (tmp_path / "cache/blobs").mkdir()
+        (snapshot / "config.json").rename(tmp_path / "cache/blobs/ab")
+        (snapshot / "config.json").symlink_to("../../blobs/ab")
+        definition_of(ModelFolder(snapshot), Wanted("embed"), "It.")
+
+
+def test_a_missing_extra_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.startswith("transformers"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    refused(folder, r"need transformers: pip install 'torchlane\[huggingface\]'")
+
+
+class _Evil:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return open, (str(self.file), "w")

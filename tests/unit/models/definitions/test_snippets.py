@@ -1,0 +1,30 @@
+"""The classifier of snippets: its texts, its tokenizer, and what it makes of unseen texts."""
+
+from __future__ import annotations
+
+from export.verify import accuracy
+from models.definitions.snippets import CODEC, DEFINITION, LABELS, VOCABULARY, texts
+from models.tokenize import Tokenizer
+
+
+def test_held_out_texts_are_a_fifth_of_each_language() -> None:
+    train, held_out = texts()
+    for label in range(len(LABELS)):
+        some, others = (sum(each == label for _, each in part) for part in (train, held_out))
+        assert some > 200
+        assert abs(others - (some + others) / 5) <= 1
+
+
+def test_the_tokenizer_fits_the_inputs() -> None:
+    assert DEFINITION.files is not None
+    tokenizer = Tokenizer(DEFINITION.files()["tokenizer.json"], CODEC)
+    assert tokenizer.vocabulary <= VOCABULARY
+    assert tokenizer.tokens("def run(self):").ids.min() > 1  # neither padding nor unknown
+
+
+def test_it_learns_to_tell_them_apart() -> None:
+    module = DEFINITION.build()
+    assert DEFINITION.train is not None
+    assert DEFINITION.held_out is not None
+    DEFINITION.train(module, lambda done, total, note: None)
+    assert accuracy(module, DEFINITION, DEFINITION.held_out()) > 0.93
