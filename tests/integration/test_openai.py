@@ -228,7 +228,7 @@ class TestModels:
         assert (answer["object"], answer["owned_by"]) == ("model", "torchlane")
         assert answer["created"] > 1.7e9
 
-    @pytest.mark.parametrize("name", ["none", "embed/9", "a/b/c"])
+    @pytest.mark.parametrize("name", ["none", "embed/9", "a/b/c", ""])
     async def test_an_unknown_one(self, api: Api, name: str) -> None:
         answer = await api.client.get(f"/v1/models/{name}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")

@@ -34,7 +34,7 @@ class TextCall(Call):
     """See `Call`. The model is not known before the body is there, nor is what the key may call.
 
     Attributes:
-        document: the body, once it is parsed.
+        document: the body, from when it is parsed until its items are made.
         tasks: which models it is for.
     """
 
@@ -105,11 +105,12 @@ class TextCall(Call):
                 param = place.partition("[")[0]
                 raise InvalidInput(f"{place}: {error}", [{"param": param}]) from error
             items.append(item)
+        self.document = {}  # it may be far larger than the items
         return items
 
     def _truncates(self) -> bool:
         """Whether texts that are too long may be cut off, which TEI's requests can forbid."""
-        if self.document.get("truncation_direction", "Right") not in ("Right", "right"):
+        if self.document.get("truncation_direction") not in (None, "Right", "right"):
             raise InvalidInput("'truncation_direction' must be Right: texts are cut off at the end")
         return flag(self.document, "truncate", default=True)
 

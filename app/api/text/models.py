@@ -12,6 +12,7 @@ from app.api.openapi.errors import OPENAI_ERRORS
 from app.api.openapi.headers import path_parameter
 from app.api.service import Service
 from app.api.text.body import split
+from app.errors import ModelNotFound
 from app.registry.loaded_models import LoadedModel
 
 OWNER = "torchlane"
@@ -54,6 +55,8 @@ def add_openai_models(app: FastAPI, service: Service) -> None:
     async def model(request: Request) -> OpenAIModel:
         """One loaded model."""
         wanted = request.path_params["model"]
+        if not wanted:
+            raise ModelNotFound("name a model; GET /v1/models lists what there is")
         name, version = split(wanted)
         return _shown(wanted, service.loaded.resolve(name, version_number(version)))
 
