@@ -206,3 +206,12 @@ async def test_tensors_of_the_open_inference_protocol(server: Listening) -> None
     refused = await server.ask(asked)
     assert refused.status == 400
     assert "expected whole numbers in 0..11" in refused.json()["error"]
+
+
+async def test_large_texts_are_not_digested(server: Listening) -> None:
+    """That would take the event loop longer than it takes a thread to read them."""
+    body = json.dumps({"inputs": ["cat " * 20_000] * 14}).encode()
+    for _ in range(3):
+        answer = await server.ask(request("/batch-predict", body))
+        assert answer.status == 200
+    assert server.service.memo.used_bytes == 0

@@ -11,11 +11,13 @@ from app.api.memo import Written
 from app.api.native.replies import answer_media_type, binary_answer, json_answer
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import MAX_DIGITS, read_items
-from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM, TEXT
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome
 
 MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
+# Of texts: digesting more would hold up the event loop for a millisecond and more.
+MAX_TEXT_BYTES = 1 << 20
 NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
 
 
@@ -45,6 +47,8 @@ class NativeCall(Call):
     def memo_text(self, body: bytes) -> str | None:
         """See `Call`."""
         if self._content_type in NOT_PARSED:
+            return None
+        if len(body) > MAX_TEXT_BYTES and TEXT in self.model.codec.media_types:
             return None
         return f"{self.endpoint.many}|{self._top_k}|{self._written_as}|{self._content_type}"
 

@@ -12,6 +12,7 @@ from app.registry.repository import Repository
 from app.types import ModelId
 from export.artifact import digest_of
 from tests.artifacts import write_artifact
+from tests.texts import tiny_tokenizer, write_text
 
 PAIRWISE = ModelId("pairwise", 1)
 
@@ -27,6 +28,15 @@ def rejection(root: Path, model: ModelId = PAIRWISE) -> str:
     with pytest.raises(ArtifactInvalid) as caught:
         Repository(root).open(model)
     return str(caught.value)
+
+
+def test_a_file_that_was_altered_since_is_not_read(tmp_path: Path) -> None:
+    folder = write_text(tmp_path)
+    artifact = Repository(tmp_path).open(ModelId("text", 1))
+    assert artifact.read("tokenizer.json") == tiny_tokenizer()
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    with pytest.raises(ArtifactInvalid, match=r"tokenizer\.json"):
+        artifact.read("tokenizer.json")
 
 
 class TestVersions:
