@@ -89,7 +89,7 @@ def config_of(fields: Mapping[str, Any]) -> Any:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
     except ImportError as error:
         raise FolderError(MISSING) from error
-    kind = fields.get("model_type")
+    kind = str(fields.get("model_type"))
     if not fields or kind not in CONFIG_MAPPING:
         said = f"names the model type {kind!r}" if fields else "is missing"
         raise FolderError(
@@ -126,8 +126,8 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
     found = classes[type(config)]
     kind = found[0] if isinstance(found, tuple) else found
     # Its remarks and bars would be mixed into export's; errors still raise.
-    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
-    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         encoder, loading = kind.from_pretrained(
             None, config=config, state_dict=weights, dtype=torch.float32, output_loading_info=True

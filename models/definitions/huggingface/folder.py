@@ -17,6 +17,7 @@ INDEX = "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin"
 MAX_BYTES = 256 * 1024 * 1024  # of one file that is no weights
 LONGEST = 300  # characters of a cause
+MISSING = "models of Hugging Face's format need transformers: pip install 'torchlane[huggingface]'"
 
 Weights = dict[str, torch.Tensor]
 
@@ -116,7 +117,8 @@ class ModelFolder:
             return made
         if self._file(below + WEIGHTS) is not None:
             return self._safetensors(below + WEIGHTS)
-        if self._file(below + PICKLED) is None:
+        pickled = self._file(below + PICKLED)
+        if pickled is None:
             raise FolderError(f"there is no {below}{WEIGHTS}")
         if not allow_pickle:
             raise FolderError(
@@ -124,7 +126,7 @@ class ModelFolder:
                 "safetensors (model.save_pretrained(FOLDER)), or give --allow-pickle to read it by "
                 "torch.load(weights_only=True)"
             )
-        return self._unpickled(below + PICKLED)
+        return _unpickled(pickled)
 
     def _file(self, name: str) -> Path | None:
         file = self._path / name
@@ -147,17 +149,14 @@ class ModelFolder:
         except (SafetensorError, OSError) as error:
             raise FolderError(f"{name} is not safetensors: {cause(error)}") from error
 
-    def _unpickled(self, name: str) -> Weights:
-        file = self._file(name)
-        try:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, EOFError, OSError, RuntimeError) as error:
-            raise FolderError(f"{name} does not hold weights alone: {cause(error)}") from error
-        if not isinstance(found, dict) or not all(
-            isinstance(each, torch.Tensor) for each in found.values()
-        ):
-            raise FolderError(f"{name} is no state_dict: name -> tensor")
-        return found
 
-
-MISSING = "models of Hugging Face's format need transformers: pip install 'torchlane[huggingface]'"
+def _unpickled(file: Path) -> Weights:
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, OSError, RuntimeError) as error:
+        raise FolderError(f"{file.name} does not hold weights alone: {cause(error)}") from error
+    if not isinstance(found, dict) or not all(
+        isinstance(each, torch.Tensor) for each in found.values()
+    ):
+        raise FolderError(f"{file.name} is no state_dict: name -> tensor")
+    return found
