@@ -68,7 +68,10 @@ class PredictionsCall(Call):
         return [codec.decode(value, budget)]
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """The best classes and their scores, or the output; an object by name if several."""
+        """The best classes and their scores, or the output; an object by name if several.
+
+        Counted rows are answered as in `/predict`: the protocol leaves the form to the model.
+        """
         (outcome,) = outcomes
         if isinstance(outcome, ItemFailed):
             raise failure_of(outcomes)
@@ -79,6 +82,8 @@ class PredictionsCall(Call):
         if labels is not None:
             scores = outcome[first.name]
             content = {labels[index]: scores[index] for index in highest(scores, TOP).tolist()}
+        elif any(spec.count is not None for spec in manifest.outputs):
+            content = self.model.codec.encode(outcome)
         else:
             outputs = {name: np.ascontiguousarray(array) for name, array in outcome.items()}
             content = outputs if len(outputs) > 1 else outputs[first.name]
