@@ -194,7 +194,7 @@ def check_marks(body: bytes, codec: Codec, items: int, budget: Budget, more: int
     if _are_within(_marks(body), most):
         return
     budget.read(len(body))
-    lists, marks = counted = _marks(_without_strings(body))
+    lists, marks = counted = _marks(without_strings(body))
     if _are_within(counted, most):
         return
     if lists > most[0]:
@@ -218,7 +218,7 @@ def _are_within(counted: tuple[int, int], most: tuple[int, int]) -> bool:
     return counted[0] <= most[0] and counted[1] <= most[1]
 
 
-def _without_strings(body: bytes) -> bytes:
+def without_strings(body: bytes) -> bytes:
     """JSON without the insides of its strings; in pieces, each of which holds the GIL."""
     kept = []
     at, inside = 0, 0

@@ -12,7 +12,7 @@ from app.api.calls import Call
 from app.api.codings import MAX_ON_LOOP_BYTES, Inflater
 from app.api.endpoints import Endpoint
 from app.api.outcomes import failure_of
-from app.api.payloads import MAX_UNCOUNTED_BYTES
+from app.api.payloads import MAX_UNCOUNTED_BYTES, without_strings
 from app.codecs.base import Budget, check_count
 from app.codecs.values import short
 from app.engine.submission import Submission
@@ -23,7 +23,6 @@ from models.manifest import TextCodecSpec, TextTask
 
 # The event loop must parse a body to learn the model: about ten milliseconds at most.
 MAX_BODY_BYTES = 2 << 20
-MAX_STRINGS = 4096  # of a large body: more count as what is around them
 MAX_MARKS = 8192  # of lists, objects and fields
 MAX_NUMBERS = 300_000  # and strings: as many tokens as OpenAI takes in one request
 MAX_NAME = 80  # characters of a model's name and version
@@ -157,7 +156,7 @@ def _check_size(body: bytes) -> None:
         raise PayloadTooLarge(
             f"the body has {len(body)} bytes, the limit for this call is {MAX_BODY_BYTES}; split it"
         )
-    for left in (body, _around_strings(body)):
+    for left in (body, without_strings(body)):
         marks, commas = sum(map(left.count, (b"[", b"{", b":"))), left.count(b",")
         if marks <= MAX_MARKS and commas <= MAX_NUMBERS:
             return
@@ -165,12 +164,6 @@ def _check_size(body: bytes) -> None:
         f"the body has {marks} lists, objects and fields and {commas} commas, the limits are "
         f"{MAX_MARKS} and {MAX_NUMBERS}; split it"
     )
-
-
-def _around_strings(body: bytes) -> bytes:
-    """What is between the first strings of a JSON text, and everything behind them."""
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return b"".join(bare.split(b'"', 2 * MAX_STRINGS)[::2])
 
 
 def named(endpoint: Endpoint, model: object) -> Endpoint:
