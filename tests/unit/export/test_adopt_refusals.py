@@ -138,9 +138,11 @@ class TestWrongArguments:
         with pytest.raises(UsageError, match=r"--scores softmax needs more than one number"):
             run(file, *X3, "--scores", "softmax")
 
-    @pytest.mark.parametrize("name", ["missing.pt", "."])
-    def test_a_file_that_cannot_be_read(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(UsageError, match="cannot read "):
+    @pytest.mark.parametrize(
+        ("name", "why"), [("missing.pt", "cannot read "), (".", "is a folder: --task embed")]
+    )
+    def test_a_file_that_cannot_be_read(self, tmp_path: Path, name: str, why: str) -> None:
+        with pytest.raises(UsageError, match=why):
             run(tmp_path / name, *X3)
 
 

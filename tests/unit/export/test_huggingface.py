@@ -54,7 +54,7 @@ def test_a_trace_holds_for_every_batch_and_length(
 
 
 def test_lossy_precisions_stay_near(tmp_path: Path) -> None:
-    save(tmp_path)
+    save(tmp_path, config=bert_config(hidden_size=64))
     of = subject(definition_of(ModelFolder(tmp_path), Wanted("embed"), "It."))
     for maker in (Half("bf16"), Int8()):
         draft = maker.make(of, tmp_path)
