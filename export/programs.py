@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import io
 import json
-import operator
 import re
-import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from export.errors import ExportError, reason
+from export.lifting import plain_module
 from models.tensors import MAX_SIZE
 
 MODEL, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
@@ -44,11 +43,7 @@ SIZE = re.compile(
     r"|-?[0-9]{1,10}(?![0-9])|, |\))*+"
 )
 SPECS = ("builtins.tuple", "builtins.list", "builtins.dict")
-# Made from nodes whose weights are parameters: int8 and others look for modules.
-LINEAR = torch.ops.aten.linear.default
-CONVOLUTION = torch.ops.aten.conv2d.default
 NAMES = ("n", "m", "k", "p", "q", "r")  # of free sizes; the program has only numbers for them
-CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +74,7 @@ def read_program(data: bytes, what: str) -> Program:
         program = torch.export.load(clean)
     except Exception as error:  # of any class
         raise ExportError(f"torch.export.load cannot read {what}: {reason(error)}") from error
-    return Program(_plain(program), tuple(_inputs(program, what)))
-
-
-def converted(module: torch.jit.ScriptModule, example: tuple[torch.Tensor, ...]) -> fx.GraphModule:
-    """TorchScript as a module of Python, by way of torch's own converter to torch.export.
-
-    Raises:
-        Exception: of many classes: what the converter raises.
-    """
-    from torch._export.converter import TS2EPConverter  # noqa: PLC0415 - slow, and not public
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return _plain(TS2EPConverter(module, example).convert())
+    return Program(plain_module(program), tuple(_inputs(program, what)))
 
 
 def _clean(data: bytes, what: str) -> bytes:
@@ -225,123 +207,3 @@ def _size(size: Any, ranges: Mapping[Any, Any], names: dict[str, str]) -> str:
     most = bounds.upper if bounds is not None and bounds.upper.is_Integer else MAX_SIZE
     least = max(1, int(bounds.lower)) if bounds is not None else 1
     return f"{least}<={name}" + (f"<={most}" if most < MAX_SIZE else "")
-
-
-def _returned(program: torch.export.ExportedProgram, flat: Sequence[Any]) -> Any:
-    """The outputs as the program returns them: one, a tuple, or a dict."""
-    spec = program.call_spec.out_spec
-    if spec is not None and spec.type is dict and len(spec.context) == len(flat):
-        return dict(zip(map(str, spec.context), flat, strict=True))
-    return tuple(flat) if len(flat) > 1 else flat[0]
-
-
-def _plain(program: torch.export.ExportedProgram) -> fx.GraphModule:
-    """The program as a module that can be scripted, exported again and quantized.
-
-    Layers become modules again, sizes are asked of tensors, operators have no overload's name:
-    TorchScript finds that by itself.
-    """
-    found: Any = program.module(check_guards=False)
-    graph = fx.Graph()
-    values: dict[fx.Node, Any] = {}
-    modules: dict[str, Any] = {}
-    for node in found.graph.nodes:
-        if node.op == "placeholder":
-            values[node] = graph.placeholder(node.name)
-        elif node.op == "get_attr":
-            tensor = operator.attrgetter(node.target)(found)
-            modules[node.target] = tensor
-            values[node] = graph.get_attr(node.target)
-        elif node.op == "output":
-            flat = [values[each] for each in node.all_input_nodes]
-            graph.output(_returned(program, flat))
-        elif node.op == "call_function":
-            made = _node(graph, node, values, found, modules)
-            if made is not None:
-                values[node] = made
-    root = nn.Module()
-    for name, value in modules.items():
-        _put(root, name, value)
-    module = fx.GraphModule(root, graph).eval()
-    module.graph.eliminate_dead_code()  # what fed the checks
-    module.delete_all_unused_submodules()
-    module.recompile()
-    return module
-
-
-def _node(
-    graph: fx.Graph,
-    node: fx.Node,
-    values: Mapping[fx.Node, Any],
-    found: Any,
-    modules: dict[str, Any],
-) -> Any:
-    name = getattr(node.target, "_opname", "")
-    if name in CHECKS:
-        return None  # of sizes, which the contract states; TorchScript does not know these checks
-    args = fx.node.map_arg(node.args, lambda each: values[each])
-    kwargs = dict(fx.node.map_arg(dict(node.kwargs), lambda each: values[each]))
-    if name == "sym_size":
-        return graph.call_method("size", args)
-    layer = _layer(node, found)
-    if layer is not None:
-        modules[f"layer_{node.name}"] = layer
-        return graph.call_module(f"layer_{node.name}", (args[0],))
-    if isinstance(node.target, torch._ops.OpOverload):
-        kwargs.pop("pin_memory", None)
-        if str(kwargs.get("device")) == "cpu":
-            kwargs.pop("device")  # the default; TorchScript cannot read how torch.fx writes it
-        return graph.call_function(node.target.overloadpacket, args, kwargs)
-    assert callable(node.target)
-    return graph.call_function(node.target, args, kwargs)
-
-
-def _layer(node: fx.Node, found: Any) -> Any:
-    """The layer that a node computes, if its weights are parameters of the model."""
-    if node.target not in (LINEAR, CONVOLUTION):
-        return None
-    args: Sequence[Any] = node.args
-    given = [*args, *[None] * (3 - len(args))]
-    tensors = []
-    for each in given[1:3]:
-        if each is not None and not (isinstance(each, fx.Node) and each.op == "get_attr"):
-            return None
-        tensors.append(None if each is None else operator.attrgetter(str(each.target))(found))
-    weight, bias = tensors
-    if weight is None:
-        return None
-    if node.target is LINEAR:
-        layer: Any = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
-    else:
-        options = [*args[3:], *([1, 1], [0, 0], [1, 1], 1)[len(args[3:]) :]]
-        stride, padding, dilation, groups = options
-        layer = nn.Conv2d(
-            weight.shape[1] * groups,
-            weight.shape[0],
-            tuple(weight.shape[2:]),
-            tuple(stride),
-            tuple(padding),
-            tuple(dilation),
-            groups,
-            bias is not None,
-        )
-    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
-    if bias is not None:
-        layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
-    return layer
-
-
-def _put(root: nn.Module, name: str, value: Any) -> None:
-    """Register a tensor or a module under a dotted name."""
-    *folders, last = name.split(".")
-    at: Any = root
-    for folder in folders:
-        if folder not in at._modules:
-            at.add_module(folder, nn.Module())
-        at = at._modules[folder]
-    if isinstance(value, nn.Module):
-        at.add_module(last, value)
-    elif isinstance(value, nn.Parameter):
-        at.register_parameter(last, value)
-    else:
-        at.register_buffer(last, value)

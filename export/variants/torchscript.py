@@ -13,7 +13,7 @@ from torch import nn
 
 from export.artifact import write_file
 from export.errors import reason
-from export.programs import converted
+from export.lifting import converted
 from export.variants.base import Draft, NotApplicable, Subject
 from models.forms import compute_in_float32
 from models.plan import Precision

@@ -61,7 +61,7 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(2, 16), nn.Linear(16, 2)
+        self.first, self.last = nn.Linear(2, 2048), nn.Linear(2048, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.last(torch.relu(self.first(x)))
