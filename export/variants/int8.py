@@ -17,7 +17,8 @@ from torch import nn
 
 from export.errors import ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.rowwise import pays, with_rowwise_linear
+from export.variants.layers import replaced
+from export.variants.rowwise import pays, rowwise
 from export.variants.torchscript import example_of, freeze, in_python, save, script_or_trace
 from models.plan import Precision
 from models.tensors import Arrays
@@ -89,7 +90,7 @@ def _static(subject: Subject) -> nn.Module:
 
 def _rowwise(subject: Subject) -> nn.Module:
     try:
-        return with_rowwise_linear(copy.deepcopy(subject.eager)).eval()
+        return replaced(copy.deepcopy(subject.eager), rowwise).eval()
     except Exception as error:  # modules may hold what cannot be copied
         raise NotApplicable(f"quantization failed: {reason(error)}") from error
 

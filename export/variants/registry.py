@@ -7,6 +7,7 @@ from export.variants.base import Maker
 from export.variants.compiled import Compiled
 from export.variants.half import Half
 from export.variants.int8 import Int8
+from export.variants.onednn import OneDnn
 from export.variants.staged import Staged
 from export.variants.torchscript import TorchScript
 from models.definitions.definition import Definition
@@ -15,6 +16,7 @@ STAGED = "staged"
 MAKERS: dict[str, Maker] = {
     "script": TorchScript("script"),
     "trace": TorchScript("trace"),
+    "onednn": OneDnn(),
     "compiled": Compiled("cpu"),
     "compiled-cuda": Compiled("cuda"),
     "bf16": Half("bf16"),

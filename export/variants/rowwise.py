@@ -43,15 +43,9 @@ def pays(module: nn.Module) -> bool:
     return type(module) is nn.Linear and module.weight.numel() >= MIN_WEIGHTS
 
 
-def with_rowwise_linear(module: nn.Module) -> nn.Module:
-    """Replace every linear layer that pays, in place; returns the module."""
-    if isinstance(module, nn.Linear) and pays(module):
-        return RowwiseLinear(module)
-    for name, child in module.named_children():
-        replaced = with_rowwise_linear(child)
-        if replaced is not child:
-            setattr(module, name, replaced)
-    return module
+def rowwise(module: nn.Module) -> nn.Module | None:
+    """The layer in the place of one that pays; None: of none."""
+    return RowwiseLinear(module) if isinstance(module, nn.Linear) and pays(module) else None
 
 
 def _scale(rows: torch.Tensor) -> torch.Tensor:

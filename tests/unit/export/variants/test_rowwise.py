@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from export.variants.rowwise import RowwiseLinear, with_rowwise_linear
+from export.variants.layers import replaced
+from export.variants.rowwise import RowwiseLinear, rowwise
 
 
 def layer(*, bias: bool = True) -> nn.Linear:
@@ -40,7 +41,7 @@ def test_zeros_are_the_bias() -> None:
 def test_large_layers_are_replaced_wherever_they_are() -> None:
     small = nn.Linear(8, 8)
     whole = nn.Sequential(layer(), nn.Sequential(nn.ReLU(), nn.Linear(96, 96)), small)
-    made = with_rowwise_linear(whole)
+    made = replaced(whole, rowwise)
     kinds = [type(each) for each in made.modules() if not list(each.children())]
     assert kinds == [RowwiseLinear, nn.ReLU, RowwiseLinear, nn.Linear]
-    assert isinstance(with_rowwise_linear(layer()), RowwiseLinear)
+    assert isinstance(replaced(layer(), rowwise), RowwiseLinear)

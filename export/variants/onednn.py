@@ -1,0 +1,80 @@
+"""`onednn`: float32 linear layers by oneDNN, with weights laid out for the processor at load.
+
+Torch computes them with MKL by default, which does not use AVX-512 on processors that Intel has not
+made. Measurement decides where this one serves: docs/adr/0028-onednn.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from export.errors import reason
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.layers import replaced
+from export.variants.torchscript import example_of, in_python, save, script_or_trace
+from models.plan import Precision
+
+# Copies from and to oneDNN's layout cost more than a smaller layer saves: on an AMD EPYC one of
+# 576 x 120 gains nothing, one of 384 x 384 is twice as fast.
+MIN_WEIGHTS = 1 << 17
+MIN_SHARE = 0.5  # of the weights that are multiplied: else other layers take the time
+
+
+@dataclass(frozen=True, slots=True)
+class OneDnn:
+    """See `export.variants.base.Maker`."""
+
+    precision: Precision = "float32"
+
+    def make(self, subject: Subject, folder: Path) -> Draft:
+        """See `Maker`.
+
+        Raises:
+            NotApplicable: if large linear layers are not most of the model, or torch has no oneDNN.
+        """
+        if not torch.backends.mkldnn.is_available():
+            raise NotApplicable("this torch was built without oneDNN")
+        subject = in_python(subject)
+        large, others = _weights(subject.eager)
+        if large < MIN_SHARE * (large + others):
+            raise NotApplicable(
+                f"linear layers of at least {MIN_WEIGHTS:,} weights are not most of the model"
+            )
+        try:
+            module = replaced(copy.deepcopy(subject.eager), _packed)
+        except Exception as error:  # modules may hold what cannot be copied
+            raise NotApplicable(f"cannot replace linear layers: {reason(error)}") from error
+        compiled, method = script_or_trace(module, example_of(subject))
+        # Not frozen: constants in oneDNN's layout cannot be saved.
+        save(compiled.eval(), folder / "onednn.pt")
+        return Draft("onednn.pt", f"torch.utils.mkldnn + torch.jit.{method}", ("cpu",))
+
+
+def _packed(module: nn.Module) -> nn.Module | None:
+    """The oneDNN layer in the place of a large linear one, but of no subclass of it."""
+    if type(module) is not nn.Linear or module.weight.numel() < MIN_WEIGHTS:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own use of torch.jit, at the first import
+        from torch.utils.mkldnn import MkldnnLinear  # noqa: PLC0415
+
+        made: nn.Module = MkldnnLinear(module, torch.float32)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _weights(module: nn.Module) -> tuple[int, int]:
+    """The weights of large linear layers, and of all others except tables that are looked up."""
+    large = others = 0
+    for layer in module.modules():
+        count = sum(weight.numel() for weight in layer.parameters(recurse=False))
+        if type(layer) is nn.Linear and layer.weight.numel() >= MIN_WEIGHTS:
+            large += count
+        elif not isinstance(layer, nn.Embedding):
+            others += count
+    return large, others

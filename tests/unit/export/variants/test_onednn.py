@@ -1,0 +1,68 @@
+"""`onednn`: made of models that mostly multiply by large matrices, and as exact as the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from export.variants.base import NotApplicable
+from export.variants.onednn import MIN_WEIGHTS, OneDnn
+from models.definitions import digits
+from tests.unit.export.definitions import loaded, of_vectors, proved, subject
+
+WIDE = 512
+
+
+class Encoder(nn.Module):
+    """x [n, 64] -> y [n, 2]: two large layers, one of them with no bias, and small ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, WIDE)
+        self.wide = nn.Sequential(
+            nn.Linear(WIDE, WIDE), nn.GELU(), nn.Linear(WIDE, WIDE, bias=False)
+        )
+        self.last = nn.Linear(WIDE, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.wide(self.first(x)))
+        return y
+
+
+class Convolutional(Encoder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(256, 512, 3)
+
+
+needs_onednn = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this torch was built without oneDNN"
+)
+
+
+@needs_onednn
+@pytest.mark.parametrize("optimized", [False, True])
+def test_it_answers_as_eager_does_once_it_is_loaded_again(tmp_path: Path, optimized: bool) -> None:
+    made = subject(of_vectors(Encoder, (64,)))
+    draft = OneDnn().make(made, tmp_path)
+    assert (draft.file, draft.device_kinds) == ("onednn.pt", ("cpu",))
+    again = loaded(draft, tmp_path, made.definition, optimized=optimized)
+    assert proved(again, made, "float32").max_absolute < 1e-5
+    assert all(type(layer) is nn.Linear for layer in (made.eager.first, made.eager.last))
+
+
+@pytest.mark.parametrize("module", [Convolutional, lambda: nn.Linear(64, 2)])
+def test_models_whose_time_goes_elsewhere_have_none(
+    module: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    with pytest.raises(NotApplicable, match=f"{MIN_WEIGHTS:,} weights"):
+        OneDnn().make(subject(of_vectors(module, (64,))), tmp_path)
+
+
+def test_digits_has_none(tmp_path: Path) -> None:
+    with pytest.raises(NotApplicable, match="not most of the model"):
+        OneDnn().make(subject(digits.DEFINITION), tmp_path)
