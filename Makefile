@@ -158,7 +158,7 @@ bench-gpu: $(READY) ## a GPU next to bare forwards on it: throughput, copies tha
 	$(BIN)/python -m tests.devices.gpu $(BENCH_ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe), an environment each
+bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe, infinity), an environment each
 	$(BIN)/python -m loadtests bench-peers
 
 .PHONY: constraints

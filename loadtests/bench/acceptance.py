@@ -14,6 +14,7 @@ from loadtests.bench.launch import title_of
 from loadtests.bench.results import Results, ratios
 from loadtests.bench.workloads import (
     BARE,
+    INFINITY,
     KSERVE,
     LIMIT,
     LITSERVE,
@@ -21,6 +22,7 @@ from loadtests.bench.workloads import (
     MOSEC,
     NATIVE,
     PLAIN,
+    PLAIN_ENCODER,
     PYTRITON,
 )
 from loadtests.reports import Judged, Verdict
@@ -84,6 +86,13 @@ DEMANDS = (
     Demand("v2-binary-32", PYTRITON, 4.0),
     Demand("v2-batch-binary", PYTRITON, 2.0),
     Demand("v2-grpc-32", PYTRITON, 1.5),
+    Demand("text-32", INFINITY, 1.5),
+    Demand("text-32", PLAIN_ENCODER, 2.0),
+    Demand("text-32-shared", INFINITY, 1.5),
+    Demand("text-32-shared", PLAIN_ENCODER, 2.0),
+    Demand("text-32-shared", f"{PLAIN_ENCODER}*2", 2.0),
+    Demand("text-zipf-32", INFINITY, 1.5),
+    Demand("text-batch", INFINITY, 1.5),
 )
 
 

@@ -19,17 +19,19 @@ import numpy as np
 
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.dialects import AnswerError, Dialect
+from loadtests.bench.own_models import manifest_of
 from loadtests.errors import LoadTestError
 from loadtests.traffic.calls import failure
 from loadtests.wire import HEAD_END, Response
 from models.tensors import Array
 
 TOLERANCE = 1e-4
+LOSSY_TOLERANCE = 0.05  # of a vector of length 1 in bf16 or int8; two sentences differ by more
 LEAST_SPREAD = 1e-3  # between the answers to different inputs: equal ones would prove nothing
 LEAST_ITEMS = 8  # of which that can be told
 CHUNK = 64  # items of one forward
 OK = 200
-Right = Callable[[Array], Array]  # float32 [n, *shape] -> scores [n, k]
+Right = Callable[[Array], Array]  # float32 [n, *shape], or n texts -> scores [n, k]
 _scores: list[Right] = []  # of the process that knows them
 
 
@@ -55,8 +57,13 @@ def answers_of(folder: Path) -> Iterator[Right]:
 
 def _load(folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the run
-    from loadtests.bench.peers.model import Model  # noqa: PLC0415  # torch: in that process only
+    # torch: in that process only
+    from loadtests.bench.peers.encoder import Encoder  # noqa: PLC0415
+    from loadtests.bench.peers.model import Model  # noqa: PLC0415
 
+    if manifest_of(folder).codec.kind == "text":
+        _scores.append(Encoder(folder, "script").vectors)
+        return
     _scores.append(Model(folder, "script").scores)
 
 

@@ -12,6 +12,7 @@ import orjson
 from loadtests.bench.dialects import JSON, OCTET_STREAM, Dialect
 from loadtests.bench.workloads import Workload
 from loadtests.errors import LoadTestError
+from loadtests.traffic.sentences import sentence
 from models.manifest import Manifest
 from models.tensors import Array
 
@@ -25,6 +26,8 @@ KNOWN_FROM = 8_000_000  # own numbers from here on: requests whose answers are c
 MARK = 1234567.5  # in an item's first place, where no input ever comes near
 ZIPF_EXPONENT = 1.0
 FRAME = "Inference-Header-Content-Length"
+TEXTS = 16_384  # in all requests of a run; of an eighth of them the answers are compared
+SEED_TEXTS = 2**20  # numbers of sentences from one seed's first to the next one's
 TURNS = 20_000  # drawn by Zipf's law, and then repeated
 
 
@@ -40,24 +43,21 @@ class Bodies:
         form: `json`, `binary`, or `none` where requests repeat.
         templates: HTTP requests, or messages of gRPC, in pieces; an own number stands between
             two of them.
-        items: float32 [templates, items, *shape], without own numbers.
+        items: float32 [templates, items, *shape], without own numbers; or texts [templates, items].
         order: which template the requests take, in turns.
+        known_from: the first request of those that are kept for comparing answers.
     """
 
     form: str
     templates: tuple[tuple[bytes, ...], ...]
     items: Array
     order: tuple[int, ...]
+    known_from: int
 
     @property
     def own_per_request(self) -> int:
         """Own numbers of one request: one for each of its items."""
         return len(self.templates[0]) - 1
-
-    @property
-    def known_from(self) -> int:
-        """The first request whose own numbers are kept for those with known answers."""
-        return KNOWN_FROM // max(1, self.own_per_request)
 
     @property
     def request_bytes(self) -> int:
@@ -128,6 +128,8 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
     Raises:
         BodiesError: if the model's input is another one.
     """
+    if workload.is_text:
+        return _text_bodies(workload, dialect, seed)
     spec = manifest.inputs[0]
     if len(manifest.inputs) > 1 or not spec.is_fixed or not spec.dtype.startswith("float"):
         raise BodiesError(f"{manifest.model} does not take one float array of a fixed shape")
@@ -151,11 +153,31 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
             head = _head(dialect.path(many=many), media_type, pieces, kind)
         whole = (head + pieces[0], *pieces[1:])
         templates.append(whole if not workload.repeated else (_filled(whole, items, templates),))
-    order = tuple(range(count))
+    order = _zipf(count, rng) if workload.repeated else tuple(range(count))
+    owners = len(templates[0]) - 1
+    return Bodies(form, tuple(templates), items, order, KNOWN_FROM // max(1, owners))
+
+
+def _text_bodies(workload: Workload, dialect: Dialect, seed: int) -> Bodies:
+    """Requests that are all there from the start: a text has no place for a number of its own."""
+    count = workload.repeated or TEXTS // workload.items
+    first, many = seed * SEED_TEXTS, workload.items > 1
+    texts = [sentence(number) for number in range(first, first + count * workload.items)]
+    items = np.array(texts).reshape(count, workload.items)
+    templates = []
+    for each in items:
+        pieces = (orjson.dumps(dialect.json_body(each, many=many)),)
+        templates.append((_head(dialect.path(many=many), JSON, pieces, "json") + pieces[0],))
+    order, known_from = tuple(range(count)), count - count // 8
     if workload.repeated:
-        weights = 1 / np.arange(1, count + 1) ** ZIPF_EXPONENT
-        order = tuple(rng.choice(count, TURNS, p=weights / weights.sum()).tolist())
-    return Bodies(form, tuple(templates), items, order)
+        order, known_from = _zipf(count, np.random.default_rng(seed)), KNOWN_FROM
+    return Bodies("none", tuple(templates), items, order, known_from)
+
+
+def _zipf(count: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """Which of them come in which order, the first far more often than the last."""
+    weights = 1 / np.arange(1, count + 1) ** ZIPF_EXPONENT
+    return tuple(rng.choice(count, TURNS, p=weights / weights.sum()).tolist())
 
 
 def _filled(whole: tuple[bytes, ...], items: Array, before: list[tuple[bytes, ...]]) -> bytes:

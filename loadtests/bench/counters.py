@@ -12,7 +12,7 @@ from loadtests.bench.answers import CheckError
 from loadtests.bench.servers import Server
 from loadtests.traffic.target import exchange
 
-SETTLE_S, STILL_S = 30.0, 0.1
+SETTLE_S = 30.0
 COMPUTED, LOOKUPS = "torchlane_items_computed_total", "torchlane_cache_lookups_total"
 
 
@@ -31,8 +31,13 @@ class Counters:
         )
 
 
-def settled_counters(server: Server, model: str) -> Counters:
+def settled_counters(server: Server, model: str, batch_s: float) -> Counters:
     """The counters of one model, once they stand still: what was cut off is still computed.
+
+    Args:
+        server: has the metrics.
+        model: whose counters.
+        batch_s: longer than a batch takes.
 
     Raises:
         CheckError: if they do not, or if /metrics does not tell.
@@ -46,7 +51,7 @@ def settled_counters(server: Server, model: str) -> Counters:
         if now == before:
             return now
         before = now
-        time.sleep(STILL_S)
+        time.sleep(batch_s)
     raise CheckError(f"items are still computed {SETTLE_S:g} s after the load has ended")
 
 

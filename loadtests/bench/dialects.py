@@ -11,16 +11,22 @@ import numpy as np
 import orjson
 
 from loadtests.bench import protobuf
+from loadtests.bench.own_models import MINILM
 from loadtests.bench.workloads import (
     BARE,
+    BF16,
     CACHED,
+    INFINITY,
+    INT8,
     KSERVE,
     LITSERVE,
     MLSERVER,
     MOSEC,
     NATIVE,
+    OUR_OWN,
     OURS,
     PLAIN,
+    PLAIN_ENCODER,
     PYTRITON,
     Workload,
 )
@@ -36,7 +42,9 @@ class AnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs from server to server. Items are [n, *shape]; `many` says that it is a batch.
+    """What differs from server to server.
+
+    Items are [n, *shape], or n texts; `many` says that it is a batch.
 
     Attributes:
         single_path, batch_path: where requests go.
@@ -127,6 +135,23 @@ def by_grpc(model: str, name: str) -> Dialect:
     return Dialect("", "", _inputs, rows, framed, protobuf.raw_output)
 
 
+def openai(path: str, model: str) -> Dialect:
+    """Embeddings by OpenAI's call.
+
+    Args:
+        path: where requests go.
+        model: its name.
+    """
+
+    def dumped(items: Array, many: bool) -> Any:
+        return {"model": model, "input": items.tolist() if many else items[0].tolist()}
+
+    def rows(answer: Any, many: bool) -> Any:
+        return [each["embedding"] for each in answer["data"]]
+
+    return Dialect(path, path, dumped, rows)
+
+
 def _flat(answer: Any, many: bool) -> Any:
     output = answer["outputs"][0]
     return np.array(output["data"], np.float64).reshape(output["shape"])
@@ -158,12 +183,18 @@ DIALECTS: Mapping[str, Dialect] = {
     MLSERVER: V2_PEER,
     KSERVE: V2_PEER,
     PYTRITON: V2_PEER,
+    INFINITY: openai("/embeddings", MINILM),
+    PLAIN_ENCODER: Dialect("/predict", "/batch-predict", _inputs, _scores),
+    INT8: TORCHLANE,
+    BF16: TORCHLANE,
     BARE: Dialect("/predict", "/predict", _inputs, _nothing),
 }
 
 
 def dialect_of(server: str, workload: Workload, manifest: Manifest) -> Dialect:
     """How a server is asked in a workload."""
+    if workload.is_text and server in OUR_OWN and server != NATIVE:
+        return openai("/v1/embeddings", manifest.model)
     if workload.v2 and server == OURS:
         names = manifest.model, manifest.inputs[0].name
     elif workload.body == "grpc":

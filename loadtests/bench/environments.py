@@ -12,14 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadtests.bench.workloads import KSERVE, LITSERVE, MLSERVER, MOSEC, PYTRITON
+from loadtests.bench.workloads import INFINITY, KSERVE, LITSERVE, MLSERVER, MOSEC, PYTRITON
 from loadtests.errors import LoadTestError
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).resolve().parent / "peers"
 ENVIRONMENTS = ROOT / ".bench"
 COMPILED = ROOT / ".compiled"  # where `make compiled` puts our server
-WITH_ENVIRONMENT = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE)  # the others run in ours
+WITH_ENVIRONMENT = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE, INFINITY)  # the others run in ours
 REQUIREMENTS = "requirements.txt"
 TORCH = "torch=="
 INDEX_VARIABLE = "TORCH_INDEX_URL"  # as in the Makefile: where to take torch from

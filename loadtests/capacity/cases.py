@@ -1,4 +1,4 @@
-"""The two models under overload: one of linear cost, and one where HTTP costs as much."""
+"""The models under overload: one of linear cost, one where HTTP costs as much, and one of texts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import Literal
 
 from loadtests.bench.answers import TOLERANCE, Right, answers_of
-from loadtests.bench.own_models import linear_artifact, newest_artifact
+from loadtests.bench.own_models import MINILM, linear_artifact, newest_artifact
 from loadtests.bench.servers import Cores, pinned
-from loadtests.bench.workloads import MOSEC, OURS, PLAIN, Workload
+from loadtests.bench.workloads import (
+    INFINITY,
+    MOSEC,
+    OURS,
+    PLAIN,
+    PLAIN_ENCODER,
+    Workload,
+)
 
-CaseName = Literal["linear", "digits"]
-NAMES: tuple[CaseName, ...] = ("linear", "digits")
-SERVERS = (OURS, PLAIN, MOSEC)
+CaseName = Literal["linear", "digits", "minilm"]
+NAMES: tuple[CaseName, ...] = ("linear", "digits", "minilm")
+USUAL = NAMES[:2]  # without being asked for
+SERVERS = (OURS, PLAIN, MOSEC, INFINITY, PLAIN_ENCODER)
 EXACT = 1e-6  # float32 as JSON says it; inputs of one template are 30 times as far apart
 
 
@@ -64,3 +72,14 @@ def digits(artifacts: Path) -> Iterator[Case]:
     with answers_of(folder) as right:
         title = "digits, JSON of 8.7 KB"
         yield Case("digits", title, folder, workload, right, TOLERANCE, False)
+
+
+@contextlib.contextmanager
+def minilm(artifacts: Path) -> Iterator[Case]:
+    """The sentence encoder, with a process that knows right answers."""
+    others = (INFINITY, PLAIN_ENCODER)
+    workload = Workload("minilm", "single sentences", "json", 64, others, model="minilm")
+    folder = newest_artifact(artifacts, MINILM)
+    with answers_of(folder) as right:
+        title = "minilm, single sentences of 7 to 75 tokens"
+        yield Case("minilm", title, folder, workload, right, TOLERANCE, False)

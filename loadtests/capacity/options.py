@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadtests.arguments import above_zero, at_least_one, from_zero, share
 from loadtests.bench.options import add_common
-from loadtests.capacity.cases import NAMES, SERVERS
+from loadtests.capacity.cases import NAMES, SERVERS, USUAL
 from loadtests.traffic.workloads import WORKLOADS
 
 LOADS = (0.7, 1.0, 2.0, 4.0)
@@ -89,14 +89,19 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
     """Add the options of the overload table."""
     parser.add_argument("--quick", action="store_true", help="2 s a load, ours alone")
     parser.add_argument(
-        "--models", nargs="+", choices=NAMES, default=NAMES, help="default: both", metavar="MODEL"
+        "--models",
+        nargs="+",
+        choices=NAMES,
+        default=USUAL,
+        metavar="MODEL",
+        help=f"of {', '.join(NAMES)} (default: {' '.join(USUAL)})",
     )
     parser.add_argument(
         "--servers",
         nargs="+",
         choices=SERVERS,
         metavar="SERVER",
-        help=f"of {', '.join(SERVERS)} (default: all)",
+        help=f"of {', '.join(SERVERS)} (default: all of the model's)",
     )
     parser.add_argument(
         "--loads",

@@ -1,12 +1,13 @@
 """`python -m loadtests overload`: what servers do with more than they hold.
 
-For both models each server is started on one core, the capacity search finds what it holds with a
+For each model every server is started on one core, the capacity search finds what it holds with a
 deadline, and then multiples of that are offered.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from loadtests.bench.answers import CheckError, JudgedBodies
 from loadtests.bench.bodies import bodies_of
-from loadtests.bench.dialects import DIALECTS
+from loadtests.bench.dialects import dialect_of
 from loadtests.bench.environments import why_not
 from loadtests.bench.launch import TITLES, Contestant, Serving, spec_of
 from loadtests.bench.machine import Place, prepare
@@ -31,7 +32,7 @@ from loadtests.bench.servers import (
 from loadtests.bench.stalls import share_stalled
 from loadtests.bench.workloads import MOSEC, OURS
 from loadtests.capacity import cases
-from loadtests.capacity.cases import SERVERS, Case
+from loadtests.capacity.cases import Case, CaseName
 from loadtests.capacity.finding import find, measuring
 from loadtests.capacity.options import LOWEST_RATE_PER_S
 from loadtests.capacity.overload_report import as_json, print_report
@@ -97,24 +98,28 @@ class Session:
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Measure every server under both models, one after the other.
+        """Measure every server under each model, one after the other.
 
         Raises:
             LoadTestError: if a number would not mean what it says.
         """
         options = self.options
         for name in options.models:
-            made = (
-                cases.linear(options.item_ms, self.place.cores)
-                if name == "linear"
-                else cases.digits(options.artifacts)
-            )
-            with made as case:
-                for server in options.servers or ((OURS,) if options.quick else SERVERS):
+            with self._case(name) as case:
+                known = (OURS, *case.workload.others)
+                for server in options.servers or ((OURS,) if options.quick else known):
+                    if server not in known:
+                        continue
                     reason = why_not(server) or self._measured(case, server)
                     if reason is not None:
                         self.say(f"{case.name}: {TITLES[server]} is left out: {reason}")
                         self.left_out.setdefault(case.name, {})[server] = reason
+
+    def _case(self, name: CaseName) -> contextlib.AbstractContextManager[Case]:
+        if name == "linear":
+            return cases.linear(self.options.item_ms, self.place.cores)
+        made = cases.minilm if name == "minilm" else cases.digits
+        return made(self.options.artifacts)
 
     def _measured(self, case: Case, server: str) -> str | None:
         """Measure one server; why it could not be, if so. Without ours there is no table."""
@@ -156,7 +161,8 @@ class _Measuring:
 
     def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
         """Make one trial; its inputs were never sent before."""
-        manifest, dialect = manifest_of(self.case.folder), DIALECTS[self.server]
+        manifest = manifest_of(self.case.folder)
+        dialect = dialect_of(self.server, self.case.workload, manifest)
         requests = JudgedBodies(
             bodies_of(self.case.workload, manifest, dialect, next(self._seeds)),
             dialect,
@@ -238,7 +244,8 @@ class _Measuring:
         seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
         longer = LONGER_BELOW if times < 1 else LONGER if self.case.one_by_one else 1
         workload, manifest = self.case.workload, manifest_of(self.case.folder)
-        bodies = bodies_of(workload, manifest, DIALECTS[self.server], 0)
+        dialect = dialect_of(self.server, workload, manifest)
+        bodies = bodies_of(workload, manifest, dialect, 0)
         room_s = MAX_BYTES / (rate_per_s * bodies.request_bytes) - LEAD_S
         return float(min(seconds * longer, room_s))
 

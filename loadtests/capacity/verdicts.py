@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadtests.bench.stalls import doubt_of
-from loadtests.bench.workloads import OURS
+from loadtests.bench.workloads import INFINITY, OURS
 from loadtests.openloop.trial import Trial
 from loadtests.reports import Judged, Verdict
 
@@ -79,7 +79,12 @@ def judge(results: Sequence[Measured], *, pinned: bool) -> list[Judged]:
         pinned: whether server and generator had a core each; else only answers can be judged.
     """
     ours = {each.case: each.loads for each in results if each.server == OURS}
-    return [_judged(*demand, ours.get(demand[0], ()), pinned=pinned) for demand in _demands()]
+    theirs = [each.loads for each in results if each.server == INFINITY]
+    demands = (
+        *DEMANDS,
+        ("minilm", "p99 at 0.7x over infinity's", "<= 1", _tail_over(theirs[0] if theirs else ())),
+    )
+    return [_judged(*demand, ours.get(demand[0], ()), pinned=pinned) for demand in demands]
 
 
 def _judged(
@@ -95,20 +100,6 @@ def _judged(
     doubt = next(filter(None, doubts), "")
     verdict: Verdict = "not judged" if doubt else "met" if found.is_met else "missed"
     return Judged(case, what, wanted, found.measured, verdict, doubt)
-
-
-def _demands() -> tuple[tuple[str, str, str, Figure], ...]:
-    return (
-        ("linear", "goodput at 4x over the peak", ">= 0.9", _over_peak(4, 0.9)),
-        ("linear", "p99 of accepted answers, worst load", "<= deadline", _worst_p99),
-        ("linear", "p99 of refusals, worst load", "< 10 ms", _worst_refusal),
-        ("linear", "retry_after_ms within a factor 2", ">= 95 %", _hints_hold),
-        ("linear", "refused at 0.7x", "<= 0.1 %", _refused_below_capacity),
-        ("linear", "wrong answers", "0", _none_wrong),
-        ("digits", "goodput at 2x over the peak", ">= 0.5", _over_peak(2, 0.5)),
-        ("digits", "p99 over p50 at 0.7x", "<= 3, unserved <= 0.1 %", _tail),
-        ("digits", "wrong answers", "0", _none_wrong),
-    )
 
 
 def _over_peak(times: float, least: float) -> Figure:
@@ -170,7 +161,34 @@ def _tail(loads: Sequence[Load]) -> _Figure | None:
     return _Figure(told, ratio <= 3 and unserved <= 0.001, at, doubt)
 
 
+def _tail_over(theirs: Sequence[Load]) -> Figure:
+    """Each at its own capacity."""
+
+    def figure(loads: Sequence[Load]) -> _Figure | None:
+        pair = [each for some in (loads, theirs) for each in some if each.times == 0.7]
+        if len(pair) < 2 or not pair[1].trial.p99_ms:
+            return None
+        ratio = pair[0].trial.p99_ms / pair[1].trial.p99_ms
+        return _Figure(f"{ratio:.2f}", ratio <= 1, pair)
+
+    return figure
+
+
 def _none_wrong(loads: Sequence[Load]) -> _Figure | None:
     wrong = sum(each.trial.wrong for each in loads)
     answered = sum(each.trial.requests for each in loads)
     return _Figure(f"{wrong} of {answered:,} requests", wrong == 0, []) if answered else None
+
+
+DEMANDS: tuple[tuple[str, str, str, Figure], ...] = (
+    ("linear", "goodput at 4x over the peak", ">= 0.9", _over_peak(4, 0.9)),
+    ("linear", "p99 of accepted answers, worst load", "<= deadline", _worst_p99),
+    ("linear", "p99 of refusals, worst load", "< 10 ms", _worst_refusal),
+    ("linear", "retry_after_ms within a factor 2", ">= 95 %", _hints_hold),
+    ("linear", "refused at 0.7x", "<= 0.1 %", _refused_below_capacity),
+    ("linear", "wrong answers", "0", _none_wrong),
+    ("digits", "goodput at 2x over the peak", ">= 0.5", _over_peak(2, 0.5)),
+    ("digits", "p99 over p50 at 0.7x", "<= 3, unserved <= 0.1 %", _tail),
+    ("digits", "wrong answers", "0", _none_wrong),
+    ("minilm", "wrong answers", "0", _none_wrong),
+)

@@ -21,11 +21,12 @@ from models.plan import Form, Step, form_at
 from models.tensors import Array
 
 ARTIFACT, BODY, PORT = "BENCH_ARTIFACT", "BENCH_BODY", "BENCH_PORT"
+WEIGHTS = "BENCH_WEIGHTS"  # a folder as transformers writes it
 WORKERS = int(os.environ.get("BENCH_WORKERS", "1"))  # processes that run the model
 MAX_BATCH = 64
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 SCRIPTS = ("script", "trace")
-Forward = Callable[[torch.Tensor], torch.Tensor]
+Forward = Callable[..., torch.Tensor]  # takes the inputs in the order of the manifest
 BodyKind = Literal["json", "binary"]
 Asked = tuple[bool, Array]  # whether a request is a batch, and its items [n, *shape]
 
@@ -39,14 +40,11 @@ class Model:
     """
 
     def __init__(self, folder: Path, forward: Literal["script", "plan"]) -> None:
-        warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        torch.set_num_threads(1)
         manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         self.shape = manifest.inputs[0].item_shape
         self.labels = manifest.codec.labels or ()
         self._softmax = manifest.codec.scores == "softmax"
-        self._forward = (_planned if forward == "plan" else _script)(folder, manifest)
+        self._forward = forward_of(folder, manifest, forward)
         for size in (1, 2, 4, 8, 16, 32, MAX_BATCH):
             for _ in range(WARM_RUNS):
                 self.scores(np.zeros((size, *self.shape), np.float32))
@@ -101,12 +99,20 @@ def model_here() -> Model:
     return Model(Path(os.environ[ARTIFACT]), "script")
 
 
+def forward_of(folder: Path, manifest: Manifest, forward: Literal["script", "plan"]) -> Forward:
+    """The artifact's plain script, or the forms of its plan, on one thread of this process."""
+    warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+    torch.set_num_threads(1)
+    return (_planned if forward == "plan" else _script)(folder, manifest)
+
+
 def _script(folder: Path, manifest: Manifest) -> Forward:
     """As a user would: `torch.jit.load`, and nothing else."""
     name = next(name for name in SCRIPTS if name in manifest.variants)
     load: Callable[[str], Any] = torch.jit.load  # untyped in torch
     module = load(str(folder / manifest.variants[name].file)).eval()
-    return lambda batch: _first(module(batch))
+    return lambda *batch: _first(module(*batch))
 
 
 def _planned(folder: Path, manifest: Manifest) -> Forward:
@@ -122,7 +128,7 @@ def _planned(folder: Path, manifest: Manifest) -> Forward:
             torch.device("cpu"),
             optimized=form.optimized,
         )
-    return lambda batch: _first(forwards[form_at(steps, len(batch))](batch))
+    return lambda *batch: _first(forwards[form_at(steps, len(batch[0]))](*batch))
 
 
 def _steps(manifest: Manifest) -> tuple[Step, ...]:

@@ -13,6 +13,7 @@ from loadtests.bench.bodies import (
     KNOWN_FROM,
     OWN_DIGITS,
     OWN_NUMBERS,
+    TEXTS,
     Bodies,
     BodiesError,
     bodies_of,
@@ -20,7 +21,17 @@ from loadtests.bench.bodies import (
     own_json,
 )
 from loadtests.bench.dialects import DIALECTS, dialect_of
-from loadtests.bench.workloads import MLSERVER, NATIVE, OURS, PYTRITON, WORKLOADS, Workload
+from loadtests.bench.workloads import (
+    BATCH_TEXTS,
+    INFINITY,
+    MLSERVER,
+    NATIVE,
+    OURS,
+    PLAIN_ENCODER,
+    PYTRITON,
+    WORKLOADS,
+    Workload,
+)
 from models.manifest import MANIFEST_FILE, Manifest
 from models.tensors import Array, TensorSpec
 from tests.artifacts import write_artifact
@@ -134,6 +145,29 @@ def test_our_own_routes_are_asked_as_everywhere(manifest: Manifest) -> None:
         dialect = dialect_of(NATIVE, BY_NAME[name], manifest)
         native = bodies_of(BY_NAME[name], manifest, dialect, 0)
         assert native.request(5) == made(BY_NAME[same], manifest).request(5)
+
+
+@pytest.mark.parametrize("name", ["text-32", "text-batch", "text-zipf-32"])
+@pytest.mark.parametrize("server", [OURS, INFINITY, NATIVE, PLAIN_ENCODER])
+def test_sentences_are_whole_requests(manifest: Manifest, name: str, server: str) -> None:
+    workload = BY_NAME[name]
+    bodies = bodies_of(workload, manifest, dialect_of(server, workload, manifest), 3)
+    for number in (0, 99, bodies.known_from, bodies.known_from + 20):
+        head, _, body = bodies.request(number).partition(b"\r\n\r\n")
+        assert f"Content-Length: {len(body)}" in head.decode().split("\r\n")
+        loaded = orjson.loads(body)
+        loaded.pop("model", None)
+        [texts] = loaded.values()
+        assert bodies.inputs(number).tolist() == (texts if workload.items > 1 else [texts])
+
+
+def test_no_two_sentences_of_two_runs_are_equal(manifest: Manifest) -> None:
+    workload = BY_NAME["text-batch"]
+    dialect = dialect_of(OURS, workload, manifest)
+    runs = [bodies_of(workload, manifest, dialect, seed) for seed in (1, 2)]
+    texts = [text for bodies in runs for text in bodies.items.reshape(-1).tolist()]
+    assert len(set(texts)) == len(texts) == 2 * TEXTS
+    assert runs[0].known_from == TEXTS // BATCH_TEXTS * 7 // 8
 
 
 def test_inputs_are_golden_ones_under_noise(manifest: Manifest) -> None:

@@ -11,6 +11,7 @@ import pytest
 from loadtests.bench.dialects import DIALECTS, AnswerError
 from loadtests.bench.workloads import (
     BARE,
+    INFINITY,
     KSERVE,
     LITSERVE,
     MLSERVER,
@@ -54,6 +55,16 @@ def test_v2_answers_a_flat_tensor_in_json_or_in_bytes(server: str) -> None:
         np.testing.assert_array_equal(DIALECTS[server].scores(content, many=True), numbers)
     with pytest.raises(AnswerError, match="no prediction with scores"):
         DIALECTS[server].scores(octets[:-4], many=True)
+
+
+def test_embeddings_come_by_openais_call() -> None:
+    dialect = DIALECTS[INFINITY]
+    texts = np.array(["a cat", "two dogs"])
+    assert dialect.json_body(texts, many=True) == {"model": "minilm", "input": texts.tolist()}
+    assert dialect.json_body(texts, many=False) == {"model": "minilm", "input": "a cat"}
+    data = [{"object": "embedding", "index": 0, "embedding": [0.25, 0.75]}]
+    scores = dialect.scores(orjson.dumps({"object": "list", "data": data}), many=False)
+    np.testing.assert_array_equal(scores, [[0.25, 0.75]])
 
 
 def test_the_bare_answer_holds_nothing() -> None:

@@ -18,9 +18,9 @@ from loadtests.bench.environments import (
     pins,
     why_not,
 )
-from loadtests.bench.workloads import KSERVE, LITSERVE, MLSERVER, MOSEC, PYTRITON
+from loadtests.bench.workloads import INFINITY, KSERVE, LITSERVE, MLSERVER, MOSEC, PYTRITON
 
-NEEDING = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE)
+NEEDING = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE, INFINITY)
 
 
 @pytest.mark.parametrize("peer", NEEDING)
@@ -28,7 +28,7 @@ def test_every_requirement_is_pinned_and_torch_is_ours(peer: str) -> None:
     lines = (PEERS / peer / REQUIREMENTS).read_text().splitlines()
     assert all("==" in line for line in lines if not line.startswith("#"))
     assert pins(peer)["torch"] == "2.13.0"
-    assert {peer, f"nvidia-{peer}"} & set(pins(peer))
+    assert {peer, f"nvidia-{peer}", f"{peer}_emb"} & set(pins(peer))
 
 
 @pytest.mark.parametrize("peer", NEEDING)

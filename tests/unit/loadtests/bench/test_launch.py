@@ -14,7 +14,10 @@ from loadtests.bench.launch import Contestant, Serving, contestants, spec_of
 from loadtests.bench.servers import Cores
 from loadtests.bench.workloads import (
     BARE,
+    BF16,
     CACHED,
+    INFINITY,
+    INT8,
     JSON_32,
     LITSERVE,
     MLSERVER,
@@ -22,6 +25,7 @@ from loadtests.bench.workloads import (
     NATIVE,
     OURS,
     PLAIN,
+    PLAIN_ENCODER,
     PYTRITON,
     SERVERS,
     WORKLOADS,
@@ -85,6 +89,32 @@ def test_two_protocols_are_measured_on_one_process_of_ours() -> None:
     native = spec_of(Contestant(NATIVE), v2, SERVING)
     assert native == spec_of(Contestant(OURS), v2, SERVING)
     assert native == spec_of(Contestant(OURS), BY_NAME["binary-32"], SERVING)
+
+
+def test_sentences_are_also_computed_in_the_precisions_that_the_artifact_has() -> None:
+    asked = (INFINITY, BF16, INT8)
+    others, left_out = contestants(BY_NAME["text-32"], asked, {"float32", "int8"})
+    assert [each.key for each in others] == ["infinity", "torchlane_int8"]
+    assert left_out == {BF16: "the artifact has no variant in bf16"}
+    told = dict(spec_of(Contestant(INT8), BY_NAME["text-32"], SERVING).environment)
+    assert told["TORCHLANE_PLAN_PRECISION"] == "int8"
+    assert told["TORCHLANE_CACHE_BYTES"] == "0"
+
+
+def test_others_take_the_weights_that_the_package_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = dict(spec_of(Contestant(PLAIN_ENCODER), BY_NAME["text-32"], SERVING).environment)
+    assert (Path(told["BENCH_WEIGHTS"]) / "model.safetensors").exists()
+    spec = spec_of(Contestant(INFINITY), BY_NAME["text-32"], SERVING)
+    assert dict(spec.environment)["INFINITY_MODEL_ID"] == told["BENCH_WEIGHTS"]
+    assert spec.command[1:] == ("v2",)
+    monkeypatch.setattr(launch, "weights", lambda: None)
+    _, left_out = contestants(BY_NAME["text-32"], (INFINITY,))
+    assert "is not installed" in left_out[INFINITY]
+
+
+def test_what_has_one_process_is_measured_once_on_all_cores() -> None:
+    others, _ = contestants(BY_NAME["text-32-shared"], (INFINITY, PLAIN_ENCODER))
+    assert [each.key for each in others] == ["infinity", "plain_encoder", "plain_encoder*2"]
 
 
 def test_only_what_survives_it_is_stopped_while_others_are_measured() -> None:

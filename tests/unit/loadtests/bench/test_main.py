@@ -40,7 +40,7 @@ def test_without_a_model_it_says_how_to_get_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "--artifacts", str(tmp_path), "--out", str(tmp_path)]) == 1
-    assert "run `make export`" in capsys.readouterr().err
+    assert "run `make export MODEL=digits`" in capsys.readouterr().err
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from loadtests.bench.measuring import Bench, Measured
 from loadtests.bench.options import Options
 from loadtests.bench.servers import Cores, ServerError, ServerSpec
 from loadtests.bench.session import Session
-from loadtests.bench.workloads import JSON_32, ModelName, Workload
+from loadtests.bench.workloads import JSON_32, Workload
 
 CORES = Cores(1, 0)
 PLACE = Place(CORES, None, {})
@@ -45,6 +45,8 @@ class FakeFleet:
 class FakeBench:
     """Measures nothing: says what the test wants, by contestant."""
 
+    precisions = frozenset({"float32"})
+
     def __init__(self, fails: Callable[[str], bool]) -> None:
         self.fleet = FakeFleet()
         self.serving = Serving(Path("/repository/digits/1"), CORES)
@@ -62,7 +64,7 @@ class Scripted(Session):
     bench: FakeBench
 
     @contextlib.contextmanager
-    def _bench(self, model: ModelName) -> Iterator[Bench]:
+    def _bench(self, folder: Path) -> Iterator[Bench]:
         yield cast(Bench, self.bench)
 
 

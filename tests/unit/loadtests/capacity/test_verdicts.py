@@ -30,8 +30,18 @@ def line(what: str, case: str, *loads: object, pinned: bool = True) -> Judged:
 
 def test_all_is_met() -> None:
     found = judge([measured("linear", *LINEAR), measured("digits", *DIGITS)], pinned=True)
+    found = [each for each in found if each.of != "minilm"]
     assert [(each.what, each.verdict) for each in found if each.verdict != "met"] == []
     assert len(found) == 9
+
+
+def test_the_tail_of_sentences_is_compared_with_infinitys() -> None:
+    ours = measured("minilm", load(0.7, p99_ms=90.0))
+    assert line("infinity", "minilm", *ours.loads).verdict == "not measured"
+    for theirs, verdict, said in ((90.0, "met", "1.00"), (60.0, "missed", "1.50")):
+        other = measured("minilm", load(0.7, p99_ms=theirs), server="infinity")
+        [found] = [each for each in judge([ours, other], pinned=True) if "infinity" in each.what]
+        assert (found.verdict, found.measured) == (verdict, said)
 
 
 def test_what_others_did_is_not_judged() -> None:

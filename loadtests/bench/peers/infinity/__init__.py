@@ -1,0 +1,1 @@
+"""infinity: sentence encoders by torch, with batching and OpenAI's call; only its environment."""

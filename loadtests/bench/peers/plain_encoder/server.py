@@ -1,0 +1,73 @@
+"""Plain FastAPI around sentence-transformers: synchronous handlers, one `encode` per request.
+
+FastAPI runs such handlers in its thread pool. The same event loop and HTTP parser as ours.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+
+from loadtests.bench.peers.model import PORT, WEIGHTS, WORKERS
+
+
+class One(BaseModel):
+    """A sentence."""
+
+    input: str
+
+
+class Many(BaseModel):
+    """Several."""
+
+    inputs: list[str]
+
+
+class Vector(BaseModel):
+    """Of a sentence."""
+
+    scores: list[float]
+
+
+class Vectors(BaseModel):
+    """One for each input."""
+
+    predictions: list[Vector]
+
+
+def create_here() -> FastAPI:
+    """The application with the model that the environment names."""
+    app, model = FastAPI(), SentenceTransformer(os.environ[WEIGHTS], device="cpu")
+
+    def encoded(texts: list[str]) -> list[Vector]:
+        vectors: Any = model.encode(texts, show_progress_bar=False)
+        return [Vector(scores=vector) for vector in vectors.tolist()]
+
+    @app.post("/predict")
+    def predict(body: One) -> Vector:
+        return encoded([body.input])[0]
+
+    @app.post("/batch-predict")
+    def batch_predict(body: Many) -> Vectors:
+        return Vectors(predictions=encoded(body.inputs))
+
+    return app
+
+
+if __name__ == "__main__":
+    uvicorn.run(
+        "loadtests.bench.peers.plain_encoder.server:create_here",
+        factory=True,
+        port=int(os.environ[PORT]),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        workers=WORKERS,
+        access_log=False,
+        log_level="warning",
+    )
