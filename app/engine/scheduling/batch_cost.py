@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
@@ -64,8 +65,6 @@ class BatchCost:
         measured: from warm-up; without any the first batch stands for them.
 
     Attributes:
-        most: items in one batch at most at present: fewer than `largest` after running out of
-            memory.
         deviation: of batches from what was expected, as a share of that: a running mean.
     """
 
@@ -73,20 +72,25 @@ class BatchCost:
         "_batches",
         "_curves",
         "_drift",
+        "_fits",
         "_grow_at",
+        "_guessed",
         "_lengths",
         "_overhead",
         "_prepared_s",
         "_tables",
         "_undrifted",
+        "_whole",
         "deviation",
         "largest",
-        "most",
     )
 
     def __init__(self, largest: int, measured: BatchTimes) -> None:
-        self.largest = self.most = largest
+        self.largest = largest
         self.deviation = 0.0
+        # Places in a batch, items times their length: limited after running out of memory.
+        self._fits = self._whole = math.inf
+        self._guessed = False
         self._know(measured)
         self._drift = RunningMean(1.0)
         self._overhead = RunningMean(0.0)
@@ -109,17 +113,22 @@ class BatchCost:
         return seconds * self._drift.value
 
     def most_of(self, length: int) -> int:
-        """Items of this length in one batch at most: more were not worth measuring."""
-        lengths = self._lengths
-        if length == 0 or not lengths:
-            return self.most
+        """Items of this length in one batch at most at present.
+
+        Larger batches did not fit into the memory, or were not measured because they gain nothing.
+        """
+        lengths, largest = self._lengths, self.largest
+        if self._fits < self._whole:
+            largest = max(1, min(largest, int(self._fits) // max(1, length)))
+        if length == 0 or not lengths or self._guessed:
+            return largest
         at = min(bisect_left(lengths, length), len(lengths) - 1)
         most = self._curves[at][0][-1]
         if lengths[at] < length:  # longer than what was measured
             most = most * lengths[at] // length
         elif at:
             most = max(most, self._curves[at - 1][0][-1] * lengths[at - 1] // length)
-        return max(1, min(most, self.most))
+        return max(1, min(most, largest))
 
     def full_s(self, length: int = 0) -> float:
         """Seconds of a batch of as many items as it may have; 0 as long as nothing is known."""
@@ -147,6 +156,7 @@ class BatchCost:
         """
         if not self._lengths:  # nothing was measured: from this one on, in proportion
             self._know({length: {items: compute_s}})
+            self._guessed = True
             self._changed()
             return
         expected_s, whole_s = self.compute_s(items, length), self.expected_s(items, length)
@@ -197,16 +207,20 @@ class BatchCost:
         weight = WEIGHT if self._prepared_s else 1.0
         self._prepared_s += weight * (seconds - self._prepared_s)
 
-    def out_of_memory(self, items: int, now: float) -> None:
+    def out_of_memory(self, items: int, now: float, length: int = 0) -> None:
         """Form no batch larger than the next smaller bucket for a while: `items` did not fit."""
-        self.most = min(self.most, 1 << max(0, (items - 1).bit_length() - 1))
+        self._fits = min(self._fits, (1 << max(0, (items - 1).bit_length() - 1)) * max(1, length))
+        whole = self.largest * max(1, length)
+        self._whole = whole if self._whole == math.inf else max(self._whole, whole)
         self._grow_at = now + GROW_AFTER_S
         self._changed()
 
     def turn(self, now: float) -> None:
         """Let larger batches be tried again once time has passed: others may have freed memory."""
-        if self.most < self.largest and now >= self._grow_at:
-            self.most = min(2 * self.most, self.largest)
+        if self._fits < self._whole and now >= self._grow_at:
+            self._fits *= 2
+            if self._fits >= self._whole:
+                self._fits = self._whole = math.inf
             self._grow_at = now + GROW_AFTER_S
             self._changed()
 
@@ -232,9 +246,10 @@ class BatchCost:
     def _measured_s(self, items: int, length: int) -> float:
         """Linear between the lengths that were measured, as between numbers of items."""
         lengths = self._lengths
-        if len(lengths) <= 1 or length <= lengths[0]:
-            known = self._curves[:1]
-            return interpolated(*known[0], items) if known else 0.0
+        if not lengths:
+            return 0.0
+        if length <= lengths[0]:
+            return interpolated(*self._curves[0], items)
         at = min(bisect_left(lengths, length), len(lengths) - 1)
         of_it = interpolated(*self._curves[at], items)
         if length == lengths[at]:

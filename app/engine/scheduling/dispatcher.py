@@ -302,10 +302,10 @@ class Dispatcher:
         if report.out_of_memory_at:
             queue.metrics.out_of_memory.inc()
             cost, name = queue.costs[replica.name], replica.name
-            cost.out_of_memory(report.out_of_memory_at, self._clock.now())
-            LOG.warning(
-                "batch_limit_lowered", model=str(queue.model), replica=name, items=cost.most
-            )
+            length = max([ticket.group[1] for ticket in tickets])
+            cost.out_of_memory(report.out_of_memory_at, self._clock.now(), length)
+            most = cost.most_of(length)
+            LOG.warning("batch_limit_lowered", model=str(queue.model), replica=name, items=most)
         if report.errors:  # before they are settled: the requests are known until then
             failed = [
                 (ticket.key, ticket)

@@ -267,7 +267,7 @@ class Timeline:
         for track in self._tracks.values():
             if track.replica.serves(queue.model):
                 cost = queue.costs[track.replica.name]
-                count = items // cost.most + tickets.shape_count + len(fresh)
+                count = items // cost.most_of(0) + tickets.shape_count + len(fresh)
                 own_s = track.left_s(now) + MARGIN * track.off_s()
                 own_s += count * cost.full_s() * (1 + MARGIN * cost.deviation)
                 if len(self.queues) * (own_s + queue.limits.batch_wait_s) <= left_s:

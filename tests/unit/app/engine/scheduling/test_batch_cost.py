@@ -299,3 +299,23 @@ class TestLengths:
         cost.took(2, 0.010, length=8)
         assert cost.expected_s(4, 8) == pytest.approx(0.020)
         assert cost.expected_s(4, 16) >= cost.expected_s(4, 8)
+
+    def test_one_measured_length_stands_for_longer_ones_in_proportion(self) -> None:
+        cost = BatchCost(64, {8: {1: 0.002, 64: 0.064}})
+        assert cost.expected_s(1, 512) == pytest.approx(64 * 0.002)
+        assert cost.most_of(512) == 1
+
+    def test_a_guess_limits_no_batch(self) -> None:
+        cost = BatchCost(64, {})
+        cost.took(1, 0.010, length=8)
+        assert cost.most_of(8) == cost.most_of(100) == 64
+
+    def test_what_did_not_fit_limits_other_lengths_by_the_places_that_they_take(self) -> None:
+        cost = BatchCost(64, {8: {64: 0.1}, 512: {64: 1.0}})
+        cost.out_of_memory(16, 0.0, length=512)
+        assert [cost.most_of(length) for length in (512, 256, 16, 8)] == [8, 16, 64, 64]
+        cost.turn(60.0)
+        assert cost.most_of(512) == 16
+        for minute in range(2, 6):
+            cost.turn(60.0 * minute)
+        assert cost.most_of(512) == 64
