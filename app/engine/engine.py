@@ -25,7 +25,7 @@ from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.scheduling.dispatcher import Dispatcher
 from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
-from app.engine.scheduling.queue import Load, Ticket, TicketQueue, TicketState, on_its_own
+from app.engine.scheduling.queue import ONE_ITEM, Ticket, TicketQueue, TicketState, on_its_own
 from app.engine.scheduling.timeline import Timeline
 from app.engine.singleflight import UNKNOWN, Flight, Waiter
 from app.engine.submission import Submission
@@ -46,7 +46,6 @@ from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome
 LOG = structlog.get_logger(__name__)
 RETIRE_LOOK_S = 0.01  # between two looks whether a model that leaves is done
 NOT_MEASURED: Mapping[str, BatchTimes] = MappingProxyType({})
-ONE_ITEM = (Load(1),)  # of unknown length: as short as possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +264,7 @@ class Engine:
         """
         queue = self._served(model).queue
         if deadline > self._clock.now():  # else `submit` has a better word for it
+            # Its length is not known: as if it were as short as can be.
             self._admission.foresee(queue, ONE_ITEM, deadline, lag_s)
 
     def identity(self, model: ModelId) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from app.engine.admission.rejection_cache import Rejection
 from app.engine.clock import Clock
 from app.engine.scheduling.model_queue import ModelQueue
-from app.engine.scheduling.queue import Load
+from app.engine.scheduling.queue import ONE_ITEM, Load
 from app.engine.scheduling.timeline import Timeline
 from app.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
 from app.types import Item, ModelId
@@ -76,7 +76,8 @@ class Admission:
         allowed_s = deadline - now
         left_s = allowed_s * (1 - RESERVE) - lag_s
         waiting = queue.tickets.waiting
-        known = self._rejections.get((queue.model, fresh[0].length))
+        rejections = self._rejections
+        known = rejections.get((queue.model, fresh[0].length)) if rejections else None
         if known and waiting and known.holds(now, left_s, deadline, waiting, queue.running):
             raise Overloaded(known.message, retry_after_s=max(0.0, known.clear_at - now))
         if self._timeline.can_meet(queue, fresh, deadline, left_s):
@@ -128,10 +129,10 @@ class Admission:
             )
 
 
-def _loads(items: Collection[Item]) -> list[Load]:
+def _loads(items: Collection[Item]) -> Sequence[Load]:
     """How many items there are of each group."""
     if len(items) == 1:
         (item,) = items
-        return [Load(1, item.group[1])]
+        return [Load(1, item.group[1])] if item.length else ONE_ITEM
     groups = Counter([item.group for item in items])
     return [Load(count, group[1]) for group, count in groups.items()]

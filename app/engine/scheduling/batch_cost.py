@@ -73,6 +73,7 @@ class BatchCost:
         "_curves",
         "_drift",
         "_fits",
+        "_full",
         "_grow_at",
         "_guessed",
         "_lengths",
@@ -97,7 +98,9 @@ class BatchCost:
         self._batches = 0
         self._prepared_s = 0.0
         self._grow_at = 0.0
+        # By length, until something changes.
         self._tables: dict[int, list[tuple[int, float]]] = {}
+        self._full: dict[int, float] = {}
 
     def expected_s(self, items: int, length: int = 0) -> float:
         """Seconds of a batch of `items`; 0 as long as nothing is known."""
@@ -132,7 +135,10 @@ class BatchCost:
 
     def full_s(self, length: int = 0) -> float:
         """Seconds of a batch of as many items as it may have; 0 as long as nothing is known."""
-        return self.expected_s(self.most_of(length), length)
+        full_s = self._full.get(length)
+        if full_s is None:
+            full_s = self._full[length] = self.expected_s(self.most_of(length), length)
+        return full_s
 
     def longest_s(self) -> float:
         """Seconds of a full batch of the longest items that were measured."""
@@ -236,6 +242,7 @@ class BatchCost:
 
     def _changed(self) -> None:
         self._tables.clear()
+        self._full.clear()
 
     def _know(self, measured: BatchTimes) -> None:
         """Replace what was measured."""

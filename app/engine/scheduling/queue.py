@@ -112,6 +112,9 @@ class Load(NamedTuple):
     length: int = 0
 
 
+ONE_ITEM = (Load(1),)
+
+
 class ShapeView(NamedTuple):
     """What the policy may know of items that could be one batch.
 
