@@ -152,7 +152,9 @@ class TextCodec:
                 f"the text has {len(tokens.ids)} tokens, the model takes at least "
                 f"{self._ids.axes[0].least}"
             )
-        note = Note(len(tokens.ids), tokens.cut, first if tokens.spans else "", tokens.spans)
+        note = Note(
+            len(tokens.ids), tokens.cut, "" if tokens.spans is None else first, tokens.spans
+        )
         return _noted(self._fed(tokens.ids, tokens.type_ids), note, budget)
 
     def _of_ids(self, value: list[object], budget: Budget | None) -> Item:
@@ -182,6 +184,6 @@ class TextCodec:
 
 def _noted(item: Item, note: Note, budget: Budget | None) -> Item:
     if budget is not None:
-        budget.tokens(note.tokens)
+        budget.tokens(note.tokens, labelled=note.spans is not None)
     item.note = note
     return item

@@ -153,6 +153,15 @@ class TestClassify:
     async def test_mistakes(self, api: Api, body: Any, message: str) -> None:
         assert message in await refused(api, "/classify", **{"model": "classify", **body})
 
+    async def test_labels_of_a_request_have_a_limit(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("app.api.outcomes.MAX_CLASSES", 2 * len(LABELS))
+        sent = {"model": "classify", "input": ["cat"] * 3}
+        message = await refused(api, "/classify", 413, **sent)
+        assert message == "9 classes of 3 items, the limit is 6; send fewer texts at once"
+        await ask(api, "/classify", model="classify", input=["cat"] * 2)
+
     async def test_raw_scores_of_a_model_that_answers_them(self, api: Api) -> None:
         sent = {"model": "logits", "input": ["cat"]}
         raw = await ask(api, "/classify", **sent, raw_scores=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
-from app.api.outcomes import JSON_HEADERS, dumped
+from app.api.outcomes import JSON_HEADERS, check_classes, dumped
 from app.api.text.body import TextCall, texts_of
 from app.api.text.scores import scores_of, wants_raw
 from app.errors import InvalidInput
@@ -38,6 +38,8 @@ class ClassifyCall(TextCall):
             self._many, values = True, texts_of(document, INPUT)
         else:
             self._many, values = sequences_of(document.get(INPUTS))
+        count, labels = len(values), self.model.manifest.outputs[0].item_shape[0]
+        check_classes(count * labels, count, "send fewer texts at once")
         return self.items_of(values, lambda index: f"{self._key}[{index}]", on_loop=on_loop)
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:

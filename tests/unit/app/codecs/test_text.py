@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import orjson
@@ -10,8 +11,9 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from app.api.payloads import read_items
-from app.codecs.base import Budget, Codec, TooLongForLoop
+from app.codecs.base import MAX_LABELLED_TOKENS, Budget, Codec, TooLongForLoop
 from app.codecs.choose import codec_for
+from app.codecs.spans import SpanFinder
 from app.codecs.text import MAX_TEXT_CHARACTERS
 from app.errors import (
     ArtifactInvalid,
@@ -246,6 +248,42 @@ class TestTokenClassification:
             (0, 1, "é"),
             (2, 5, "dog"),
         ]
+
+    @pytest.mark.parametrize(
+        ("best", "wanted"),
+        [
+            ((0, 0, 0), []),
+            ((1, 1, 1), ["0-1", "1-2", "2-3"]),  # each begins a span
+            ((2, 2, 3), ["0-2", "2-3"]),
+            ((0, 2, 0), ["1-2"]),
+            ((3, 0, 3), ["0-1", "2-3"]),
+        ],
+    )
+    def test_spans_end_where_the_label_changes(
+        self, best: Sequence[int], wanted: list[str]
+    ) -> None:
+        places = np.array([(0, 0), (0, 1), (1, 2), (2, 3), (0, 0)], np.int32)
+        scores = np.eye(4, dtype=np.float32)[[1, *best, 1]]  # those of special tokens do not count
+        found = SpanFinder(self.LABELS).find(scores, "abc", places)
+        assert [f"{each['start']}-{each['end']}" for each in found] == wanted
+        assert all(each["score"] == 1 for each in found)
+
+    def test_a_text_without_tokens_has_no_spans(self) -> None:
+        nothing = np.zeros((2, 2), np.int32)
+        assert SpanFinder(self.LABELS).find(np.zeros((2, 4)), "", nothing) == []
+
+    def test_labelled_tokens_of_a_request_have_a_limit(self) -> None:
+        codec = text_codec(
+            task="classify-tokens", labels=self.LABELS, max_tokens=MAX_LABELLED_TOKENS
+        )
+        made = tiny_text_codec(codec, [spec("scores", shape=(-1, -1, 4))])
+        budget = Budget()
+        made.decode("a " * (MAX_LABELLED_TOKENS - 2), budget)
+        with pytest.raises(
+            PayloadTooLarge, match="texts of one request may have at most 32768 tok"
+        ):
+            made.decode("a", budget)
+        made.decode([4] * MAX_LABELLED_TOKENS, Budget())
 
     def test_tensors_get_the_scores(self) -> None:
         codec = self.codec()
