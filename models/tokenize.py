@@ -11,8 +11,10 @@ import numpy as np
 from models.manifest import TextCodecSpec
 from models.tensors import Array, Arrays
 
-# `encode` of the package holds the GIL, 0.2 to 1 us per character; `encode_batch` releases it.
-MAX_GIL_CHARACTERS = 4096
+# `encode` of the package holds the GIL: about a millisecond for this `weight`, two at worst.
+# `encode_batch` releases it.
+MAX_GIL_WEIGHT = 4096
+NOT_ASCII_WEIGHT = 6  # of a character, at most: some become several when they are normalized
 MISSING = "models that read text need the package `tokenizers`: pip install 'torchlane[text]'"
 
 
@@ -85,7 +87,7 @@ class Tokenizer:
         """
         prompted = self._codec.prompt + text
         try:
-            if len(prompted) + len(second or "") <= MAX_GIL_CHARACTERS:
+            if weight(prompted) + weight(second or "") <= MAX_GIL_WEIGHT:
                 whole = self._tokenizer.encode(prompted, second)
             else:
                 given = prompted if second is None else (prompted, second)
@@ -124,6 +126,11 @@ class Tokenizer:
         of = np.array(sequences, np.float32)  # None becomes NaN
         parts = [np.flatnonzero(of == text)[:limit] for text, limit in enumerate(limits)]
         return np.sort(np.concatenate([*parts, np.flatnonzero(np.isnan(of))]))
+
+
+def weight(text: str) -> int:
+    """How long a text takes to tokenise, as characters of ASCII, at 0.25 us each."""
+    return len(text) if text.isascii() else NOT_ASCII_WEIGHT * len(text)
 
 
 def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -> Arrays:

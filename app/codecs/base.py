@@ -24,7 +24,8 @@ MAX_LABELLED_TOKENS = 64 * 512
 # On the event loop, each about a millisecond: of pictures as `Opened.cost` counts, and of bytes.
 MAX_LOOP_COST = 128 << 10
 MAX_LOOP_BYTES = 32 << 10
-# Of a text, in the same unit: 0.2 us per character, 5 us for each text.
+# Of a text, in the same unit: about 0.2 us for each character of ASCII and for each token id that
+# was sent, 5 us for each text. `weight` in models/tokenize.py says what other characters count.
 CHARACTER_COST = 32
 TEXT_COST = 640
 
@@ -73,8 +74,12 @@ class Budget:
             )
         self._charge(cost)
 
-    def text(self, characters: int) -> None:
+    def text(self, characters: int, weight: int) -> None:
         """Take a text from the budget, before it is tokenised.
+
+        Args:
+            characters: of it.
+            weight: see `models.tokenize.weight`.
 
         Raises:
             PayloadTooLarge: the texts of the request are too long together.
@@ -86,7 +91,15 @@ class Budget:
                 f"the texts of one request may have at most {MAX_REQUEST_CHARACTERS} characters "
                 "together; split it"
             )
-        self._charge(TEXT_COST + CHARACTER_COST * characters)
+        self._charge(TEXT_COST + CHARACTER_COST * weight)
+
+    def ids(self, count: int) -> None:
+        """Take a list of token ids from the budget, before it is converted.
+
+        Raises:
+            TooLongForLoop: on the event loop, if it would take too long there.
+        """
+        self._charge(TEXT_COST + CHARACTER_COST * count)
 
     def tokens(self, count: int, *, labelled: bool = False) -> None:
         """Take the tokens of an item from the budget.

@@ -12,7 +12,7 @@ from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
 from app.types import Array, Item, Note
 from models.manifest import Manifest, TextCodecSpec
 from models.tensors import FileName, TensorSpec
-from models.tokenize import TextError, Tokenizer, inputs_of
+from models.tokenize import TextError, Tokenizer, inputs_of, weight
 
 # Of an item: several times what most models can use, a tenth of a second in a thread.
 MAX_TEXT_CHARACTERS = 100_000
@@ -142,7 +142,7 @@ class TextCodec:
                 [{"got": size, "limit": self._most}],
             )
         if budget is not None:
-            budget.text(size)
+            budget.text(size, weight(first) + weight(second or ""))
         try:
             tokens = self._tokenizer.tokens(first, second)
         except TextError as error:
@@ -163,6 +163,8 @@ class TextCodec:
             raise InvalidInput(
                 f"token ids do not say to which text they belong; expected {self._wanted}"
             )
+        if budget is not None:
+            budget.ids(len(value))
         ids = self._tensor.convert_numbers(self._ids.name, value)
         if not self._ids.takes(ids.shape):
             raise misshapen(self._ids, ids.shape)

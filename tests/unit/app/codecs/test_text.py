@@ -158,6 +158,13 @@ def test_long_texts_and_many_leave_the_event_loop() -> None:
     assert CODEC.decode("cat " * 900, Budget(on_loop=True)).length == MAX_TOKENS
     with pytest.raises(TooLongForLoop):
         CODEC.decode("cat " * 1100, Budget(on_loop=True))
+    with pytest.raises(TooLongForLoop):
+        CODEC.decode("\ufdfa" * 700, Budget(on_loop=True))
+    budget = Budget(on_loop=True)
+    for _ in range(140):
+        CODEC.decode([4] * MAX_TOKENS, budget)
+    with pytest.raises(TooLongForLoop):
+        CODEC.decode([4] * 600, budget)
     budget = Budget(on_loop=True)
     for _ in range(200):
         CODEC.decode("", budget)
