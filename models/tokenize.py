@@ -74,8 +74,8 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
-        return int(self._tokenizer.get_vocab_size())
+        """The largest id of a token, plus 1: some ids below may belong to no token."""
+        return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def tokens(self, text: str, second: str | None = None) -> Tokens:
         """The tokens of a text, or of a pair of texts, special ones included.

@@ -112,6 +112,22 @@ def test_the_inputs_by_name_are_taken_too() -> None:
         (CODEC, [1.5], "expected whole numbers"),
         (CODEC, [True], "not all numbers"),
         (CODEC, dict(zip(NAMES, ([12], [1], [0]), strict=True)), "0..11, got 12"),
+        (
+            CODEC,
+            dict(zip(NAMES, ([4], [2], [0]), strict=True)),
+            "mask': expected whole numbers in 0..1",
+        ),
+        (
+            CODEC,
+            dict(zip(NAMES, ([4], [1], [1]), strict=True)),
+            "type_ids': expected whole numbers in 0..0",
+        ),
+        (
+            PAIRS,
+            dict(zip(NAMES, ([4], [1], [2]), strict=True)),
+            "type_ids': expected whole numbers in 0..1",
+        ),
+        (CODEC, dict(zip(NAMES, ([4], [0], [0]), strict=True)), "1 for at least one token"),
         (CODEC, "\ud800", "unpaired surrogate"),
         (PAIRS, "a", "expected a list of two texts or {'text', 'text_pair'}"),
         (PAIRS, ["a", "b", "c"], "expected a list of two texts"),
@@ -128,6 +144,25 @@ def test_what_is_wrong_is_said(codec: Codec, value: object, problem: str) -> Non
 def test_odd_texts_are_texts(text: str) -> None:
     item = CODEC.decode(text)
     assert 2 <= item.length <= MAX_TOKENS
+
+
+def test_rows_that_are_masked_as_a_whole_are_refused() -> None:
+    mask = np.array([[1, 0], [0, 1], [0, 0]])
+    rows = dict(zip(NAMES, (np.full((3, 2), 4), mask, np.zeros((3, 2), np.int64)), strict=True))
+    assert len(CODEC.decode_arrays({name: array[:2] for name, array in rows.items()})) == 2
+    with pytest.raises(CallerError, match=r"inputs\[2\]: 'attention_mask': expected 1 for"):
+        CODEC.decode_arrays(rows)
+
+
+def test_ids_of_a_vocabulary_with_holes_are_those_that_its_texts_have() -> None:
+    holes = Tokenizer(models.WordLevel({"?": 0, "a": 1, "b": 5}, unk_token="?")).to_str().encode()
+    codec = codec_for(text_manifest(), lambda _: holes)
+    assert arrays(codec.decode("b")) == arrays(codec.decode([5])) == ([5], [1], [0])
+    assert "expected whole numbers in 0..5, got 6" in refused(codec, [6])
+
+
+def test_a_model_of_pairs_takes_no_plain_text() -> None:
+    assert PAIRS.media_types == ()
 
 
 def test_a_text_of_no_tokens_is_refused_where_none_are_added() -> None:
