@@ -31,14 +31,14 @@ class Note(NamedTuple):
         tokens: of the item, special ones included.
         cut: tokens of its text that were cut off.
         text: the text, if its tokens are classified.
-        spans: of each token, where it stands in the text: first character and the one after the
-            last; equal for tokens that are not in it. Empty: not known.
+        spans: of each token, where it stands in the text [tokens, 2]: first character and the one
+            after the last; equal for tokens that are not in it. None: not known.
     """
 
     tokens: int
     cut: int = 0
     text: str = ""
-    spans: tuple[tuple[int, int], ...] = ()
+    spans: Array | None = None
 
 
 class Item:
@@ -48,7 +48,7 @@ class Item:
         arrays: never modified from here on.
         signature: of the arrays, if it is known; None: computed from them.
         length: size along the dimension that may be padded; 0: its model pads nothing.
-        note: for whoever writes the answer.
+        note: for the answer's writer.
     """
 
     __slots__ = ("arrays", "length", "note", "signature")

@@ -11,8 +11,10 @@ import numpy as np
 from models.manifest import TextCodecSpec
 from models.tensors import Array, Arrays
 
-# `encode` of the package holds the GIL, 0.2 to 1 us per character; `encode_batch` releases it.
-MAX_GIL_CHARACTERS = 4096
+# `encode` of the package holds the GIL: about a millisecond for this `weight`, two at worst.
+# `encode_batch` releases it.
+MAX_GIL_WEIGHT = 4096
+NOT_ASCII_WEIGHT = 6  # of a character, at most: some become several when they are normalized
 MISSING = "models that read text need the package `tokenizers`: pip install 'torchlane[text]'"
 
 
@@ -27,14 +29,14 @@ class Tokens(NamedTuple):
         ids: int64 [n].
         type_ids: int64 [n]: 0 for tokens of the first text, 1 for those of the second.
         cut: how many tokens were cut off.
-        spans: of each token, where it stands in its text: first character and the one after the
-            last; equal for tokens that do not. Empty, unless the task is to classify tokens.
+        spans: int32 [n, 2]: where each token stands in its text, first character and the one
+            after the last; equal for tokens that do not. None, unless tokens are classified.
     """
 
     ids: Array
     type_ids: Array
     cut: int
-    spans: tuple[tuple[int, int], ...]
+    spans: Array | None
 
 
 class Tokenizer:
@@ -72,8 +74,8 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
-        return int(self._tokenizer.get_vocab_size())
+        """The largest id of a token, plus 1: some ids below may belong to no token."""
+        return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def tokens(self, text: str, second: str | None = None) -> Tokens:
         """The tokens of a text, or of a pair of texts, special ones included.
@@ -85,7 +87,7 @@ class Tokenizer:
         """
         prompted = self._codec.prompt + text
         try:
-            if len(prompted) + len(second or "") <= MAX_GIL_CHARACTERS:
+            if weight(prompted) + weight(second or "") <= MAX_GIL_WEIGHT:
                 whole = self._tokenizer.encode(prompted, second)
             else:
                 given = prompted if second is None else (prompted, second)
@@ -93,22 +95,22 @@ class Tokenizer:
         except TypeError as error:  # what the package says of half a pair of surrogates
             raise TextError("the text has an unpaired surrogate, which is no character") from error
         ids, type_ids = np.array(whole.ids, np.int64), np.array(whole.type_ids, np.int64)
-        spans = self._spans(whole.offsets) if self._codec.of_tokens else ()
+        spans = self._spans(whole.offsets) if self._codec.of_tokens else None
         cut = max(0, len(ids) - self._codec.max_tokens)
         if cut:
             kept = self._kept(whole.sequence_ids)
             ids, type_ids = ids[kept], type_ids[kept]
-            spans = tuple(spans[at] for at in kept.tolist()) if spans else ()
+            spans = None if spans is None else spans[kept]
         return Tokens(ids, type_ids, cut, spans)
 
     def arrays(self, tokens: Tokens) -> Arrays:
         """The model's inputs, without the batch axis, of some tokens."""
         return inputs_of(self._codec, tokens.ids, tokens.type_ids)
 
-    def _spans(self, offsets: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    def _spans(self, offsets: Sequence[tuple[int, int]]) -> Array:
         """The spans in the text, without the prompt in front of it."""
-        prompt = len(self._codec.prompt)
-        return tuple((max(0, start - prompt), max(0, end - prompt)) for start, end in offsets)
+        places = np.array(offsets, np.int32).reshape(-1, 2)  # of no tokens too
+        return np.maximum(places - len(self._codec.prompt), 0)
 
     def _kept(self, sequences: Sequence[int | None]) -> Array:
         """The indices of the tokens that are kept where there are too many.
@@ -124,6 +126,11 @@ class Tokenizer:
         of = np.array(sequences, np.float32)  # None becomes NaN
         parts = [np.flatnonzero(of == text)[:limit] for text, limit in enumerate(limits)]
         return np.sort(np.concatenate([*parts, np.flatnonzero(np.isnan(of))]))
+
+
+def weight(text: str) -> int:
+    """How long a text takes to tokenise, as characters of ASCII, at 0.25 us each."""
+    return len(text) if text.isascii() else NOT_ASCII_WEIGHT * len(text)
 
 
 def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -> Arrays:

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.codecs.base import NPY, OCTET_STREAM
 from app.codecs.rows import CountedRows
-from app.codecs.spans import spans_of
+from app.codecs.spans import SpanFinder
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays, Note
 from models.manifest import Manifest, Scores
@@ -27,6 +27,7 @@ class AnswerEncoder:
         self._has_rows = any(spec.count is not None for spec in manifest.outputs)
         self._rows = CountedRows(manifest)
         self._labels = manifest.codec.score_labels
+        self._spans = SpanFinder(self._labels) if self._labels is not None else None
         self._is_ranked = manifest.codec.ranked_by is not None or manifest.codec.classes is not None
         self._scores = manifest.codec.scores
         self._top_k = manifest.codec.top_k
@@ -64,10 +65,13 @@ class AnswerEncoder:
 
         `details` says how many tokens were cut off, if any.
         """
-        if note is not None and note.spans and self._labels is not None:
-            answer = self._spans(outputs, note, self._labels)
-        else:
+        if note is None or note.spans is None or self._spans is None:
             answer = self._prediction(outputs, top_k)
+        else:
+            scores = outputs[self._outputs[0]]
+            answer = {"spans": self._spans.find(scores, note.text, note.spans)}
+            if len(self._outputs) > 1:
+                answer["outputs"] = self._others(outputs)
         if note is not None and note.cut:
             answer["details"] = {"tokens": note.tokens, "cut": note.cut}
         return answer
@@ -86,13 +90,6 @@ class AnswerEncoder:
             return {"outputs": {self._outputs[0]: _plain(scores), **self._others(outputs)}}
         best = int(scores.argmax())
         answer = {"label": self._labels[best], "score": scores[best], "scores": scores}
-        if len(self._outputs) > 1:
-            answer["outputs"] = self._others(outputs)
-        return answer
-
-    def _spans(self, outputs: Arrays, note: Note, labels: Sequence[str]) -> dict[str, object]:
-        spans = spans_of(outputs[self._outputs[0]], labels, note.text, note.spans)
-        answer: dict[str, object] = {"spans": spans}
         if len(self._outputs) > 1:
             answer["outputs"] = self._others(outputs)
         return answer

@@ -19,10 +19,13 @@ TEXT = "text/plain"
 MAX_REQUEST_PIXELS = 16_000_000
 MAX_REQUEST_CHARACTERS = 2_000_000
 MAX_REQUEST_TOKENS = 1_000_000
+# Whose labels are written as spans: about 15 ms on the event loop if each is one of its own.
+MAX_LABELLED_TOKENS = 64 * 512
 # On the event loop, each about a millisecond: of pictures as `Opened.cost` counts, and of bytes.
 MAX_LOOP_COST = 128 << 10
 MAX_LOOP_BYTES = 32 << 10
-# Of a text, in the same unit: 0.2 us per character, 5 us for each text.
+# Of a text, in the same unit: about 0.2 us for each character of ASCII and for each token id that
+# was sent, 5 us for each text. `weight` in models/tokenize.py says what other characters count.
 CHARACTER_COST = 32
 TEXT_COST = 640
 
@@ -71,8 +74,12 @@ class Budget:
             )
         self._charge(cost)
 
-    def text(self, characters: int) -> None:
+    def text(self, characters: int, weight: int) -> None:
         """Take a text from the budget, before it is tokenised.
+
+        Args:
+            characters: of it.
+            weight: see `models.tokenize.weight`.
 
         Raises:
             PayloadTooLarge: the texts of the request are too long together.
@@ -84,19 +91,32 @@ class Budget:
                 f"the texts of one request may have at most {MAX_REQUEST_CHARACTERS} characters "
                 "together; split it"
             )
-        self._charge(TEXT_COST + CHARACTER_COST * characters)
+        self._charge(TEXT_COST + CHARACTER_COST * weight)
 
-    def tokens(self, count: int) -> None:
+    def ids(self, count: int) -> None:
+        """Take a list of token ids from the budget, before it is converted.
+
+        Raises:
+            TooLongForLoop: on the event loop, if it would take too long there.
+        """
+        self._charge(TEXT_COST + CHARACTER_COST * count)
+
+    def tokens(self, count: int, *, labelled: bool = False) -> None:
         """Take the tokens of an item from the budget.
+
+        Args:
+            count: of the item.
+            labelled: whether they become spans of a text.
 
         Raises:
             PayloadTooLarge: the items of the request have too many together.
         """
         self._tokens += count
-        if self._tokens > MAX_REQUEST_TOKENS:
+        most = MAX_LABELLED_TOKENS if labelled else MAX_REQUEST_TOKENS
+        if self._tokens > most:
+            what = "texts" if labelled else "items"
             raise PayloadTooLarge(
-                f"the items of one request may have at most {MAX_REQUEST_TOKENS} tokens together; "
-                "split it"
+                f"the {what} of one request may have at most {most} tokens together; split it"
             )
 
     def _charge(self, cost: int) -> None:

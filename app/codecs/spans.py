@@ -1,4 +1,4 @@
-"""From the scores of tokens to labelled spans of their text."""
+"""Convert token scores to labelled spans of their text."""
 
 from __future__ import annotations
 
@@ -12,47 +12,64 @@ OUTSIDE = "O"  # the label of tokens that belong to no span
 BEGINS = "B"  # of `B-label`, the first token of a span; `I-label` is a later one
 
 
-def spans_of(
-    scores: Array, labels: Sequence[str], text: str, tokens: Sequence[tuple[int, int]]
-) -> list[dict[str, object]]:
-    """Runs of tokens with equal labels, as `{label, score, start, end, text}`.
+class SpanFinder:
+    """Finds the spans of one model.
 
-    The label of a token is its highest one. `B-` and `I-` before a label are left out, and `B-`
-    begins a new run.
+    `B-` and `I-` before a label are left out, and `B-` begins a new span.
 
     Args:
-        scores: of each token and label [n, len(labels)].
         labels: in the order of the scores.
-        text: of the item.
-        tokens: n places in it, first character and the one after the last; those without any
-            character are skipped.
-
-    Returns:
-        spans in the order of the text; the score is the mean of its tokens.
     """
-    spans: list[dict[str, object]] = []
-    best = scores.argmax(axis=-1)
-    run: list[int] = []
-    before = OUTSIDE
 
-    def end() -> None:
-        if run and before != OUTSIDE:
-            start, stop = tokens[run[0]][0], tokens[run[-1]][1]
-            score = scores[run, best[run]].mean(dtype=np.float64)
-            found = {"label": before, "score": float(score), "start": start, "end": stop}
-            spans.append({**found, "text": text[start:stop]})
-        run.clear()
+    def __init__(self, labels: Sequence[str]) -> None:
+        parts = [_parts(label) for label in labels]
+        self._names = list(dict.fromkeys([OUTSIDE, *(name for _, name in parts)]))
+        self._begins = np.array([begins for begins, _ in parts])
+        self._name_of = np.array([self._names.index(name) for _, name in parts])
 
-    for place, (start, stop) in enumerate(tokens):
-        if start == stop:
-            continue
-        begins, label = _parts(labels[int(best[place])])
-        if begins or label != before:
-            end()
-        before = label
-        run.append(place)
-    end()
-    return spans
+    def find(self, scores: Array, text: str, places: Array) -> list[dict[str, object]]:
+        """Runs of tokens with equal labels, as `{label, score, start, end, text}`.
+
+        The label of a token is its highest one.
+
+        Args:
+            scores: of each token and label [n, labels].
+            text: of the item.
+            places: of the tokens in it [n, 2], first character and the one after the last; those
+                without any character are skipped.
+
+        Returns:
+            spans in the order of the text; the score is the mean of its tokens.
+        """
+        inside = np.flatnonzero(places[:, 0] != places[:, 1])
+        best = scores.argmax(axis=-1)[inside]
+        names, is_first = self._name_of[best], self._begins[best]
+        is_first[:1] = True
+        is_first[1:] |= names[1:] != names[:-1]
+        firsts = np.flatnonzero(is_first)
+        if not firsts.size:
+            return []
+        lasts = np.append(firsts[1:], len(inside)) - 1
+        means = np.add.reduceat(scores[inside, best], firsts, dtype=np.float64)
+        means /= lasts - firsts + 1
+        is_span = names[firsts] != 0  # where OUTSIDE is
+        firsts, lasts = firsts[is_span], lasts[is_span]
+        return [
+            {
+                "label": self._names[name],
+                "score": score,
+                "start": start,
+                "end": end,
+                "text": text[start:end],
+            }
+            for name, score, start, end in zip(
+                names[firsts].tolist(),
+                means[is_span].tolist(),
+                places[inside[firsts], 0].tolist(),
+                places[inside[lasts], 1].tolist(),
+                strict=True,
+            )
+        ]
 
 
 def _parts(label: str) -> tuple[bool, str]:

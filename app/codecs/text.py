@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.codecs.base import JSON, TEXT, Budget
+from app.codecs.base import JSON, TEXT, Budget, at_index
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.tensor import TensorCodec, check_media_type, kind
 from app.codecs.values import check_values, misshapen
 from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
-from app.types import Array, Item, Note
+from app.types import Array, Arrays, Item, Note
 from models.manifest import Manifest, TextCodecSpec
 from models.tensors import FileName, TensorSpec
-from models.tokenize import TextError, Tokenizer, inputs_of
+from models.tokenize import TextError, Tokenizer, inputs_of, weight
 
 # Of an item: several times what most models can use, a tenth of a second in a thread.
 MAX_TEXT_CHARACTERS = 100_000
@@ -49,11 +49,10 @@ class TextCodec:
         names = ", ".join(repr(spec.name) for spec in inputs)
         self._wanted = f"{texts}, a list of token ids, or an object with {names}"
         self._tensor = TensorCodec(manifest.model_copy(update={"inputs": tuple(inputs)}))
-        self.media_types = (TEXT, *self._tensor.media_types)
+        self.media_types = (*[TEXT] * (not self._how.pairs), *self._tensor.media_types)
         self.most_marks = self._tensor.most_marks
         self.most_lists = self._tensor.most_lists
         self.decode_numbers = self._tensor.decode_numbers
-        self.decode_arrays = self._tensor.decode_arrays
         self.convert_numbers = self._tensor.convert_numbers
         self.cast_numbers = self._tensor.cast_numbers
         self.finish = self._tensor.finish
@@ -77,6 +76,8 @@ class TextCodec:
         if not isinstance(value, dict):
             raise InvalidInput(f"expected {self._wanted}, got {kind(value)}")
         item = self._tensor.decode(value, budget)
+        if how.mask is not None and not item.arrays[how.mask].any():
+            raise self._masked()
         return _noted(item, Note(len(item.arrays[how.ids])), budget)
 
     def decode_raw(
@@ -108,6 +109,15 @@ class TextCodec:
                 f"the text is not UTF-8: byte {body[error.start]:#04x} at {error.start}"
             ) from error
         return [self._item(text, None, budget)]
+
+    def decode_arrays(self, arrays: Arrays) -> list[Item]:
+        """Rows of the arrays, none of which may be masked as a whole."""
+        items = self._tensor.decode_arrays(arrays)
+        if self._how.mask is not None:
+            is_used = arrays[self._how.mask].any(axis=1)
+            if not is_used.all():
+                raise at_index(int(is_used.argmin()), self._masked())
+        return items
 
     def item_schema(self) -> JsonSchema:
         """A text or two, token ids, or the inputs by name."""
@@ -142,7 +152,7 @@ class TextCodec:
                 [{"got": size, "limit": self._most}],
             )
         if budget is not None:
-            budget.text(size)
+            budget.text(size, weight(first) + weight(second or ""))
         try:
             tokens = self._tokenizer.tokens(first, second)
         except TextError as error:
@@ -152,7 +162,9 @@ class TextCodec:
                 f"the text has {len(tokens.ids)} tokens, the model takes at least "
                 f"{self._ids.axes[0].least}"
             )
-        note = Note(len(tokens.ids), tokens.cut, first if tokens.spans else "", tokens.spans)
+        note = Note(
+            len(tokens.ids), tokens.cut, "" if tokens.spans is None else first, tokens.spans
+        )
         return _noted(self._fed(tokens.ids, tokens.type_ids), note, budget)
 
     def _of_ids(self, value: list[object], budget: Budget | None) -> Item:
@@ -161,6 +173,8 @@ class TextCodec:
             raise InvalidInput(
                 f"token ids do not say to which text they belong; expected {self._wanted}"
             )
+        if budget is not None:
+            budget.ids(len(value))
         ids = self._tensor.convert_numbers(self._ids.name, value)
         if not self._ids.takes(ids.shape):
             raise misshapen(self._ids, ids.shape)
@@ -171,17 +185,25 @@ class TextCodec:
         arrays = inputs_of(self._how, ids, type_ids)
         return self._tensor.item({spec.name: arrays[spec.name] for spec in self.manifest.inputs})
 
+    def _masked(self) -> InvalidInput:
+        name = self._how.mask
+        return InvalidInput(f"{name!r}: expected 1 for at least one token, got only 0")
+
     def _bounded(self, spec: TensorSpec) -> TensorSpec:
-        """The input; of token ids only the known ones, if the manifest does not say which."""
-        if spec.name != self._how.ids:
-            return spec
-        least = 0 if spec.minimum is None else spec.minimum
-        most = self._tokenizer.vocabulary - 1 if spec.maximum is None else spec.maximum
-        return spec.model_copy(update={"minimum": least, "maximum": most})
+        """The input with limits of its values, where the manifest does not say which."""
+        how = self._how
+        most = {how.ids: self._tokenizer.vocabulary - 1, how.mask: 1, how.type_ids: int(how.pairs)}
+        least, limit = spec.minimum, spec.maximum
+        return spec.model_copy(
+            update={
+                "minimum": 0 if least is None else least,
+                "maximum": most[spec.name] if limit is None else limit,
+            }
+        )
 
 
 def _noted(item: Item, note: Note, budget: Budget | None) -> Item:
     if budget is not None:
-        budget.tokens(note.tokens)
+        budget.tokens(note.tokens, labelled=note.spans is not None)
     item.note = note
     return item

@@ -159,6 +159,9 @@ class TestEmbeddings:
             ({"input": "cat", "dimensions": True}, "dimensions", "1 to 4"),
             ({"input": "cat", "encoding_format": "hex"}, "encoding_format", "float, base64"),
             ({"input": "cat", "encoding_format": ["float"]}, "encoding_format", "float, base64"),
+            ({"input": "cat", "dimensions": [1] * 9}, "dimensions", "vectors, got a list"),
+            ({"input": "cat", "user": ["me"]}, "user", "a string, got a list"),
+            ({"input": ["cat", [4] * 9]}, "input", "'input[1]' has 9 token ids, the limit"),
             ({"input": "cat", "model": 1}, "model", "string"),
             ({"input": "cat", "truncate": True}, None, "Unrecognized request argument"),
             ({"input": [0.5, 1], "model": "double"}, "model", "text model made to embed"),
@@ -254,9 +257,17 @@ class TestOneDataPlane:
                 assert len({each.content for each in answers}) == 1
                 assert answers[0].status_code == 200
 
+    async def test_a_compressed_body_has_the_limit_of_any_body(self, models: Path) -> None:
+        body = json.dumps({"input": "cat " * 5000, "model": "embed"}).encode()
+        coded = {"content-encoding": "gzip"}
+        async with serving(models, default_model="embed", max_body_bytes=10_000) as api:
+            for path in (CALL, "/embed"):
+                answer = await api.client.post(path, content=gzip.compress(body), headers=coded)
+                assert answer.status_code == 413
+
     async def test_calls_of_one_body_are_told_apart(self, models: Path) -> None:
         async with serving(models, default_model="logits") as api:
-            body = {"input": ["cat"], "inputs": "cat"}
+            body = {"input": ["cat"]}
             for _ in range(3):
                 labels = await api.client.post("/classify", json=body)
                 other = await api.client.post("/embeddings", json={**body, "model": "embed"})

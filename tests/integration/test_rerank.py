@@ -97,6 +97,8 @@ class TestRerank:
             ({"query": "cat", "texts": "cat"}, "'texts' must be"),
             ({"query": "cat", "documents": ["cat", 1]}, "'documents' must be"),
             ({"query": "cat", "documents": TEXTS, "top_n": 0}, "'top_n' must be"),
+            ({"query": "cat", "documents": TEXTS, "top_n": [1] * 99}, "at least 1, got a list"),
+            ({"query": "cat", "texts": TEXTS, "documents": TEXTS}, "'documents', not both"),
             ({"query": "cat", "texts": TEXTS, "raw_scores": 1}, "'raw_scores' must be"),
             ({"query": "cat", "texts": ["cat", LONG], "truncate": False}, "texts[1]: 104 tokens"),
             ({"query": "cat", "texts": TEXTS, "truncation_direction": "Left"}, "Right"),
@@ -105,6 +107,22 @@ class TestRerank:
     )
     async def test_mistakes(self, api: Api, body: Any, message: str) -> None:
         assert message in await refused(api, "/rerank", **{"model": "rerank", **body})
+
+    async def test_what_was_cut_is_in_the_usage(self, api: Api) -> None:
+        sent = {"model": "rerank", "query": "cat", "documents": ["dog", LONG]}
+        usage = (await ask(api, "/rerank", **sent))["usage"]
+        tokens = 5 + MAX_TOKENS
+        assert usage == {"prompt_tokens": tokens, "total_tokens": tokens, "cut_tokens": 104 - 8}
+
+    @pytest.mark.parametrize(
+        ("path", "name"), [("/rerank", "texts"), ("/classify", "inputs"), ("/embed", "inputs")]
+    )
+    async def test_items_are_counted_before_they_are_looked_at(
+        self, api: Api, path: str, name: str
+    ) -> None:
+        sent = {"model": path[1:], "query": "cat", name: ["cat"] * 1500 + [None]}
+        message = await refused(api, path, 413, **sent)
+        assert message == "1501 items in one request, the limit is 1024; split it"
 
     async def test_an_unknown_model(self, api: Api) -> None:
         sent = {"query": "cat", "texts": TEXTS, "model": "none"}
@@ -145,6 +163,7 @@ class TestClassify:
             ({"inputs": [["a"], "b"]}, "'inputs' must be"),
             ({"inputs": [[]]}, "'inputs' must be"),
             ({"inputs": ["cat", "dog"]}, "got two texts"),
+            ({"input": ["cat"], "inputs": "cat"}, "'input', not both"),
             ({"input": ["cat"], "raw_scores": True}, "softmax"),
             ({"input": ["cat", LONG], "truncate": False}, "input[1]: 102 tokens, the limit"),
             ({"input": ["cat"], "model": "rerank"}, "is made to rerank"),
@@ -152,6 +171,15 @@ class TestClassify:
     )
     async def test_mistakes(self, api: Api, body: Any, message: str) -> None:
         assert message in await refused(api, "/classify", **{"model": "classify", **body})
+
+    async def test_labels_of_a_request_have_a_limit(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("app.api.outcomes.MAX_CLASSES", 2 * len(LABELS))
+        sent = {"model": "classify", "input": ["cat"] * 3}
+        message = await refused(api, "/classify", 413, **sent)
+        assert message == "9 classes of 3 items, the limit is 6; send fewer texts at once"
+        await ask(api, "/classify", model="classify", input=["cat"] * 2)
 
     async def test_raw_scores_of_a_model_that_answers_them(self, api: Api) -> None:
         sent = {"model": "logits", "input": ["cat"]}

@@ -97,7 +97,7 @@ async def test_pairs(server: Listening, way: str) -> None:
     for value in (["a", "b"], {"text": "a", "text_pair": "b"}):
         assert outputs(await server.ask(sent(way, value, path))) == wanted
     answer = await server.ask(plain(way, b"a", path=path))
-    assert (answer.status, answer.code) == (422, "invalid_input")
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
 @both

@@ -11,7 +11,7 @@ from app.api.memo import Written
 from app.api.native.replies import answer_media_type, binary_answer, json_answer
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import MAX_DIGITS, read_items
-from app.codecs.base import JSON, NPY, OCTET_STREAM, TEXT
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome
 
@@ -48,7 +48,7 @@ class NativeCall(Call):
         """See `Call`."""
         if self._content_type in NOT_PARSED:
             return None
-        if len(body) > MAX_TEXT_BYTES and TEXT in self.model.codec.media_types:
+        if len(body) > MAX_TEXT_BYTES and self.model.manifest.codec.kind == "text":
             return None
         return f"{self.endpoint.many}|{self._top_k}|{self._written_as}|{self._content_type}"
 

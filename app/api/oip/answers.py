@@ -12,16 +12,14 @@ from app.api.memo import Written
 from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted
 from app.api.oip.tensors import LITTLE, join_bytes
-from app.api.outcomes import JSON_HEADERS, dumped, failure_of
+from app.api.outcomes import JSON_HEADERS, check_classes, dumped, failure_of
 from app.codecs.answers import highest
 from app.codecs.base import OCTET_STREAM
 from app.codecs.values import short
-from app.errors import InvalidInput, ItemFailed, PayloadTooLarge
+from app.errors import InvalidInput, ItemFailed
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Arrays, Outcome
 from models.tensors import TensorSpec
-
-MAX_CLASSES = 1 << 14  # of all items of a request: to write as many takes about 20 ms
 
 
 class Output(NamedTuple):
@@ -57,11 +55,7 @@ def check_outputs(model: LoadedModel, request: InferRequest) -> None:
             )
         count, size = request.inputs[0].shape[0], model.manifest.outputs[at].shape[1]
         classes = count * (min(wanted.classes, size) if size > 0 else wanted.classes)
-        if classes > MAX_CLASSES:
-            raise PayloadTooLarge(
-                f"{classes} classes of {count} items, the limit is {MAX_CLASSES}; ask for fewer, "
-                "or for the tensor"
-            )
+        check_classes(classes, count, "ask for fewer, or for the tensor")
 
 
 def outputs_of(

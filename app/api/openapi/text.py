@@ -161,7 +161,8 @@ _CALLS: dict[str, _Call] = {
 }
 SCHEMAS: dict[str, Docs] = {
     "TextUsage": _object(
-        ("prompt_tokens", "total_tokens"), {"prompt_tokens": _COUNT, "total_tokens": _COUNT}
+        ("prompt_tokens", "total_tokens"),
+        {"prompt_tokens": _COUNT, "total_tokens": _COUNT, "cut_tokens": _COUNT},
     ),
     "TextCut": _object(("tokens", "cut"), {"tokens": _COUNT, "cut": _COUNT}),
     "TextEmbedding": _object(

@@ -11,9 +11,11 @@ import orjson
 from app.api.calls import Call
 from app.api.codings import MAX_ON_LOOP_BYTES, Inflater
 from app.api.endpoints import Endpoint
-from app.api.outcomes import failure_of
+from app.api.memo import Written
+from app.api.outcomes import JSON_HEADERS, dumped, failure_of
 from app.api.payloads import MAX_UNCOUNTED_BYTES, without_strings
 from app.codecs.base import Budget, check_count
+from app.codecs.tensor import kind
 from app.codecs.values import short
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ItemFailed, ModelNotFound, PayloadTooLarge
@@ -33,16 +35,15 @@ class TextCall(Call):
     """See `Call`. The model is not known before the body is there, nor is what the key may call.
 
     Attributes:
-        document: the body, from when it is parsed until its items are made.
         tasks: which models it is for.
     """
 
-    __slots__ = ("document",)
+    __slots__ = ("_document",)
     tasks: ClassVar[tuple[TextTask, ...]] = ()
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """The Content-Type is ignored: these calls take nothing but JSON."""
-        self.document: dict[str, Any] = {}
+        self._document: dict[str, Any] | None = None
 
     def find_model(self) -> None:
         """The head does not name it: until the body has come the server's time limit holds."""
@@ -53,13 +54,14 @@ class TextCall(Call):
         if self._coding is not None:
             body = self._inflated(body, self._coding)
             self._coding = None
-        self.document = parsed(body)
-        self.endpoint = named(self.endpoint, self.document.get("model"))
+        self._document = parsed(body)
+        self.endpoint = named(self.endpoint, self._document.get("model"))
         super().find_model()
         return super().begin(body, request_id)
 
     def _inflated(self, body: bytes, coding: bytes) -> bytes:
-        inflated = Inflater(coding, body, MAX_BODY_BYTES).inflate_shortly()
+        most = min(MAX_BODY_BYTES, self.service.limits.max_body_bytes)
+        inflated = Inflater(coding, body, most).inflate_shortly()
         if inflated is None:
             raise PayloadTooLarge(
                 f"a compressed body of this call may inflate to {MAX_ON_LOOP_BYTES} bytes; send "
@@ -75,12 +77,43 @@ class TextCall(Call):
         """See `Call`."""
         return self.endpoint.route
 
+    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+        """See `Call`.
+
+        A call that waits does not keep its parsed body, which may be ten times as large: a thread
+        parses it again.
+        """
+        document, self._document = self._document, None
+        return self.read_document(parsed(body) if document is None else document, on_loop=on_loop)
+
+    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+        """The items of a parsed body; see `read`.
+
+        Raises:
+            TooLongForLoop, TorchlaneError: see `read`.
+        """
+        raise NotImplementedError
+
+    def check_count(self, values: Sequence[object]) -> None:
+        """Reject more values than one request may have, before any is looked at.
+
+        Raises:
+            PayloadTooLarge: with both numbers.
+        """
+        check_count(len(values), self.service.limits.max_items)
+
     def items_of(
-        self, values: Sequence[object], where: Callable[[int], str], *, on_loop: bool
+        self,
+        document: Mapping[str, Any],
+        values: Sequence[object],
+        where: Callable[[int], str],
+        *,
+        on_loop: bool,
     ) -> list[Item]:
         """An item of each value.
 
         Args:
+            document: says whether texts may be cut off.
             values: as the codec takes them.
             where: the place of a value in the body, for errors.
             on_loop: see `read`.
@@ -89,29 +122,37 @@ class TextCall(Call):
             TooLongForLoop, PayloadTooLarge: see `read`.
             InvalidInput: with the place of the value that is wrong.
         """
-        check_count(len(values), self.service.limits.max_items)
-        truncates = self._truncates()
+        truncates = _truncates(document)
         codec, budget = self.model.codec, Budget(on_loop=on_loop)
         items = []
         for index, value in enumerate(values):
             try:
                 item = codec.decode(value, budget)
                 if not truncates and item.note is not None and item.note.cut:
-                    cut, kept = item.note.cut, item.note.tokens
-                    raise InvalidInput(f"{cut + kept} tokens, the limit of the model is {kept}")
+                    kept = item.note.tokens
+                    got = item.note.cut + kept
+                    raise InvalidInput(
+                        f"{got} tokens, the limit of the model is {kept}",
+                        [{"got": got, "limit": kept}],
+                    )
             except InvalidInput as error:
-                place = where(index)
-                param = place.partition("[")[0]
-                raise InvalidInput(f"{place}: {error}", [{"param": param}]) from error
+                raise at(where(index), error) from error
             items.append(item)
-        self.document = {}  # it may be far larger than the items
         return items
 
-    def _truncates(self) -> bool:
-        """Whether texts that are too long may be cut off, which TEI's requests can forbid."""
-        if self.document.get("truncation_direction") not in (None, "Right", "right"):
-            raise InvalidInput("'truncation_direction' must be Right: texts are cut off at the end")
-        return flag(self.document, "truncate", default=True)
+    def texts_of(self, document: Mapping[str, Any], name: str) -> list[str]:
+        """A list of texts, which must not be empty.
+
+        Raises:
+            PayloadTooLarge: there are too many.
+            InvalidInput: it is something else.
+        """
+        given = document.get(name)
+        if isinstance(given, list) and given:
+            self.check_count(given)
+            if all(type(each) is str for each in given):
+                return given
+        raise InvalidInput(f"{name!r} must be a list of at least one string", [{"param": name}])
 
     def arrays_of(self, outcomes: Sequence[Outcome]) -> list[Array]:
         """The first output of each item.
@@ -127,10 +168,18 @@ class TextCall(Call):
             arrays.append(outcome[name])
         return arrays
 
-    def usage(self) -> dict[str, int]:
-        """The tokens that the model got, as OpenAI counts them."""
+    def listed(self, what: str, key: str, found: Sequence[object]) -> Written:
+        """An answer as OpenAI and infinity have it; `usage` counts the tokens that the model got.
+
+        Where texts were cut off, `usage` also has the number of tokens that it did not get.
+        """
         tokens = sum(note.tokens for note in self.notes if note is not None)
-        return {"prompt_tokens": tokens, "total_tokens": tokens}
+        cut = sum(note.cut for note in self.notes if note is not None)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        if cut:
+            usage["cut_tokens"] = cut
+        head = {"object": what, key: found, "model": str(self.model.id), "usage": usage}
+        return JSON_HEADERS, dumped(head)
 
 
 def parsed(body: bytes) -> dict[str, Any]:
@@ -212,16 +261,40 @@ def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> Non
     )
 
 
-def texts_of(document: Mapping[str, Any], name: str) -> list[str]:
-    """A list of texts, which must not be empty.
+def one_of(document: Mapping[str, Any], name: str, other: str) -> str:
+    """Which of two names of the same field a body has: `name`, unless it has the other one.
+
+    Raises:
+        InvalidInput: it has both.
+    """
+    if other not in document:
+        return name
+    if name in document:
+        raise InvalidInput(f"send {name!r} or {other!r}, not both", [{"param": other}])
+    return other
+
+
+def field(
+    document: Mapping[str, Any], name: str, wanted: str, is_right: Callable[[Any], bool]
+) -> Any:
+    """A field that may be missing or null, which is None.
+
+    Args:
+        document: the body.
+        name: of the field.
+        wanted: what it must be, for the error.
+        is_right: whether it is that; must be quick for large lists.
 
     Raises:
         InvalidInput: it is something else.
     """
     given = document.get(name)
-    if not isinstance(given, list) or not given or not all(type(each) is str for each in given):
-        raise InvalidInput(f"{name!r} must be a list of at least one string", [{"param": name}])
-    return given
+    if given is None or is_right(given):
+        return given
+    got = short(given) if isinstance(given, str) else kind(given)
+    if type(given) in (int, float):
+        got = repr(given)
+    raise InvalidInput(f"{name!r} must be {wanted}, got {got}", [{"param": name}])
 
 
 def flag(document: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
@@ -230,9 +303,22 @@ def flag(document: Mapping[str, Any], name: str, *, default: bool = False) -> bo
     Raises:
         InvalidInput: it is something else.
     """
-    given = document.get(name)
-    if given is None:
-        return default
-    if not isinstance(given, bool):
-        raise InvalidInput(f"{name!r} must be true or false", [{"param": name}])
-    return given
+    given = field(document, name, "true or false", lambda given: isinstance(given, bool))
+    return default if given is None else bool(given)
+
+
+def at(place: str, error: InvalidInput) -> InvalidInput:
+    """The error of a value, with its place in the body."""
+    details = error.details[0] if error.details else {}
+    return InvalidInput(f"{place}: {error}", [{**details, "param": place.partition("[")[0]}])
+
+
+def _truncates(document: Mapping[str, Any]) -> bool:
+    """Whether texts that are too long may be cut off, which TEI's requests can forbid."""
+    field(
+        document,
+        "truncation_direction",
+        "Right, since texts are cut off at the end",
+        lambda given: given in ("Right", "right"),
+    )
+    return flag(document, "truncate", default=True)

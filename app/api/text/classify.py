@@ -13,8 +13,8 @@ import numpy as np
 
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
-from app.api.outcomes import JSON_HEADERS, dumped
-from app.api.text.body import TextCall, texts_of
+from app.api.outcomes import JSON_HEADERS, check_classes, dumped
+from app.api.text.body import TextCall, one_of
 from app.api.text.scores import scores_of, wants_raw
 from app.errors import InvalidInput
 from app.types import Array, Item, Outcome
@@ -28,17 +28,21 @@ class ClassifyCall(TextCall):
     __slots__ = ("_key", "_many", "_raw")
     tasks = ("classify",)
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
-        """See `Call`."""
-        document = self.document
-        self._key = INPUT if INPUT in document else INPUTS
+    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+        """See `TextCall`."""
+        key = self._key = one_of(document, INPUTS, INPUT)
         self._raw = wants_raw(document, self.model)
         values: Sequence[object]
-        if self._key == INPUT:
-            self._many, values = True, texts_of(document, INPUT)
+        if key == INPUT:
+            self._many, values = True, self.texts_of(document, INPUT)
         else:
-            self._many, values = sequences_of(document.get(INPUTS))
-        return self.items_of(values, lambda index: f"{self._key}[{index}]", on_loop=on_loop)
+            given = document.get(INPUTS)
+            if isinstance(given, list):
+                self.check_count(given)
+            self._many, values = sequences_of(given)
+        count, labels = len(values), self.model.manifest.outputs[0].item_shape[0]
+        check_classes(count * labels, count, "send fewer texts at once")
+        return self.items_of(document, values, lambda index: f"{key}[{index}]", on_loop=on_loop)
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
@@ -47,8 +51,7 @@ class ClassifyCall(TextCall):
         data = [ranked(each.reshape(-1), labels) for each in scores]
         if self._key == INPUTS:
             return JSON_HEADERS, dumped(data if self._many else data[0])
-        head = {"object": "classify", "data": data, "model": str(self.model.id)}
-        return JSON_HEADERS, dumped({**head, "usage": self.usage()})
+        return self.listed("classify", "data", data)
 
 
 def sequences_of(given: object) -> tuple[bool, list[object]]:

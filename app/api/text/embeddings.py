@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, dumped
-from app.api.text.body import TextCall, flag
+from app.api.text.body import TextCall, field, flag
 from app.codecs.values import short
 from app.errors import InvalidInput
-from app.registry.loaded_models import LoadedModel
 from app.types import Array, Item, Outcome
 
 MAX_INPUTS = 2048  # that OpenAI takes in one request
@@ -31,56 +31,86 @@ class EmbeddingsCall(TextCall):
     __slots__ = ("_in_base64", "size")
     tasks = ("embed",)
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
-        """See `Call`."""
-        document = self.document
-        self.check_fields()
-        given = document.get("encoding_format")
-        if given is not None and given not in FORMATS:
-            raise InvalidInput(
-                f"'encoding_format' must be one of {', '.join(FORMATS)}, got {given!r:.50}",
-                [{"param": "encoding_format"}],
-            )
+    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+        """See `TextCall`."""
+        self.check_fields(document)
+        wanted = f"one of {', '.join(FORMATS)}"
+        given = field(document, "encoding_format", wanted, lambda given: given in FORMATS)
         self._in_base64 = given == "base64"
-        self.read_size()
-        values = inputs_of(document, "input", self.model)
-        if len(values) > MAX_INPUTS:
-            raise InvalidInput(
-                f"'input' has {len(values)} texts, the limit is {MAX_INPUTS}", [{"param": "input"}]
-            )
-        one = not isinstance(document["input"], list) or is_tokens(document["input"])
-        return self.items_of(
-            values, lambda index: "input" if one else f"input[{index}]", on_loop=on_loop
-        )
+        self.read_size(document)
+        return self.items_of_inputs(document, "input", MAX_INPUTS, on_loop=on_loop)
 
-    def check_fields(self) -> None:
+    def items_of_inputs(
+        self, document: dict[str, Any], name: str, most: int | None = None, *, on_loop: bool
+    ) -> list[Item]:
+        """The items of a field: one text, several, the token ids of one, or those of several.
+
+        Raises:
+            PayloadTooLarge, TooLongForLoop: see `read`.
+            InvalidInput: there are none, more than `most`, or one is wrong.
+        """
+        given = document.get(name)
+        one = not isinstance(given, list) or is_tokens(given)
+        values: list[object] = [given] if one else cast(list[object], given)
+        if not values:
+            raise InvalidInput(f"{name!r} must not be empty", [{"param": name}])
+        if most is not None and len(values) > most:
+            raise InvalidInput(
+                f"{name!r} has {len(values)} texts, the limit is {most}", [{"param": name}]
+            )
+        self.check_count(values)
+        places: Callable[[int], str] = lambda index: name if one else f"{name}[{index}]"  # noqa: E731
+        for index, value in enumerate(values):
+            self._check_input(value, name, places(index))
+        return self.items_of(document, values, places, on_loop=on_loop)
+
+    def _check_input(self, value: object, name: str, place: str) -> None:
+        """Check a text or its token ids, before these become an array."""
+        if not isinstance(value, str | list):
+            raise InvalidInput(
+                f"{name!r} must be a string, a list of strings, a list of token ids, or a list of "
+                "lists of token ids",
+                [{"param": name}],
+            )
+        if not value:
+            raise InvalidInput(f"{name!r} must not have an empty text", [{"param": name}])
+        if isinstance(value, list) and len(value) > self._most_ids():
+            got, limit = len(value), self._most_ids()
+            raise InvalidInput(
+                f"{place!r} has {got} token ids, the limit of the model is {limit}",
+                [{"got": got, "limit": limit, "param": name}],
+            )
+
+    def _most_ids(self) -> int:
+        manifest = self.model.manifest
+        ids = getattr(manifest.codec, "ids", None)
+        return next(spec.axes[0].most for spec in manifest.inputs if spec.name == ids)
+
+    def check_fields(self, document: dict[str, Any]) -> None:
         """Reject fields that OpenAI does not define.
 
         Raises:
             InvalidInput: naming one of them.
         """
-        for name in self.document:
+        for name in document:
             if name not in FIELDS:
                 raise InvalidInput(
                     f"Unrecognized request argument supplied: {short(name)}; this call takes "
                     f"{', '.join(sorted(FIELDS))}"
                 )
+        field(document, "user", "a string", lambda given: isinstance(given, str))
 
-    def read_size(self) -> None:
+    def read_size(self, document: dict[str, Any]) -> None:
         """Read `dimensions`.
 
         Raises:
             InvalidInput: the model has no vectors of that size.
         """
-        shape = self.model.manifest.outputs[0].item_shape
-        given, most = self.document.get("dimensions"), shape[-1]
-        if given is not None and not (type(given) is int and 1 <= given <= most):
-            raise InvalidInput(
-                f"'dimensions' must be a whole number from 1 to {most}, the size of this model's "
-                f"vectors, got {given!r:.50}",
-                [{"param": "dimensions"}],
-            )
-        self.size: int | None = given
+        most = self.model.manifest.outputs[0].item_shape[-1]
+        wanted = f"a whole number from 1 to {most}, the size of this model's vectors"
+        self.size: int | None = field(
+            document, "dimensions", wanted, lambda given: type(given) is int and 1 <= given <= most
+        )
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
@@ -91,10 +121,7 @@ class EmbeddingsCall(TextCall):
             if note is not None and note.cut:
                 place["details"] = {"tokens": note.tokens, "cut": note.cut}
             data.append(place)
-        model = str(self.model.id)
-        return JSON_HEADERS, dumped(
-            {"object": "list", "data": data, "model": model, "usage": self.usage()}
-        )
+        return self.listed("list", "data", data)
 
     def vectors_of(self, outcomes: Sequence[Outcome]) -> list[Array]:
         """The vectors of all items, of the size that was asked for."""
@@ -111,19 +138,15 @@ class InfinityEmbeddingsCall(EmbeddingsCall):
 
     __slots__ = ()
 
-    def check_fields(self) -> None:
-        """Reject what is no text."""
-        given = self.document.get("modality", "text")
-        if given != "text":
-            raise InvalidInput(
-                f"'modality' must be text, got {given!r:.50}", [{"param": "modality"}]
-            )
+    def check_fields(self, document: dict[str, Any]) -> None:
+        """Reject modalities other than text."""
+        field(document, "modality", "text", lambda given: given == "text")
 
-    def read_size(self) -> None:
+    def read_size(self, document: dict[str, Any]) -> None:
         """See `EmbeddingsCall`."""
-        if self.document.get("dimensions") == 0:
-            self.document["dimensions"] = None
-        super().read_size()
+        if document.get("dimensions") == 0:
+            document["dimensions"] = None
+        super().read_size(document)
 
 
 class EmbedCall(EmbeddingsCall):
@@ -131,18 +154,16 @@ class EmbedCall(EmbeddingsCall):
 
     __slots__ = ("_normalize",)
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
-        """See `Call`."""
-        document = self.document
+    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+        """See `TextCall`."""
         self._in_base64 = False
         self._normalize = flag(document, "normalize", default=True)
         if document.get("prompt_name") is not None:
             raise InvalidInput(
                 "'prompt_name' is not supported: a model has the prompt of its export"
             )
-        self.read_size()
-        values = inputs_of(document, "inputs", self.model)
-        return self.items_of(values, lambda index: f"inputs[{index}]", on_loop=on_loop)
+        self.read_size(document)
+        return self.items_of_inputs(document, "inputs", on_loop=on_loop)
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
@@ -150,34 +171,6 @@ class EmbedCall(EmbeddingsCall):
         if self._normalize:
             vectors = [normalized(vector) for vector in vectors]
         return JSON_HEADERS, dumped(vectors)
-
-
-def inputs_of(document: dict[str, object], name: str, model: LoadedModel) -> list[object]:
-    """The inputs of a body: one text, several, the token ids of one, or those of several.
-
-    Raises:
-        InvalidInput: there are none, one is empty, or one has too many token ids for the model.
-    """
-    given = document.get(name)
-    values = given if isinstance(given, list) and not is_tokens(given) else [given]
-    if not values:
-        raise InvalidInput(f"{name!r} must not be empty", [{"param": name}])
-    most = model.manifest.inputs[0].axes[0].most
-    for value in values:
-        if not isinstance(value, str | list):
-            raise InvalidInput(
-                f"{name!r} must be a string, a list of strings, a list of token ids, or a list of "
-                "lists of token ids",
-                [{"param": name}],
-            )
-        if not value:
-            raise InvalidInput(f"{name!r} must not have an empty text", [{"param": name}])
-        if isinstance(value, list) and len(value) > most:  # before they become an array
-            raise InvalidInput(
-                f"{name!r} has {len(value)} token ids, the limit of the model is {most}",
-                [{"param": name}],
-            )
-    return values
 
 
 def is_tokens(given: object) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, dumped
-from app.api.text.body import TextCall, flag, texts_of
+from app.api.text.body import TextCall, field, flag, one_of
 from app.api.text.scores import scores_of, wants_raw
 from app.errors import InvalidInput
 from app.types import Item, Outcome
@@ -27,20 +27,19 @@ class RerankCall(TextCall):
     __slots__ = ("_key", "_raw", "_texts", "_top")
     tasks = ("rerank",)
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
-        """See `Call`."""
-        document = self.document
+    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+        """See `TextCall`."""
         query = document.get("query")
         if not isinstance(query, str):
             raise InvalidInput("'query' must be a string", [{"param": "query"}])
-        self._key = DOCUMENTS if DOCUMENTS in document else TEXTS
-        texts = texts_of(document, self._key)
-        shows = flag(document, "return_documents" if self._key == DOCUMENTS else "return_text")
+        key = self._key = one_of(document, TEXTS, DOCUMENTS)
+        texts = self.texts_of(document, key)
+        shows = flag(document, "return_documents" if key == DOCUMENTS else "return_text")
         self._texts = texts if shows else None
         self._raw = wants_raw(document, self.model)
-        self._top = top_of(document)
+        self._top: int | None = field(document, "top_n", "a whole number of at least 1", _is_count)
         pairs = [[query, text] for text in texts]
-        return self.items_of(pairs, lambda index: f"{self._key}[{index}]", on_loop=on_loop)
+        return self.items_of(document, pairs, lambda index: f"{key}[{index}]", on_loop=on_loop)
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
@@ -57,20 +56,11 @@ class RerankCall(TextCall):
             ranks.append(rank)
         if is_tei:
             return JSON_HEADERS, dumped(ranks)
-        head = {"object": "rerank", "results": ranks, "model": str(self.model.id)}
-        return JSON_HEADERS, dumped({**head, "usage": self.usage()})
+        return self.listed("rerank", "results", ranks)
 
 
-def top_of(document: dict[str, Any]) -> int | None:
-    """How many of the best are wanted; None: all.
-
-    Raises:
-        InvalidInput: it is no whole number of at least 1.
-    """
-    given = document.get("top_n")
-    if given is not None and (type(given) is not int or given < 1):
-        raise InvalidInput("'top_n' must be a whole number of at least 1", [{"param": "top_n"}])
-    return given
+def _is_count(given: object) -> bool:
+    return type(given) is int and given >= 1
 
 
 ENDPOINTS = (Endpoint("/rerank", RerankCall, many=True),)

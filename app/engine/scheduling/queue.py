@@ -282,13 +282,14 @@ class TicketQueue:
 def on_its_own(item: Item) -> Item:
     """An item that keeps no more alive than its own bytes: those are what the queue counts.
 
-    The items of one body are mostly views of one array of them all, which lives as long as any.
+    The items of one body are mostly views of one array of them all, which lives as long as any. A
+    note is for the answers of one request; its batch does not need it.
     """
     for array in item.arrays.values():
         if _is_part(array):
             arrays = {name: a.copy() if _is_part(a) else a for name, a in item.arrays.items()}
             return Item(arrays, item.signature, item.length)
-    return item
+    return item if item.note is None else Item(item.arrays, item.signature, item.length)
 
 
 def _is_part(array: Array) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import orjson
@@ -10,8 +11,9 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from app.api.payloads import read_items
-from app.codecs.base import Budget, Codec, TooLongForLoop
+from app.codecs.base import MAX_LABELLED_TOKENS, Budget, Codec, TooLongForLoop
 from app.codecs.choose import codec_for
+from app.codecs.spans import SpanFinder
 from app.codecs.text import MAX_TEXT_CHARACTERS
 from app.errors import (
     ArtifactInvalid,
@@ -110,6 +112,22 @@ def test_the_inputs_by_name_are_taken_too() -> None:
         (CODEC, [1.5], "expected whole numbers"),
         (CODEC, [True], "not all numbers"),
         (CODEC, dict(zip(NAMES, ([12], [1], [0]), strict=True)), "0..11, got 12"),
+        (
+            CODEC,
+            dict(zip(NAMES, ([4], [2], [0]), strict=True)),
+            "mask': expected whole numbers in 0..1",
+        ),
+        (
+            CODEC,
+            dict(zip(NAMES, ([4], [1], [1]), strict=True)),
+            "type_ids': expected whole numbers in 0..0",
+        ),
+        (
+            PAIRS,
+            dict(zip(NAMES, ([4], [1], [2]), strict=True)),
+            "type_ids': expected whole numbers in 0..1",
+        ),
+        (CODEC, dict(zip(NAMES, ([4], [0], [0]), strict=True)), "1 for at least one token"),
         (CODEC, "\ud800", "unpaired surrogate"),
         (PAIRS, "a", "expected a list of two texts or {'text', 'text_pair'}"),
         (PAIRS, ["a", "b", "c"], "expected a list of two texts"),
@@ -126,6 +144,25 @@ def test_what_is_wrong_is_said(codec: Codec, value: object, problem: str) -> Non
 def test_odd_texts_are_texts(text: str) -> None:
     item = CODEC.decode(text)
     assert 2 <= item.length <= MAX_TOKENS
+
+
+def test_rows_that_are_masked_as_a_whole_are_refused() -> None:
+    mask = np.array([[1, 0], [0, 1], [0, 0]])
+    rows = dict(zip(NAMES, (np.full((3, 2), 4), mask, np.zeros((3, 2), np.int64)), strict=True))
+    assert len(CODEC.decode_arrays({name: array[:2] for name, array in rows.items()})) == 2
+    with pytest.raises(CallerError, match=r"inputs\[2\]: 'attention_mask': expected 1 for"):
+        CODEC.decode_arrays(rows)
+
+
+def test_ids_of_a_vocabulary_with_holes_are_those_that_its_texts_have() -> None:
+    holes = Tokenizer(models.WordLevel({"?": 0, "a": 1, "b": 5}, unk_token="?")).to_str().encode()
+    codec = codec_for(text_manifest(), lambda _: holes)
+    assert arrays(codec.decode("b")) == arrays(codec.decode([5])) == ([5], [1], [0])
+    assert "expected whole numbers in 0..5, got 6" in refused(codec, [6])
+
+
+def test_a_model_of_pairs_takes_no_plain_text() -> None:
+    assert PAIRS.media_types == ()
 
 
 def test_a_text_of_no_tokens_is_refused_where_none_are_added() -> None:
@@ -156,6 +193,13 @@ def test_long_texts_and_many_leave_the_event_loop() -> None:
     assert CODEC.decode("cat " * 900, Budget(on_loop=True)).length == MAX_TOKENS
     with pytest.raises(TooLongForLoop):
         CODEC.decode("cat " * 1100, Budget(on_loop=True))
+    with pytest.raises(TooLongForLoop):
+        CODEC.decode("\ufdfa" * 700, Budget(on_loop=True))
+    budget = Budget(on_loop=True)
+    for _ in range(140):
+        CODEC.decode([4] * MAX_TOKENS, budget)
+    with pytest.raises(TooLongForLoop):
+        CODEC.decode([4] * 600, budget)
     budget = Budget(on_loop=True)
     for _ in range(200):
         CODEC.decode("", budget)
@@ -246,6 +290,42 @@ class TestTokenClassification:
             (0, 1, "é"),
             (2, 5, "dog"),
         ]
+
+    @pytest.mark.parametrize(
+        ("best", "wanted"),
+        [
+            ((0, 0, 0), []),
+            ((1, 1, 1), ["0-1", "1-2", "2-3"]),  # each begins a span
+            ((2, 2, 3), ["0-2", "2-3"]),
+            ((0, 2, 0), ["1-2"]),
+            ((3, 0, 3), ["0-1", "2-3"]),
+        ],
+    )
+    def test_spans_end_where_the_label_changes(
+        self, best: Sequence[int], wanted: list[str]
+    ) -> None:
+        places = np.array([(0, 0), (0, 1), (1, 2), (2, 3), (0, 0)], np.int32)
+        scores = np.eye(4, dtype=np.float32)[[1, *best, 1]]  # those of special tokens do not count
+        found = SpanFinder(self.LABELS).find(scores, "abc", places)
+        assert [f"{each['start']}-{each['end']}" for each in found] == wanted
+        assert all(each["score"] == 1 for each in found)
+
+    def test_a_text_without_tokens_has_no_spans(self) -> None:
+        nothing = np.zeros((2, 2), np.int32)
+        assert SpanFinder(self.LABELS).find(np.zeros((2, 4)), "", nothing) == []
+
+    def test_labelled_tokens_of_a_request_have_a_limit(self) -> None:
+        codec = text_codec(
+            task="classify-tokens", labels=self.LABELS, max_tokens=MAX_LABELLED_TOKENS
+        )
+        made = tiny_text_codec(codec, [spec("scores", shape=(-1, -1, 4))])
+        budget = Budget()
+        made.decode("a " * (MAX_LABELLED_TOKENS - 2), budget)
+        with pytest.raises(
+            PayloadTooLarge, match="texts of one request may have at most 32768 tok"
+        ):
+            made.decode("a", budget)
+        made.decode([4] * MAX_LABELLED_TOKENS, Budget())
 
     def test_tensors_get_the_scores(self) -> None:
         codec = self.codec()
