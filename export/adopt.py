@@ -20,7 +20,7 @@ from export import codecs, foreign, huggingface, outputs, probe_process
 from export.declared import read_inputs
 from export.errors import ExportError, UsageError, reason
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
-from export.programs import read_program
+from export.programs import Program, read_program
 from export.samples import narrowed
 from export.variants.torchscript import to_torchscript
 from models.definitions.definition import Definition
@@ -60,6 +60,7 @@ class _Source:
     name: str | None = None
     labels: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
+    program: Program | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,8 +142,10 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     wanted, first, file = _wanted(parsed)
     given = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
-    module = foreign.load(source.data, source.what)
-    found, samples = foreign.infer(module, narrowed(inputs), codec, wanted)
+    program = source.program
+    module = program.module if program else foreign.load(source.data, source.what)
+    original = program.original if program else None
+    found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original)
     served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
     codecs.check_outputs(codec, served, by_command=given is not None)
     names = [[spec.name for spec in each] for each in (found, served)]
@@ -155,7 +158,7 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         inputs=inputs,
         outputs=served,
         codec=codec,
-        build=functools.partial(_build, source, len(inputs), ways),
+        build=functools.partial(_build, replace(source, program=None), len(inputs), ways),
         train=None,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
@@ -188,8 +191,10 @@ def _open(file: Path) -> _Source:
     data = _read(file)
     names = foreign.archive_names(data, file.name)
     if any(name.partition("/")[2] == foreign.ARCHIVE_FORMAT for name in names):
-        taken = read_program(data, file.name).inputs
-        return _Source(data, file.name, f"Adopted from {file.name}.", replace(PLAIN, inputs=taken))
+        program = read_program(data, file.name)
+        taken = replace(PLAIN, inputs=program.inputs)
+        origin = f"Adopted from {file.name}."
+        return _Source(data, file.name, origin, taken, program=program)
     if MANIFEST not in names:
         return _Source(data, file.name, origin=f"Adopted from {file.name}.")
     mar = read_mar(data, names, file.name)

@@ -31,8 +31,8 @@ FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
 MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, for the pairs after the first one that runs
 LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
-# Raised by torch for an invalid file, and for inputs that do not fit.
 ARCHIVE_FORMAT = "archive_format"  # a file of archives that torch.export writes
+# Raised by torch for an invalid file, and for inputs that do not fit.
 FAILURES = (
     *(torch.jit.Error, RuntimeError, ValueError, TypeError),
     *(LookupError, AttributeError, MemoryError),
@@ -93,6 +93,7 @@ def infer(
     inputs: tuple[TensorSpec, ...],
     codec: CodecSpec,
     names: Sequence[str] = (),
+    original: nn.Module | None = None,
 ) -> tuple[tuple[TensorSpec, ...], Samples]:
     """Run the model on samples of several batch sizes, and of several sizes of free axes.
 
@@ -101,6 +102,7 @@ def infer(
         inputs: of the model.
         codec: how pictures are normalised.
         names: of the wanted outputs, see `by_name`.
+        original: of which the model is a rewritten form, and must give the same answers.
 
     Returns:
         its outputs, in which every axis that differed is free; and samples like the smallest on
@@ -109,8 +111,8 @@ def infer(
     Raises:
         UsageError: if the model takes another number of inputs, a sample would be too large, or
             the names do not fit.
-        ExportError: if it fails on the samples, is not deterministic, or returns what cannot be
-            served.
+        ExportError: if it fails on the samples, is not deterministic, answers unlike the original,
+            or returns what cannot be served.
     """
     _check_inputs(module, inputs)
     traces.check_evaluating(module)
@@ -125,7 +127,7 @@ def infer(
             break
         began = time.perf_counter()
         try:
-            made = _runs(module, inputs, codec, pair, names)
+            made = _runs(module, inputs, codec, pair, names, original)
         except DoesNotRun as error:
             if first is None and pair == pairs[-1]:
                 raise _with_cause(error, module, inputs, codec, pair[-1]) from error
@@ -162,6 +164,7 @@ def _runs(
     codec: CodecSpec,
     several: Sequence[Shapes],
     names: Sequence[str],
+    original: nn.Module | None,
 ) -> dict[Sizes, Made]:
     """Outputs for batches of every size, without the numbers: dtypes and shapes."""
     rng = np.random.default_rng(SEED)
@@ -172,14 +175,17 @@ def _runs(
             made = by_name(_run(module, inputs, sample), names)
             _check_finite(made)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
-    again = by_name(_run(module, inputs, sample), names)
-    for name, tensor in made.items():
-        if name not in again or not _same(tensor, again[name]):
-            raise ExportError(
-                "the model gives different answers to the same input: something in it is random, "
-                "such as a dropout that was traced in training mode; call model.eval() before "
-                "torch.jit.trace"
-            )
+    if not _same(made, by_name(_run(module, inputs, sample), names)):
+        raise ExportError(
+            "the model gives different answers to the same input: something in it is random, "
+            "such as a dropout that was traced in training mode; call model.eval() before "
+            "torch.jit.trace"
+        )
+    if original is not None and not _same(made, by_name(_run(original, inputs, sample), names)):
+        raise ExportError(
+            "the program gives other answers once its operators are rewritten for TorchScript: "
+            "script the model instead, torch.jit.script(model.eval()).save('model.pt')"
+        )
     return runs
 
 
@@ -196,7 +202,13 @@ def _check_finite(made: Made) -> None:
         )
 
 
-def _same(before: torch.Tensor, after: torch.Tensor) -> bool:
+def _same(before: Made, after: Made) -> bool:
+    return before.keys() <= after.keys() and all(
+        _equal(tensor, after[name]) for name, tensor in before.items()
+    )
+
+
+def _equal(before: torch.Tensor, after: torch.Tensor) -> bool:
     if before.shape == after.shape and before.dtype.is_floating_point:
         # TorchScript specializes on the second call, and may then add in another order.
         return torch.allclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True)

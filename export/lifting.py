@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from export.errors import ExportError
+
 # Made from nodes whose weights are parameters: int8 and others look for modules.
 LINEAR = torch.ops.aten.linear.default
 CONVOLUTION = torch.ops.aten.conv2d.default
@@ -25,6 +27,9 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
 
     Layers become modules again, sizes are asked of tensors, operators have no overload's name:
     TorchScript finds that by itself.
+
+    Raises:
+        ExportError: if an output is not a tensor.
     """
     found: Any = program.module(check_guards=False)
     graph = fx.Graph()
@@ -38,8 +43,7 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
             modules[node.target] = tensor
             values[node] = graph.get_attr(node.target)
         elif node.op == "output":
-            flat = [values[each] for each in node.all_input_nodes]
-            graph.output(_returned(program, flat))
+            graph.output(_returned(program, [_made(each, values) for each in node.args[0]]))
         elif node.op == "call_function":
             made = _node(graph, node, values, found, modules)
             if made is not None:
@@ -65,6 +69,12 @@ def converted(module: torch.jit.ScriptModule, example: tuple[torch.Tensor, ...])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return plain_module(TS2EPConverter(module, example).convert())
+
+
+def _made(output: Any, values: Mapping[fx.Node, Any]) -> Any:
+    if not isinstance(output, fx.Node):
+        raise ExportError(f"the program returns {output}, which is not a tensor")
+    return values[output]
 
 
 def _returned(program: torch.export.ExportedProgram, flat: Sequence[Any]) -> Any:
@@ -97,6 +107,8 @@ def _node(
         kwargs.pop("pin_memory", None)
         if str(kwargs.get("device")) == "cpu":
             kwargs.pop("device")  # the default; TorchScript cannot read how torch.fx writes it
+        if node.target._schema.is_mutable:  # of a packet torch.fx does not see it
+            fx.node.has_side_effect(node.target.overloadpacket)
         return graph.call_function(node.target.overloadpacket, args, kwargs)
     assert callable(node.target)
     return graph.call_function(node.target, args, kwargs)
@@ -104,7 +116,7 @@ def _node(
 
 def _layer(node: fx.Node, found: Any) -> Any:
     """The layer that a node computes, if its weights are parameters of the model."""
-    if node.target not in (LINEAR, CONVOLUTION):
+    if node.target not in (LINEAR, CONVOLUTION) or node.kwargs:
         return None
     args: Sequence[Any] = node.args
     given = [*args, *[None] * (3 - len(args))]

@@ -91,13 +91,13 @@ def padded_batches(
 def largest_change(
     what: str, batch: PaddedBatch, run: Run, tolerance: Tolerance, advice: str = ""
 ) -> float:
-    """The largest difference between an item's answer in a padded batch and eager's to it alone.
+    """The largest difference between an item's answer in a padded batch and the expected one.
 
     Args:
         what: the beginning of a message.
         batch: of `padded_batches`.
         run: the model, or a form of it.
-        tolerance: how far an answer may be from eager's.
+        tolerance: how far an answer may be from the expected one.
         advice: the end of a message on a number that changes.
 
     Raises:

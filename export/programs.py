@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from export.errors import ExportError, reason
 from export.lifting import plain_module
@@ -30,7 +30,7 @@ TENSOR = re.compile(r"(weight|tensor)_[0-9]+")
 TENSORS = re.compile(rf"data/(weights|constants)/{TENSOR.pattern}")
 PLAIN = ("archive_format", "archive_version", "byteorder", ".data/version")
 OPERATOR = re.compile(
-    r"torch\.ops\.aten\.(?!from_file)[a-z_0-9]+\.[A-Za-z_0-9]+"
+    r"torch\.ops\.aten\.(?!from_file\.|save\.)[a-z_0-9]+\.[A-Za-z_0-9]+"
     r"|_operator\.(add|sub|mul|floordiv|truediv|mod|neg|pow|getitem|eq|ne|ge|gt|le|lt|and_|or_)"
     r"|torch\.sym_(max|min|int|float|not|ite|sum)"
 )
@@ -53,10 +53,12 @@ class Program:
     Attributes:
         module: takes the inputs as tensors, and returns a tensor, a tuple, or a dict of them.
         inputs: as `adopt --input` takes them, with the bounds that the program has.
+        original: the program as torch runs it, which the module is compared with.
     """
 
     module: fx.GraphModule
     inputs: tuple[str, ...]
+    original: nn.Module
 
 
 def read_program(data: bytes, what: str) -> Program:
@@ -67,14 +69,18 @@ def read_program(data: bytes, what: str) -> Program:
         what: its name, for messages.
 
     Raises:
-        ExportError: if it is none, or has what must not be loaded.
+        ExportError: if it is not a program, or contains parts that must not be loaded.
     """
-    clean = io.BytesIO(_clean(data, what))
+    try:
+        clean = io.BytesIO(_clean(data, what))
+    except (TypeError, LookupError, AttributeError) as error:  # JSON of another structure
+        raise ExportError(f"{what} is malformed: {reason(error)}") from error
     try:
         program = torch.export.load(clean)
     except Exception as error:  # of any class
         raise ExportError(f"torch.export.load cannot read {what}: {reason(error)}") from error
-    return Program(plain_module(program), tuple(_inputs(program, what)))
+    original = program.module(check_guards=False)
+    return Program(plain_module(program), tuple(_inputs(program, what)), original)
 
 
 def _clean(data: bytes, what: str) -> bytes:
@@ -109,7 +115,7 @@ def _json(data: bytes, what: str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ExportError(f"{what} has what is no JSON: {reason(error)}") from error
+        raise ExportError(f"{what} is not JSON: {reason(error)}") from error
 
 
 def _check_tensors(config: Any, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,11 @@ SEED = 1
 # or they take more memory: then powers of two and their neighbours, where kernels change.
 EVERY_SIZE_BUDGET_S = 30.0
 EVERY_SIZE_BUDGET_BYTES = 1 << 30
+# The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
+# may differ. Kernels add in another order: one unit in the last place of bf16 is up to 0.8 %, which
+# a fifth of its tolerance allows.
+STEADY = 0.2
+ALONE = "compared with the item's answer alone: "
 TINY = 1e-6  # relative differences use at least this magnitude
 
 Runnable = Callable[..., object]
@@ -148,7 +153,7 @@ def reference(
     def draw() -> Arrays:
         inputs = definition.random_inputs(rng, 1)
         _check_inputs("random inputs, batch 1", definition, inputs, 1)
-        return {name: array[0] for name, array in inputs.items()}
+        return _first(inputs)
 
     forward = partial(run, eager, definition)
     padded = padded_batches(definition, draw, forward, max_batch, progress)
@@ -168,10 +173,15 @@ def check_parity(
         the largest observed differences.
 
     Raises:
-        ParityError: at the first answer that is not finite, or that differs by more than the
-            tolerance from eager's or from the same item's alone.
+        ParityError: at the first answer that is not finite, that differs by more than the tolerance
+            from eager's, or by more than float32's, or a fifth of a lossy one, from the same item's
+            alone.
     """
     definition = against.definition
+    steady = tolerance
+    if not tolerance.exact_integers:
+        less = {name: STEADY * getattr(tolerance, name) for name in ("absolute", "of_range")}
+        steady = tolerance.model_copy(update=less)
     worst = {spec.name: (0.0, 0.0) for spec in definition.outputs}
     invariance = 0.0
     for done, each in enumerate(against.comparisons, start=1):
@@ -187,13 +197,16 @@ def check_parity(
                 max(worst[spec.name][1], pair[1]),
             )
         alone = run(exported, definition, _last(each.inputs), device)
-        moved = _moved(f"{each.what}:", definition, tolerance, alone, got)
+        moved = _moved(f"{each.what}:", definition, steady, alone, got)
         invariance = max(invariance, moved)
         largest = max(absolute for absolute, _ in worst.values())
         progress(done, len(against.comparisons), f"largest difference {largest:.1e}")
     forward = partial(run, exported, definition, device=device)
     for batch in against.padded:
-        invariance = max(invariance, largest_change("", batch, forward, tolerance))
+        largest_change("", batch, forward, tolerance)
+        own = tuple(_first(forward(stack([item]))) for item in batch.items)
+        moved = largest_change(ALONE, replace(batch, expected=own), forward, steady)
+        invariance = max(invariance, moved)
     return Parity(
         outputs={
             name: Difference(max_absolute=absolute, max_relative=relative)
@@ -300,6 +313,11 @@ def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) 
 
 def _is_finite(array: Array) -> bool:
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _first(batch: Arrays) -> dict[str, Array]:
+    """The first item, without the batch axis."""
+    return {name: array[0] for name, array in batch.items()}
 
 
 def _last(batch: Arrays) -> dict[str, Array]:

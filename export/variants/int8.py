@@ -1,8 +1,9 @@
 """`int8`: post-training quantization, saved as TorchScript.
 
 Static (weights and activations, calibrated on the model's own data) where there are convolutions.
-Without them linear layers scale each row of activations as it comes, and recurrent layers are
-dynamic (activations measured at run time). Why: docs/adr/0008-quantization.md.
+Without them linear layers scale each row of activations as it comes. Recurrent layers stay float32:
+torch scales their activations by the whole batch, so that other items would change an answer. Why:
+docs/adr/0008-quantization.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from models.plan import Precision
 from models.tensors import Arrays
 
 CONVOLUTIONS: set[type[nn.Module]] = {nn.Conv1d, nn.Conv2d, nn.Conv3d}
-RECURRENT: set[type[nn.Module]] = {nn.LSTM, nn.GRU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,6 @@ class Int8:
             if layers & CONVOLUTIONS:
                 module = _static(subject)
                 how = f"torch.ao.quantization.prepare_fx + convert_fx (static), {_engine()}"
-            elif layers & RECURRENT:
-                module = _dynamic(subject)
-                how = f"int8 by row, torch.ao.quantization.quantize_dynamic, {_engine()}"
             elif any(map(pays, subject.eager.modules())):
                 module, how = _rowwise(subject), "int8 by row"
             else:
@@ -93,19 +90,6 @@ def _rowwise(subject: Subject) -> nn.Module:
         return replaced(copy.deepcopy(subject.eager), rowwise).eval()
     except Exception as error:  # modules may hold what cannot be copied
         raise NotApplicable(f"quantization failed: {reason(error)}") from error
-
-
-def _dynamic(subject: Subject) -> nn.Module:
-    from torch.ao.quantization import quantize_dynamic  # noqa: PLC0415 - slow
-
-    by_row = _rowwise(subject)
-    try:
-        quantized: nn.Module = quantize_dynamic(  # type: ignore[no-untyped-call]
-            by_row, RECURRENT, dtype=torch.qint8
-        )
-    except Exception as error:
-        raise NotApplicable(f"quantization failed: {reason(error)}") from error
-    return quantized
 
 
 def _calibration(subject: Subject) -> list[Arrays]:

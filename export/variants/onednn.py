@@ -42,7 +42,7 @@ class OneDnn:
             raise NotApplicable("this torch was built without oneDNN")
         subject = in_python(subject)
         large, others = _weights(subject.eager)
-        if large < MIN_SHARE * (large + others):
+        if large <= MIN_SHARE * (large + others):
             raise NotApplicable(
                 f"linear layers of at least {MIN_WEIGHTS:,} weights are not most of the model"
             )

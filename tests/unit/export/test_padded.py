@@ -171,6 +171,19 @@ class TestForms:
         with pytest.raises(ParityError, match=message):
             verify.check_parity(scripted_form, against, TOLERANCES["float32"], quiet)
 
+    def test_a_lossy_form_must_be_closer_to_itself_than_to_eager(self) -> None:
+        against = reference(texts())
+
+        def moody(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = subject(texts()).eager(ids, mask)
+            return made * (0.8 if len(ids) > 1 and not mask.all() else 1.0)
+
+        message = (
+            r"^compared with the item's answer alone: output 'y' of an item of seq \d+, padded"
+        )
+        with pytest.raises(ParityError, match=message):
+            verify.check_parity(moody, against, TOLERANCES["int8"], quiet)
+
 
 IDS = ("--input", "ids=int64[-1,seq<=16] in 0..29", "--input", "mask=int64[-1,seq]")
 

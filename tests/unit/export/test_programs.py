@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from export import programs
 from export.errors import ExportError
 from export.programs import read_program
 from export.variants.base import NotApplicable, Subject
 from export.variants.half import Half
 from export.variants.int8 import Int8
-from export.variants.torchscript import TorchScript, in_python
+from export.variants.torchscript import TorchScript, in_python, to_torchscript
 from models.definitions.definition import Definition
 from models.plan import Precision
 from tests.unit.export.definitions import loaded, of_vectors, proved, subject
@@ -54,6 +55,23 @@ class Pictures(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.flat(torch.relu(self.wide(x))).mean(dim=(2, 3))
         return made
+
+
+class InPlace(nn.Module):
+    """Changes tensors, and views of them, by operators whose results it does not use."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        y[:, :1].mul_(0.5)
+        y.flatten().add_(1)
+        y[:, 1] = 0
+        return y
+
+
+class Repeating(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y, z = x + 1, x * 2
+        return y, z, y
 
 
 class Net(nn.Module):
@@ -145,6 +163,32 @@ class TestRead:
         x = torch.randn(2, 2, 6, 6)
         torch.testing.assert_close(made(x), module(x))
 
+    @pytest.mark.parametrize("module", [InPlace(), Repeating()])
+    def test_answers_are_those_of_the_program(self, module: nn.Module) -> None:
+        x = torch.randn(3, 2, 6, 6)
+        made = read_program(exported(module, x.clone()), "it.pt2").module
+        for form in (made, torch.jit.freeze(to_torchscript(made, (), "script"))):
+            torch.testing.assert_close(form(x.clone()), module(x.clone()))
+
+    def test_options_of_layers_by_name(self) -> None:
+        def name(model: dict[str, Any]) -> None:
+            for node in model["graph_module"]["graph"]["nodes"]:
+                for given in node["inputs"][2 if "conv2d" in node["target"] else 9 :]:
+                    given["kind"] = 2  # of torch's schema: by name
+
+        module = Pictures().eval()
+        x = torch.randn(3, 2, 6, 6)
+        made = read_program(changed(exported(module, x), name), "it.pt2").module
+        torch.testing.assert_close(made(x), module(x))
+
+    def test_an_output_that_is_not_a_tensor_is_rejected(self) -> None:
+        class Counting(nn.Module):
+            def forward(self, x: Tensor) -> tuple[Tensor, int]:
+                return x + 1, 7
+
+        with pytest.raises(ExportError, match="returns 7, which is not a tensor"):
+            read_program(exported(Counting(), torch.zeros(3, 2)), "it.pt2")
+
     def test_a_fixed_batch_is_rejected(self) -> None:
         data = saved(torch.export.export(Net().eval(), (torch.zeros(3, 2),)))
         with pytest.raises(ExportError, match="takes 'x' in batches of 3 only: export it with a"):
@@ -215,6 +259,7 @@ class TestHostile:
             "torch.load",
             "torch.ops.load_library",
             "torch.ops.aten.from_file.default",
+            "torch.ops.aten.save.default",
             "torch.ops.higher_order.cond",
             "_operator.methodcaller",
             "math.factorial",
@@ -273,8 +318,22 @@ class TestHostile:
             read_program(changed(plain, files={name: json.dumps(config).encode()}), "it.pt2")
 
     def test_what_is_no_json(self, plain: bytes) -> None:
-        with pytest.raises(ExportError, match="has what is no JSON"):
+        with pytest.raises(ExportError, match="is not JSON"):
             read_program(changed(plain, files={"models/model.json": b"{"}), "it.pt2")
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("data/weights/model_weights_config.json", b"[]"),
+            ("data/weights/model_weights_config.json", b"{}"),
+            ("data/constants/model_constants_config.json", b'{"config": {"x": 1}}'),
+            ("models/model.json", b"[]"),
+            ("models/model.json", b'{"range_constraints": 5}'),
+        ],
+    )
+    def test_json_of_another_structure(self, plain: bytes, name: str, content: bytes) -> None:
+        with pytest.raises(ExportError, match=r"^it\.pt2 is malformed: "):
+            read_program(changed(plain, files={name: content}), "it.pt2")
 
 
 class TestAdopt:
@@ -292,6 +351,14 @@ class TestAdopt:
         ids, mask = (torch.from_numpy(item[name])[None] for name in ("ids", "mask"))
         expected = pooled[0](ids, mask)["score"]
         torch.testing.assert_close(definition.build()(ids, mask), expected)
+
+    def test_a_program_that_changes_when_it_is_rewritten_is_rejected(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(programs, "plain_module", lambda program: fx.symbolic_trace(nn.GELU()))
+        file = written(tmp_path, exported(nn.ReLU(), torch.zeros(3, 2)), "it.pt2")
+        with pytest.raises(ExportError, match="gives other answers once its operators are rewr"):
+            run(file, "--name", "it")
 
     def test_a_program_in_training_mode_is_rejected(self, tmp_path: Path) -> None:
         module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).train()

@@ -194,7 +194,7 @@ class TestRejected:
     ) -> None:
         with pytest.raises(ParityError, match=message) as rejected:
             prove(tmp_path, definition(module, train=None), *asked)
-        others = ",".join(asked[1:]) or "trace,compiled,compiled-cuda,bf16,fp16,int8"
+        others = ",".join(asked[1:]) or "trace,onednn,compiled,compiled-cuda,bf16,fp16,int8"
         hint = f". Nothing was written; to export without it: --variants {others}"
         assert str(rejected.value).endswith(hint)
 
@@ -239,8 +239,8 @@ class TestWanted:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            (("script", "int4", "fast"), "--variants int4,fast: there are: script, trace, comp"),
-            ((), "--variants '': there are: script, trace, compiled"),
+            (("script", "int4", "fast"), "--variants int4,fast: there are: script, trace, onednn"),
+            ((), "--variants '': there are: script, trace, onednn"),
         ],
     )
     def test_unknown_ones(self, given: tuple[str, ...], message: str) -> None:

@@ -13,6 +13,7 @@ from export.errors import ExportError, ParityError
 from export.variants.base import TOLERANCES
 from models.definitions.definition import Definition, HeldOut
 from models.manifest import Parity
+from models.plan import Precision
 from models.tensors import Array, Arrays, Tolerance
 from tests.unit.export.definitions import CATALOG, MIXED, definition, quiet
 from tests.unit.models.manifests import spec
@@ -99,6 +100,20 @@ class TestParity:
             check(moody, max_batch=2, tolerance=loose)
         allowed = check(moody, max_batch=2, tolerance=Tolerance(absolute=0.09, relative=0))
         assert allowed.batch_invariance == pytest.approx(0.08, rel=0.01)
+
+    @pytest.mark.parametrize("precision", ["bf16", "int8"])
+    def test_a_lossy_form_must_be_closer_to_itself_than_to_eager(
+        self, precision: Precision
+    ) -> None:
+        tolerance = TOLERANCES[precision]
+
+        def moody(x: torch.Tensor) -> torch.Tensor:
+            return x * 2 * (1 + tolerance.of_range * (0.9 if len(x) == 1 else 0.1))
+
+        message = "^random inputs, batch 2: output 'y' of the last item in its batch, compared with"
+        with pytest.raises(ParityError, match=message):
+            check(moody, max_batch=2, tolerance=tolerance)
+        check(lambda x: x * 2 * (1 + 0.9 * tolerance.of_range), max_batch=2, tolerance=tolerance)
 
     def test_a_near_tie_fails_no_lossy_precision(self) -> None:
         """An index of two nearly equal scores; accuracy shows the cost of the other one."""

@@ -134,6 +134,10 @@ def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
             "^there is no convolution and no large linear layer to quantize$",
         ),
         (
+            of_vectors(lambda: nn.LSTM(16, 2), (4, 16)),
+            "^there is no convolution and no large linear layer to quantize$",
+        ),
+        (
             convolution(calibration=None),
             "^the definition has no calibration data, which convolutions need$",
         ),
@@ -143,7 +147,15 @@ def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
         ),
         (of_vectors(Locked, (64,)), "^quantization failed: cannot pickle 'generator' object$"),
     ],
-    ids=["pairwise", "no layers", "subclass", "no calibration", "control flow", "no copy"],
+    ids=[
+        "pairwise",
+        "no layers",
+        "subclass",
+        "recurrent",
+        "no calibration",
+        "control flow",
+        "no copy",
+    ],
 )
 def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) -> None:
     with pytest.raises(NotApplicable, match=why) as rejected:

@@ -55,7 +55,7 @@ def test_it_answers_as_eager_does_once_it_is_loaded_again(tmp_path: Path, optimi
     assert all(type(layer) is nn.Linear for layer in (made.eager.first, made.eager.last))
 
 
-@pytest.mark.parametrize("module", [Convolutional, lambda: nn.Linear(64, 2)])
+@pytest.mark.parametrize("module", [Convolutional, lambda: nn.Linear(64, 2), nn.ReLU])
 def test_models_whose_time_goes_elsewhere_have_none(
     module: Callable[[], nn.Module], tmp_path: Path
 ) -> None:
