@@ -83,10 +83,40 @@ def test_configs(folder: Path, config: str, why: str) -> None:
 
 
 def test_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
-    edit(folder / "config.json", auto_map={"AutoModel": "evil.Model", "AutoConfig": "evil.Config"})
+    edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"})
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     definition_of(ModelFolder(folder), Wanted("embed"), "It.")
+    edit(folder / "config.json", auto_map={"AutoModel": "evil.Model"})
+    refused(folder, r"AutoModel is code that comes with the model \(auto_map\), which is never run")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("where", ["attn_implementation", "_attn_implementation"])
+def test_a_config_does_not_choose_the_code_of_attention(folder: Path, where: str) -> None:
+    edit(folder / "config.json", **{where: "evil/kernel"})
+    definition_of(ModelFolder(folder), Wanted("embed"), "It.")
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "why"),
+    [
+        ("config", {"id2label": {"1": "a", "2": "b"}}, "id2label is malformed: it has no label 0"),
+        ("config", {"pad_token_id": 99}, "pad_token_id 99 is not one of the 12 tokens"),
+        ("tokenizer_config", {"model_input_names": 5}, "model_input_names is malformed"),
+    ],
+)
+def test_malformed_fields(tmp_path: Path, file: str, changes: dict[str, Any], why: str) -> None:
+    save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=2))
+    edit(tmp_path / f"{file}.json", **changes)
+    refused(tmp_path, why, "classify")
+
+
+def test_scores_that_cannot_be_served(tmp_path: Path) -> None:
+    save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=1))
+    edit(tmp_path / "config.json", sentence_transformers={"activation_fn": "torch.nn.Tanh"})
+    refused(tmp_path, "the score is made by torch.nn.Tanh; Identity, Sigmoid are known", "rerank")
+    edit(tmp_path / "config.json", sentence_transformers=["x"])
+    refused(tmp_path, "sentence_transformers is malformed", "rerank")
 
 
 def test_a_model_that_has_no_such_task(tmp_path: Path) -> None:
@@ -125,6 +155,11 @@ class TestWeights:
         (folder / "model.safetensors").write_bytes(data[:-100])
         refused(folder, "model.safetensors is not safetensors: ")
 
+    def test_pickled_shards(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "pytorch_model.bin.index.json").write_text("{}")
+        refused(folder, "pickled weights in several files are not supported", allow_pickle=True)
+
     def test_an_index_of_missing_shards(self, folder: Path) -> None:
         edit(folder / "model.safetensors.index.json", weight_map={"a": "other.safetensors"})
         refused(folder, "names other.safetensors, which is not there")
@@ -150,7 +185,7 @@ class TestWeights:
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Evil(tmp_path / "ran"), 2))
         refused(folder, "pytorch_model.bin does not hold weights alone", allow_pickle=True)
         torch.save([1], folder / "pytorch_model.bin")
-        refused(folder, "pytorch_model.bin is no state_dict", allow_pickle=True)
+        refused(folder, "pytorch_model.bin is not a state_dict", allow_pickle=True)
         assert not (tmp_path / "ran").exists()
 
 
