@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from models.definitions.huggingface.folder import (
     cause,
 )
 from models.definitions.huggingface.sentences import SentenceParts, sentence_parts
+from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, mean_cosine, text_inputs
 from models.manifest import Scores, TextCodecSpec
 from models.tensors import Dimension, TensorSpec
@@ -25,6 +27,14 @@ from models.tokenize import TextError, Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 DEFAULT_MAX_TOKENS = 512
+ADVICE = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes it as it is used"
+ODD_TEXTS = (
+    "CAFÉ Naïve",
+    "東京 is far",
+    "a\ttab,  two spaces ",
+    "don't: 3,141.59_a/b?",
+    "😀 e\u0301",
+)
 ACTIVATED: Mapping[str, Scores] = {"Identity": "none", "Sigmoid": "sigmoid"}
 
 
@@ -45,10 +55,7 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
     fields = folder.fields(parts.weights_in + CONFIG)
     tokenizer = folder.read(parts.weights_in + TOKENIZER)
     if tokenizer is None:
-        raise FolderError(
-            f"there is no {TOKENIZER}; AutoTokenizer.from_pretrained(FOLDER).save_pretrained("
-            "FOLDER) writes it"
-        )
+        raise FolderError(f"there is no {TOKENIZER}; {ADVICE}")
     config = config_of(fields)
     pad = _pad(config)
     weights = folder.weights(parts.weights_in, allow_pickle=wanted.allow_pickle)
@@ -56,6 +63,7 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
     tokenizer_config = folder.fields(parts.weights_in + TOKENIZER_CONFIG)
     codec = _codec(module.encoder, config, tokenizer_config, wanted, parts)
     _check_tokenizer(tokenizer, codec, config)
+    _compare_tokenizers(tokenizer, codec, folder.path / parts.weights_in)
     inputs = text_inputs(
         codec,
         config.vocab_size,
@@ -141,14 +149,43 @@ def _positions(encoder: nn.Module, config: Any) -> int | None:
 
 def _check_tokenizer(data: bytes, codec: TextCodecSpec, config: Any) -> None:
     try:
-        vocabulary = Tokenizer(data, codec).vocabulary
+        tokenizer = Tokenizer(data, codec)
+        added = tokenizer.tokens("", "" if codec.pairs else None).ids
     except TextError as error:
         raise FolderError(str(error)) from error
-    if vocabulary > config.vocab_size:
+    largest = max(tokenizer.vocabulary - 1, *added.tolist())
+    if largest >= config.vocab_size:
         raise FolderError(
-            f"{TOKENIZER} has {vocabulary:,} tokens, but the model knows {config.vocab_size:,}: "
-            "it belongs to another model"
+            f"{TOKENIZER} has the token id {largest:,}, but the model knows {config.vocab_size:,} "
+            "tokens: it belongs to another model"
         )
+
+
+def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> None:
+    """Raise FolderError unless AutoTokenizer, which reads further files, gives the same tokens."""
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    try:
+        theirs = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise FolderError(f"AutoTokenizer rejects the folder: {cause(error)}; {ADVICE}") from error
+    ours = Tokenizer(data, codec.model_copy(update={"max_tokens": 1_000_000}))
+    samples = (*ODD_TEXTS, *sentences()[:50])
+    for text, second in zip(samples, reversed(samples), strict=True):
+        pair = second if codec.pairs else None
+        try:
+            found = ours.tokens(text, pair)
+        except TextError as error:
+            raise FolderError(f"{TOKENIZER}: {error}") from error
+        made = theirs(codec.prompt + text, pair)
+        types = made.get("token_type_ids") if codec.type_ids is not None else None
+        if made["input_ids"] != found.ids.tolist() or types not in (None, found.type_ids.tolist()):
+            raise FolderError(
+                f"AutoTokenizer makes other tokens of {text[:40]!r} than {TOKENIZER}, because of "
+                f"other files such as {TOKENIZER_CONFIG}; {ADVICE}"
+            )
 
 
 def _output(

@@ -49,7 +49,7 @@ class ModelFolder:
         if not path.is_dir():
             raise FolderError(f"{path} is not a folder")
         self.name = path.resolve().name
-        self._path = path
+        self.path = path
         self._roots = [path.resolve()]
         if path.resolve().parent.name == "snapshots":
             self._roots.append(path.resolve().parent.parent / "blobs")
@@ -136,7 +136,7 @@ class ModelFolder:
 
     def _file(self, name: str) -> Path | None:
         try:
-            real = (self._path / name).resolve()
+            real = (self.path / name).resolve()
             found = real.is_file()
         except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a NUL
             raise FolderError(f"the path {name[:99]!r} is malformed") from error

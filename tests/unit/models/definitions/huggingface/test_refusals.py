@@ -132,13 +132,37 @@ class TestTokenizer:
         (folder / "tokenizer.json").unlink()
         refused(folder, r"there is no tokenizer.json; AutoTokenizer.* writes it")
 
+    def test_that_is_used_in_another_way(self, folder: Path) -> None:
+        cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+        edit(folder / "tokenizer_config.json", **cased)
+        refused(
+            folder, r"AutoTokenizer makes other tokens of .*save_pretrained\(FOLDER\) writes it"
+        )
+
     def test_broken(self, folder: Path) -> None:
         (folder / "tokenizer.json").write_text("{}")
         refused(folder, "tokenizer.json: not a file of `tokenizers`")
 
     def test_of_another_model(self, tmp_path: Path) -> None:
         save(tmp_path, config=bert_config(vocab_size=5))
-        refused(tmp_path, "tokenizer.json has 12 tokens, but the model knows 5")
+        refused(tmp_path, "tokenizer.json has the token id 11, but the model knows 5")
+
+    @pytest.mark.parametrize("where", ["vocabulary", "post-processor"])
+    def test_an_id_that_the_model_does_not_know(self, folder: Path, where: str) -> None:
+        fields = json.loads((folder / "tokenizer.json").read_text())
+        if where == "vocabulary":
+            del fields["model"]["vocab"]["new"]  # as many tokens as before
+            fields["model"]["vocab"]["evil"] = 99
+        else:
+            fields["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
+        (folder / "tokenizer.json").write_text(json.dumps(fields))
+        refused(folder, "tokenizer.json has the token id 99, but the model knows 12 tokens")
+
+    @pytest.mark.parametrize("charsmap", ["AAAA", "BAAAAP////8="])
+    def test_that_panics(self, folder: Path, charsmap: str) -> None:
+        normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+        edit(folder / "tokenizer.json", normalizer=normalizer)
+        refused(folder, "tokenizer.json: ")
 
     def test_more_tokens_than_positions(self, folder: Path) -> None:
         why = f"--max-tokens 99: the model has {POSITIONS} positions"
