@@ -63,7 +63,8 @@ class Tokenizer:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
-        except Exception as error:  # the package raises nothing more exact
+        except BaseException as error:  # the package raises nothing more exact
+            _check_raised(error)
             raise TextError(f"{codec.tokenizer}: not a file of `tokenizers`: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -75,7 +76,7 @@ class Tokenizer:
     @property
     def vocabulary(self) -> int:
         """The largest id of a token, plus 1: some ids below may belong to no token."""
-        return max(self._tokenizer.get_vocab().values(), default=-1) + 1
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def tokens(self, text: str, second: str | None = None) -> Tokens:
         """The tokens of a text, or of a pair of texts, special ones included.
@@ -83,7 +84,7 @@ class Tokenizer:
         What is too long is cut off at the end; of a pair from the longer text first.
 
         Raises:
-            TextError: if a text has surrogates that are not in pairs.
+            TextError: if a text has surrogates that are not in pairs, or the tokenizer fails.
         """
         prompted = self._codec.prompt + text
         try:
@@ -94,6 +95,9 @@ class Tokenizer:
                 (whole,) = self._tokenizer.encode_batch([given])
         except TypeError as error:  # what the package says of half a pair of surrogates
             raise TextError("the text has an unpaired surrogate, which is no character") from error
+        except BaseException as error:
+            _check_raised(error)
+            raise TextError(f"the tokenizer fails on the text: {error}") from error
         ids, type_ids = np.array(whole.ids, np.int64), np.array(whole.type_ids, np.int64)
         spans = self._spans(whole.offsets) if self._codec.of_tokens else None
         cut = max(0, len(ids) - self._codec.max_tokens)
@@ -131,6 +135,12 @@ class Tokenizer:
 def weight(text: str) -> int:
     """How long a text takes to tokenise, as characters of ASCII, at 0.25 us each."""
     return len(text) if text.isascii() else NOT_ASCII_WEIGHT * len(text)
+
+
+def _check_raised(error: BaseException) -> None:
+    """Raise again what is neither an Exception nor a panic of the package, which is none."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
 
 
 def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -> Arrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,4 +35,6 @@ def save(folder: Path, kind: str = "BertModel", config: Any = None, **options: A
         torch.nn.init.normal_(weight, 1.0 if "LayerNorm.weight" in name else 0.0, 0.3)
     model.save_pretrained(folder, **options)
     (folder / "tokenizer.json").write_bytes(tiny_tokenizer())
+    fast = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(fast))
     return model

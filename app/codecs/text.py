@@ -178,10 +178,10 @@ class TextCodec:
         ids = self._tensor.convert_numbers(self._ids.name, value)
         if not self._ids.takes(ids.shape):
             raise misshapen(self._ids, ids.shape)
-        check_values(self._ids, ids)
         return _noted(self._fed(ids), Note(len(ids)), budget)
 
     def _fed(self, ids: Array, type_ids: Array | None = None) -> Item:
+        check_values(self._ids, ids)
         arrays = inputs_of(self._how, ids, type_ids)
         return self._tensor.item({spec.name: arrays[spec.name] for spec in self.manifest.inputs})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from models.definitions.huggingface.folder import (
     cause,
 )
 from models.definitions.huggingface.sentences import SentenceParts, sentence_parts
+from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, mean_cosine, text_inputs
 from models.manifest import Scores, TextCodecSpec
 from models.tensors import Dimension, TensorSpec
@@ -25,6 +27,15 @@ from models.tokenize import TextError, Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 DEFAULT_MAX_TOKENS = 512
+ADVICE = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes it as it is used"
+ODD_TEXTS = (
+    "CAFÉ Naïve",
+    "東京 is far",
+    "a\ttab,  two spaces ",
+    "don't: 3,141.59_a/b?",
+    "😀 e\u0301",
+)
+ACTIVATED: Mapping[str, Scores] = {"Identity": "none", "Sigmoid": "sigmoid"}
 
 
 def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Definition:
@@ -38,30 +49,29 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
     Raises:
         FolderError: if something is missing, broken or does not fit the task.
     """
-    fields = folder.fields(CONFIG)
-    tokenizer = folder.read(TOKENIZER)
-    parts = sentence_parts(folder) if wanted.task == "embed" else SentenceParts()
-    if not fields and parts.weights_in:
-        fields = folder.fields(parts.weights_in + CONFIG)
-        tokenizer = tokenizer or folder.read(parts.weights_in + TOKENIZER)
+    parts = SentenceParts()
+    if wanted.task in {"embed", "rerank"}:
+        parts = sentence_parts(folder, wanted.task, allow_pickle=wanted.allow_pickle)
+    fields = folder.fields(parts.weights_in + CONFIG)
+    tokenizer = folder.read(parts.weights_in + TOKENIZER)
     if tokenizer is None:
-        raise FolderError(
-            f"there is no {TOKENIZER}; AutoTokenizer.from_pretrained(FOLDER).save_pretrained("
-            "FOLDER) writes it"
-        )
+        raise FolderError(f"there is no {TOKENIZER}; {ADVICE}")
     config = config_of(fields)
+    pad = _pad(config)
     weights = folder.weights(parts.weights_in, allow_pickle=wanted.allow_pickle)
     module = text_model(config, weights, wanted, parts)
-    codec = _codec(module.encoder, config, folder.fields(TOKENIZER_CONFIG), wanted, parts)
+    tokenizer_config = folder.fields(parts.weights_in + TOKENIZER_CONFIG)
+    codec = _codec(module.encoder, config, tokenizer_config, wanted, parts)
     _check_tokenizer(tokenizer, codec, config)
+    _compare_tokenizers(tokenizer, codec, folder.path / parts.weights_in)
     inputs = text_inputs(
         codec,
         config.vocab_size,
-        pad=getattr(config, "pad_token_id", None) or 0,
+        pad=pad,
         types=getattr(config, "type_vocab_size", 0),
     )
     samples = TextSamples(tokenizer, codec, inputs)
-    output, codec = _output(module, samples, config, wanted)
+    output, codec = _output(module, samples, config, wanted, parts)
 
     def held_out() -> HeldOut:
         texts = samples.held_out_inputs()
@@ -94,11 +104,13 @@ def _codec(
     """What clients send."""
     positions = _positions(encoder, config)
     said = parts.max_tokens or tokenizer_config.get("model_max_length")
-    known = [each for each in (said, positions) if isinstance(each, int) and each <= 1_000_000]
+    known = [each for each in (said, positions) if isinstance(each, int) and 0 < each <= 1_000_000]
     max_tokens = wanted.max_tokens or min(known, default=DEFAULT_MAX_TOKENS)
     if positions is not None and max_tokens > positions:
         raise FolderError(f"--max-tokens {max_tokens}: the model has {positions:,} positions")
     names = tokenizer_config.get("model_input_names") or ("token_type_ids",)
+    if not isinstance(names, list | tuple):
+        raise FolderError(f"{TOKENIZER_CONFIG}: model_input_names is malformed")
     has_types = getattr(config, "type_vocab_size", 0) > 1 and "token_type_ids" in names
     return TextCodecSpec(
         task=wanted.task,
@@ -107,6 +119,18 @@ def _codec(
         prompt=parts.prompt,
         type_ids="token_type_ids" if has_types else None,
     )
+
+
+def _pad(config: Any) -> int:
+    """The token in padded places; any does, since they are masked."""
+    pad = getattr(config, "pad_token_id", None)
+    if pad is None or pad == -1:
+        return 0
+    if not isinstance(pad, int) or not 0 <= pad < config.vocab_size:
+        raise FolderError(
+            f"{CONFIG}: pad_token_id {pad} is not one of the {config.vocab_size:,} tokens"
+        )
+    return pad
 
 
 def _positions(encoder: nn.Module, config: Any) -> int | None:
@@ -125,18 +149,47 @@ def _positions(encoder: nn.Module, config: Any) -> int | None:
 
 def _check_tokenizer(data: bytes, codec: TextCodecSpec, config: Any) -> None:
     try:
-        vocabulary = Tokenizer(data, codec).vocabulary
+        tokenizer = Tokenizer(data, codec)
+        added = tokenizer.tokens("", "" if codec.pairs else None).ids
     except TextError as error:
         raise FolderError(str(error)) from error
-    if vocabulary > config.vocab_size:
+    largest = max(tokenizer.vocabulary - 1, *added.tolist())
+    if largest >= config.vocab_size:
         raise FolderError(
-            f"{TOKENIZER} has {vocabulary:,} tokens, but the model knows {config.vocab_size:,}: "
-            "it belongs to another model"
+            f"{TOKENIZER} has the token id {largest:,}, but the model knows {config.vocab_size:,} "
+            "tokens: it belongs to another model"
         )
 
 
+def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> None:
+    """Raise FolderError unless AutoTokenizer, which reads further files, gives the same tokens."""
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    try:
+        theirs = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise FolderError(f"AutoTokenizer rejects the folder: {cause(error)}; {ADVICE}") from error
+    ours = Tokenizer(data, codec.model_copy(update={"max_tokens": 1_000_000}))
+    samples = (*ODD_TEXTS, *sentences()[:50])
+    for text, second in zip(samples, reversed(samples), strict=True):
+        pair = second if codec.pairs else None
+        try:
+            found = ours.tokens(text, pair)
+        except TextError as error:
+            raise FolderError(f"{TOKENIZER}: {error}") from error
+        made = theirs(codec.prompt + text, pair)
+        types = made.get("token_type_ids") if codec.type_ids is not None else None
+        if made["input_ids"] != found.ids.tolist() or types not in (None, found.type_ids.tolist()):
+            raise FolderError(
+                f"AutoTokenizer makes other tokens of {text[:40]!r} than {TOKENIZER}, because of "
+                f"other files such as {TOKENIZER_CONFIG}; {ADVICE}"
+            )
+
+
 def _output(
-    module: TextModel, samples: TextSamples, config: Any, wanted: Wanted
+    module: TextModel, samples: TextSamples, config: Any, wanted: Wanted, parts: SentenceParts
 ) -> tuple[TensorSpec, TextCodecSpec]:
     """The output, whose size a forward tells, and the codec with labels and scores."""
     codec, per_token = samples.codec, wanted.task == "classify-tokens"
@@ -158,17 +211,28 @@ def _output(
                 f"the model gives {made.shape[-1]} scores, but --task rerank needs one for each "
                 "pair; use --task classify"
             )
-        return output, codec.model_copy(update={"scores": _rerank_scores(config)})
-    labels = tuple(str(config.id2label[index]) for index in range(made.shape[-1]))
+        return output, codec.model_copy(update={"scores": _rerank_scores(config, parts)})
+    try:
+        labels = tuple(str(config.id2label[index]) for index in range(made.shape[-1]))
+    except KeyError as error:
+        raise FolderError(f"{CONFIG}: id2label is malformed: it has no label {error}") from error
     if len(set(labels)) < len(labels):
         raise FolderError(f"{CONFIG}: labels must differ, id2label has {', '.join(labels[:9])}")
     several = config.problem_type == "multi_label_classification"
     scores: Scores = "sigmoid" if several or len(labels) == 1 else "softmax"
+    if config.problem_type == "regression":
+        scores = "none"
     return output, codec.model_copy(update={"labels": labels, "scores": scores})
 
 
-def _rerank_scores(config: Any) -> Scores:
+def _rerank_scores(config: Any, parts: SentenceParts) -> Scores:
     """What sentence-transformers' CrossEncoder applies: a sigmoid, unless its files say none."""
     said = getattr(config, "sentence_transformers", None) or {}
-    name = said.get("activation_fn") or getattr(config, "sbert_ce_default_activation_function", "")
-    return "none" if str(name).endswith("Identity") else "sigmoid"
+    if not isinstance(said, Mapping):
+        raise FolderError(f"{CONFIG}: sentence_transformers is malformed")
+    old = getattr(config, "sbert_ce_default_activation_function", None)
+    name = str(parts.activation or said.get("activation_fn") or old or "Sigmoid")
+    kind = name.rpartition(".")[2]
+    if kind not in ACTIVATED:
+        raise FolderError(f"the score is made by {name}; {', '.join(ACTIVATED)} are known")
+    return ACTIVATED[kind]

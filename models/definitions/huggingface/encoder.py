@@ -15,6 +15,9 @@ from models.definitions.huggingface.sentences import SentenceParts
 from models.manifest import TextTask
 
 UNUSED = "pooler."  # a layer of some encoders that no head of ours reads
+CODE = {
+    f"{start}{name}_implementation" for start in ("", "_") for name in ("attn", "experts")
+}  # fields of config.json that can name code to download and run
 # Task -> the class of transformers that picks the architecture.
 CLASSES: Mapping[TextTask, str] = {
     "embed": "AutoModel",
@@ -99,11 +102,18 @@ def config_of(fields: Mapping[str, Any]) -> Any:
     if "quantization_config" in fields:
         raise FolderError(f"{CONFIG}: its weights are quantized; adopt the ones that are not")
     try:
-        config = CONFIG_MAPPING[kind].from_dict(dict(fields))
+        config = CONFIG_MAPPING[kind].from_dict(_without_code(fields))
     except Exception as error:  # transformers raises what it likes
         raise FolderError(f"transformers rejects {CONFIG}: {cause(error)}") from error
     config.use_cache = False  # of a decoder: it only costs
     return config
+
+
+def _without_code(fields: Any) -> Any:
+    """The fields, at every depth, without those that choose code for attention or experts."""
+    if not isinstance(fields, Mapping):
+        return fields
+    return {name: _without_code(each) for name, each in fields.items() if name not in CODE}
 
 
 def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentenceParts) -> TextModel:
@@ -115,8 +125,14 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
     import transformers  # noqa: PLC0415
 
     name = CLASSES[wanted.task]
-    if wanted.task == "embed" and config.is_encoder_decoder:
+    saved = str((config.architectures or [""])[0])
+    if wanted.task == "embed" and (config.is_encoder_decoder or saved.endswith("EncoderModel")):
         name = "AutoModelForTextEncoding"
+    if name in (getattr(config, "auto_map", None) or ()):
+        raise FolderError(
+            f"{CONFIG}: {name} is code that comes with the model (auto_map), which is never run; "
+            "remove the entry only if transformers' own class gives the same answers"
+        )
     classes = getattr(transformers, name)._model_mapping
     if type(config) not in classes:
         raise FolderError(
@@ -125,7 +141,7 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
         )
     found = classes[type(config)]
     kind = found[0] if isinstance(found, tuple) else found
-    # Its remarks and bars would be mixed into export's; errors still raise.
+    # Its log lines and progress bars would mix with export's; errors still raise.
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -144,7 +160,9 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
         )
     if wanted.task != "embed":
         return TextModel(encoder, None, ()).eval()
-    layers = tuple(each for each in parts.layers if not isinstance(each, Normalize))
+    layers = parts.layers
+    while layers and isinstance(layers[-1], Normalize):
+        layers = layers[:-1]
     normalize = wanted.normalize
     if normalize is None:
         normalize = parts.pooling is None or len(layers) < len(parts.layers)

@@ -15,6 +15,7 @@ TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin"
+PICKLES = "pytorch_model.bin.index.json"
 MAX_BYTES = 256 * 1024 * 1024  # of one file that is no weights
 LONGEST = 300  # characters of a cause
 MISSING = "models of Hugging Face's format need transformers: pip install 'torchlane[huggingface]'"
@@ -46,9 +47,9 @@ class ModelFolder:
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
-            raise FolderError(f"{path} is no folder")
+            raise FolderError(f"{path} is not a folder")
         self.name = path.resolve().name
-        self._path = path
+        self.path = path
         self._roots = [path.resolve()]
         if path.resolve().parent.name == "snapshots":
             self._roots.append(path.resolve().parent.parent / "blobs")
@@ -119,6 +120,11 @@ class ModelFolder:
             return self._safetensors(below + WEIGHTS)
         pickled = self._file(below + PICKLED)
         if pickled is None:
+            if self._file(below + PICKLES) is not None:
+                raise FolderError(
+                    f"{below}{PICKLES}: pickled weights in several files are not supported; save "
+                    "the model as safetensors (model.save_pretrained(FOLDER))"
+                )
             raise FolderError(f"there is no {below}{WEIGHTS}")
         if not allow_pickle:
             raise FolderError(
@@ -129,11 +135,14 @@ class ModelFolder:
         return _unpickled(pickled)
 
     def _file(self, name: str) -> Path | None:
-        file = self._path / name
-        real = file.resolve()
+        try:
+            real = (self.path / name).resolve()
+            found = real.is_file()
+        except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a NUL
+            raise FolderError(f"the path {name[:99]!r} is malformed") from error
         if not any(real.is_relative_to(root) for root in self._roots):
             raise FolderError(f"{name} leads out of the folder: put the file itself there")
-        return real if real.is_file() else None
+        return real if found else None
 
     def _safetensors(self, name: str) -> Weights:
         try:
@@ -158,5 +167,5 @@ def _unpickled(file: Path) -> Weights:
     if not isinstance(found, dict) or not all(
         isinstance(each, torch.Tensor) for each in found.values()
     ):
-        raise FolderError(f"{file.name} is no state_dict: name -> tensor")
+        raise FolderError(f"{file.name} is not a state_dict: name -> tensor")
     return found

@@ -10,9 +10,14 @@ from torch import nn
 
 from models.definitions.heads import Dense, Normalize, Pooling
 from models.definitions.huggingface.folder import FolderError, ModelFolder, cause
+from models.manifest import TextTask
 
 MODULES = "modules.json"
-LENGTH = "sentence_bert_config.json"
+LENGTHS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"]
+)
+OURS = "sentence_transformers."  # the package; other types are code that comes with the model
 PROMPTS = "config_sentence_transformers.json"
 POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 # Before one name there was a flag for each.
@@ -39,6 +44,7 @@ class SentenceParts:
         layers: what follows: dense layers and normalisation.
         max_tokens: the longest input.
         prompt: what every text begins with.
+        activation: what makes a score of a reranker's output, as a Python name; empty: not said.
     """
 
     weights_in: str = ""
@@ -46,10 +52,18 @@ class SentenceParts:
     layers: tuple[nn.Module, ...] = ()
     max_tokens: int | None = None
     prompt: str = ""
+    activation: str = ""
 
 
-def sentence_parts(folder: ModelFolder) -> SentenceParts:
+def sentence_parts(
+    folder: ModelFolder, task: TextTask = "embed", *, allow_pickle: bool = False
+) -> SentenceParts:
     """Read them.
+
+    Args:
+        folder: of the model.
+        task: `embed`, or `rerank`, whose model has no further modules.
+        allow_pickle: of dense layers too.
 
     Raises:
         FolderError: if a file is broken, or asks for something that cannot be served.
@@ -58,10 +72,10 @@ def sentence_parts(folder: ModelFolder) -> SentenceParts:
     if modules is None:
         return SentenceParts()
     try:
-        chain = [(each["type"].rpartition(".")[2], _below(each["path"])) for each in modules]
+        chain = [(_kind(each["type"]), _below(each["path"])) for each in modules]
         (first, weights_in), *others = chain
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise FolderError(f"{MODULES} is no list of modules with type and path") from error
+        raise FolderError(f"{MODULES} is not a list of modules with type and path") from error
     if first != "Transformer":
         raise FolderError(f"{MODULES} begins with {first}; only a Transformer can be served")
     pooling: Pooling | None = None
@@ -69,21 +83,42 @@ def sentence_parts(folder: ModelFolder) -> SentenceParts:
     layers: list[nn.Module] = []
     for kind, below in others:
         config = folder.fields(f"{below}config.json")
+        if task == "rerank":
+            raise FolderError(
+                f"{MODULES} has {kind}; for --task rerank only a Transformer is known"
+            )
         if kind == "Pooling" and pooling is None:
             pooling, include_prompt = _pooling(config), config.get("include_prompt", True)
         elif kind == "Dense" and pooling is not None:
-            layers.append(_dense(folder, below, config))
+            layers.append(_dense(folder, below, config, allow_pickle=allow_pickle))
         elif kind == "Normalize" and pooling is not None:
             layers.append(Normalize())
         else:
             raise FolderError(f"{MODULES} has {kind} there; Pooling, Dense, Normalize are known")
-    prompt = _prompt(folder.fields(PROMPTS))
+    said = folder.fields(PROMPTS)
+    prompt = _prompt(said)
     if prompt and not include_prompt:
-        raise FolderError("its pooling leaves out the prompt (include_prompt), which has no form")
-    length = folder.fields(f"{weights_in}{LENGTH}")
+        raise FolderError(
+            "the pooling excludes the prompt (include_prompt: false), which is not supported"
+        )
+    found = ((name, folder.fields(f"{weights_in}{name}")) for name in LENGTHS)
+    file, length = next(((name, fields) for name, fields in found if fields), ("", {}))
     if length.get("do_lower_case"):
-        raise FolderError(f"{LENGTH} asks for do_lower_case; do it in tokenizer.json's normalizer")
-    return SentenceParts(weights_in, pooling, tuple(layers), length.get("max_seq_length"), prompt)
+        raise FolderError(f"{file} asks for do_lower_case; do it in tokenizer.json's normalizer")
+    longest = length.get("max_seq_length")
+    if longest is not None and not (isinstance(longest, int) and longest > 0):
+        raise FolderError(f"{file}: max_seq_length is malformed")
+    activation = str(said.get("activation_fn") or "")
+    return SentenceParts(weights_in, pooling, tuple(layers), longest, prompt, activation)
+
+
+def _kind(name: str) -> str:
+    if not name.startswith(OURS):
+        raise FolderError(
+            f"{MODULES} has {name}, code that comes with the model, which is never run; "
+            f"{OURS}* are known"
+        )
+    return name.rpartition(".")[2]
 
 
 def _below(path: str) -> str:
@@ -102,7 +137,9 @@ def _pooling(config: Mapping[str, Any]) -> Pooling:
     return POOLINGS[names[0]]
 
 
-def _dense(folder: ModelFolder, below: str, config: Mapping[str, Any]) -> Dense:
+def _dense(
+    folder: ModelFolder, below: str, config: Mapping[str, Any], *, allow_pickle: bool
+) -> Dense:
     name = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     if name not in ACTIVATIONS or config.get("use_residual"):
         raise FolderError(
@@ -113,7 +150,7 @@ def _dense(folder: ModelFolder, below: str, config: Mapping[str, Any]) -> Dense:
         linear = nn.Linear(
             config["in_features"], config["out_features"], bias=config.get("bias", True)
         )
-        weights = folder.weights(below)
+        weights = folder.weights(below, allow_pickle=allow_pickle)
         linear.load_state_dict({key.removeprefix("linear."): w for key, w in weights.items()})
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise FolderError(f"{below}: its layer does not fit its weights: {cause(error)}") from error

@@ -171,6 +171,22 @@ def test_a_text_of_no_tokens_is_refused_where_none_are_added() -> None:
     assert "has 0 tokens, the model takes at least 1" in refused(codec, "")
 
 
+def test_a_text_of_tokens_that_the_model_does_not_know() -> None:
+    inputs = [text_manifest().inputs[0].model_copy(update={"minimum": 0, "maximum": 5})]
+    manifest = text_manifest()
+    manifest = manifest.model_copy(update={"inputs": (*inputs, *manifest.inputs[1:])})
+    codec = codec_for(manifest, lambda _: tiny_tokenizer())
+    assert arrays(codec.decode("a"))[0] == ids("[CLS]", "a", "[SEP]")
+    assert "5" in refused(codec, "a dog")
+
+
+def test_a_text_on_which_the_tokenizer_panics() -> None:
+    fields = orjson.loads(tiny_tokenizer())
+    fields["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}
+    codec = codec_for(text_manifest(), lambda _: orjson.dumps(fields))
+    assert "the tokenizer fails on the text: index out of bounds" in refused(codec, "a cat")
+
+
 def test_texts_have_limits() -> None:
     message = refused(CODEC, "a" * (MAX_TEXT_CHARACTERS + 1))
     assert message == "a text may have at most 100000 characters, got 100001; split it"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from models.definitions.definition import Definition
 from models.definitions.huggingface.definition import definition_of
@@ -87,6 +88,12 @@ def test_several_labels_at_once_are_sigmoids(tmp_path: Path) -> None:
     assert codec_of(made(tmp_path, "classify")).scores == "sigmoid"
 
 
+def test_a_regression_is_a_number_as_it_is(tmp_path: Path) -> None:
+    config = bert_config(num_labels=1, problem_type="regression")
+    save(tmp_path, "BertForSequenceClassification", config)
+    assert codec_of(made(tmp_path, "classify")).scores == "none"
+
+
 def test_labels_of_tokens(tmp_path: Path) -> None:
     config = bert_config(id2label={0: "O", 1: "B-PLACE", 2: "I-PLACE"})
     save(tmp_path, "BertForTokenClassification", config)
@@ -112,6 +119,77 @@ def test_a_pair_gets_one_score(tmp_path: Path, said: dict[str, Any], scores: str
     assert (codec.pairs, codec.scores, codec.labels) == (True, scores, None)
     assert answer(definition, "a cat", "a dog").shape == (1, 1)
     assert definition.example() is not None
+
+
+def test_a_reranker_as_sentence_transformers_6_saves_it(tmp_path: Path) -> None:
+    save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=1))
+    modules = [{"type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    said = {
+        "activation_fn": "torch.nn.modules.linear.Identity",
+        "prompts": {"query": "a "},
+        "default_prompt_name": "query",
+    }
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(said))
+    codec = codec_of(made(tmp_path, "rerank"))
+    assert (codec.scores, codec.prompt) == ("none", "a ")
+
+
+@pytest.mark.parametrize(
+    ("order", "normalize", "kept"),
+    [
+        (("Normalize", "Dense"), None, ["Normalize", "Dense"]),
+        (("Normalize", "Dense"), True, ["Normalize", "Dense", "Normalize"]),
+        (("Dense", "Normalize"), None, ["Dense", "Normalize"]),
+        (("Normalize", "Dense", "Normalize"), False, ["Normalize", "Dense"]),
+        ((), None, []),
+    ],
+)
+def test_layers_keep_their_order(
+    tmp_path: Path, order: tuple[str, ...], normalize: bool | None, kept: list[str]
+) -> None:
+    save(tmp_path)
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": path}
+        for kind, path in [("Transformer", ""), ("Pooling", "p"), *((each, "d") for each in order)]
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    for name, fields in {
+        "p": {"pooling_mode": "mean"},
+        "d": {"in_features": 32, "out_features": 32, "bias": False},
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(fields))
+    save_file({"linear.weight": torch.ones(32, 32)}, tmp_path / "d/model.safetensors")
+    layers = made(tmp_path, normalize=normalize).build().layers
+    assert isinstance(layers, torch.nn.ModuleList)
+    assert [type(each).__name__ for each in layers] == kept
+
+
+def test_the_encoder_of_t5_alone(tmp_path: Path) -> None:
+    config = transformers.T5Config(
+        vocab_size=len(WORDS), d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=2
+    )
+    model = save(tmp_path, "T5EncoderModel", config)
+    found = answer(made(tmp_path, normalize=False), TEXTS[0])[0]
+    torch.testing.assert_close(found, hidden(model, made(tmp_path), TEXTS[0]).mean(0))
+
+
+def test_everything_of_the_encoder_is_in_its_folder(tmp_path: Path) -> None:
+    below = tmp_path / "0_Transformer"
+    below.mkdir()
+    save(below)
+    (below / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 20}))
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert codec_of(made(tmp_path)).max_tokens == 20
+
+
+def test_a_padding_of_minus_1_means_none(tmp_path: Path) -> None:
+    save(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"pad_token_id": -1}))
+    assert made(tmp_path).inputs[0].fill == 0
 
 
 def test_shards_and_half_precision_give_the_same_answers(tmp_path: Path) -> None:

@@ -83,10 +83,40 @@ def test_configs(folder: Path, config: str, why: str) -> None:
 
 
 def test_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
-    edit(folder / "config.json", auto_map={"AutoModel": "evil.Model", "AutoConfig": "evil.Config"})
+    edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"})
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     definition_of(ModelFolder(folder), Wanted("embed"), "It.")
+    edit(folder / "config.json", auto_map={"AutoModel": "evil.Model"})
+    refused(folder, r"AutoModel is code that comes with the model \(auto_map\), which is never run")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("where", ["attn_implementation", "_attn_implementation"])
+def test_a_config_does_not_choose_the_code_of_attention(folder: Path, where: str) -> None:
+    edit(folder / "config.json", **{where: "evil/kernel"})
+    definition_of(ModelFolder(folder), Wanted("embed"), "It.")
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "why"),
+    [
+        ("config", {"id2label": {"1": "a", "2": "b"}}, "id2label is malformed: it has no label 0"),
+        ("config", {"pad_token_id": 99}, "pad_token_id 99 is not one of the 12 tokens"),
+        ("tokenizer_config", {"model_input_names": 5}, "model_input_names is malformed"),
+    ],
+)
+def test_malformed_fields(tmp_path: Path, file: str, changes: dict[str, Any], why: str) -> None:
+    save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=2))
+    edit(tmp_path / f"{file}.json", **changes)
+    refused(tmp_path, why, "classify")
+
+
+def test_scores_that_cannot_be_served(tmp_path: Path) -> None:
+    save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=1))
+    edit(tmp_path / "config.json", sentence_transformers={"activation_fn": "torch.nn.Tanh"})
+    refused(tmp_path, "the score is made by torch.nn.Tanh; Identity, Sigmoid are known", "rerank")
+    edit(tmp_path / "config.json", sentence_transformers=["x"])
+    refused(tmp_path, "sentence_transformers is malformed", "rerank")
 
 
 def test_a_model_that_has_no_such_task(tmp_path: Path) -> None:
@@ -102,13 +132,37 @@ class TestTokenizer:
         (folder / "tokenizer.json").unlink()
         refused(folder, r"there is no tokenizer.json; AutoTokenizer.* writes it")
 
+    def test_that_is_used_in_another_way(self, folder: Path) -> None:
+        cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+        edit(folder / "tokenizer_config.json", **cased)
+        refused(
+            folder, r"AutoTokenizer makes other tokens of .*save_pretrained\(FOLDER\) writes it"
+        )
+
     def test_broken(self, folder: Path) -> None:
         (folder / "tokenizer.json").write_text("{}")
         refused(folder, "tokenizer.json: not a file of `tokenizers`")
 
     def test_of_another_model(self, tmp_path: Path) -> None:
         save(tmp_path, config=bert_config(vocab_size=5))
-        refused(tmp_path, "tokenizer.json has 12 tokens, but the model knows 5")
+        refused(tmp_path, "tokenizer.json has the token id 11, but the model knows 5")
+
+    @pytest.mark.parametrize("where", ["vocabulary", "post-processor"])
+    def test_an_id_that_the_model_does_not_know(self, folder: Path, where: str) -> None:
+        fields = json.loads((folder / "tokenizer.json").read_text())
+        if where == "vocabulary":
+            del fields["model"]["vocab"]["new"]  # as many tokens as before
+            fields["model"]["vocab"]["evil"] = 99
+        else:
+            fields["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
+        (folder / "tokenizer.json").write_text(json.dumps(fields))
+        refused(folder, "tokenizer.json has the token id 99, but the model knows 12 tokens")
+
+    @pytest.mark.parametrize("charsmap", ["AAAA", "BAAAAP////8="])
+    def test_that_panics(self, folder: Path, charsmap: str) -> None:
+        normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+        edit(folder / "tokenizer.json", normalizer=normalizer)
+        refused(folder, "tokenizer.json: ")
 
     def test_more_tokens_than_positions(self, folder: Path) -> None:
         why = f"--max-tokens 99: the model has {POSITIONS} positions"
@@ -124,6 +178,11 @@ class TestWeights:
         data = (folder / "model.safetensors").read_bytes()
         (folder / "model.safetensors").write_bytes(data[:-100])
         refused(folder, "model.safetensors is not safetensors: ")
+
+    def test_pickled_shards(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "pytorch_model.bin.index.json").write_text("{}")
+        refused(folder, "pickled weights in several files are not supported", allow_pickle=True)
 
     def test_an_index_of_missing_shards(self, folder: Path) -> None:
         edit(folder / "model.safetensors.index.json", weight_map={"a": "other.safetensors"})
@@ -150,7 +209,7 @@ class TestWeights:
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Evil(tmp_path / "ran"), 2))
         refused(folder, "pytorch_model.bin does not hold weights alone", allow_pickle=True)
         torch.save([1], folder / "pytorch_model.bin")
-        refused(folder, "pytorch_model.bin is no state_dict", allow_pickle=True)
+        refused(folder, "pytorch_model.bin is not a state_dict", allow_pickle=True)
         assert not (tmp_path / "ran").exists()
 
 

@@ -14,6 +14,7 @@ from models.definitions.heads import Dense, Normalize
 from models.definitions.huggingface.folder import FolderError, ModelFolder
 from models.definitions.huggingface.sentences import SentenceParts, sentence_parts
 
+ST = "sentence_transformers.models"
 TYPES = ("Transformer", "Pooling", "Dense", "Normalize")
 
 
@@ -21,7 +22,12 @@ def write(folder: Path, **files: Any) -> ModelFolder:
     """As sentence-transformers 2 wrote it; changed files by name, with _ for their folder."""
     content: dict[str, Any] = {
         "modules": [
-            {"idx": at, "name": str(at), "path": f"{at}_{kind}" if at else "", "type": f"x.{kind}"}
+            {
+                "idx": at,
+                "name": str(at),
+                "path": f"{at}_{kind}" if at else "",
+                "type": f"{ST}.{kind}",
+            }
             for at, kind in enumerate(TYPES)
         ],
         "1_Pooling/config": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
@@ -73,12 +79,12 @@ def test_poolings_by_name_and_by_flag(tmp_path: Path, config: Any, pooling: str)
 @pytest.mark.parametrize(
     ("file", "content", "why"),
     [
-        ("modules", {}, "modules.json is no list of modules"),
-        ("modules", [], "modules.json is no list of modules"),
-        ("modules", [{"type": "x.WordEmbeddings", "path": ""}], "begins with WordEmbeddings"),
+        ("modules", {}, "modules.json is not a list of modules"),
+        ("modules", [], "modules.json is not a list of modules"),
+        ("modules", [{"type": f"{ST}.WordEmbeddings", "path": ""}], "begins with WordEmbeddings"),
         (
             "modules",
-            [{"type": "x.Transformer", "path": ""}, {"type": "x.LSTM", "path": ""}],
+            [{"type": f"{ST}.Transformer", "path": ""}, {"type": f"{ST}.LSTM", "path": ""}],
             "modules.json has LSTM there",
         ),
         ("1_Pooling/config", {"pooling_mode": "max"}, "its pooling is max; mean, cls, lasttoken"),
@@ -91,10 +97,18 @@ def test_poolings_by_name_and_by_flag(tmp_path: Path, config: Any, pooling: str)
         (
             "1_Pooling/config",
             {"pooling_mode": "mean", "include_prompt": False},
-            "leaves out the prompt",
+            "excludes the prompt",
         ),
         ("2_Dense/config", {"in_features": 4, "out_features": 2}, "does not fit its weights"),
         ("2_Dense/config", {"activation_function": "os.system"}, "an activation 'system'"),
+        (
+            "modules",
+            [{"type": "custom_st.Transformer", "path": ""}],
+            "has custom_st.Transformer, code",
+        ),
+        ("modules", [{"type": f"{ST}.Transformer", "path": "a\0b"}], "path .* is malformed"),
+        ("modules", [{"type": f"{ST}.Transformer", "path": "a" * 5000}], "path .* is malformed"),
+        ("sentence_bert_config", {"max_seq_length": -1}, "max_seq_length is malformed"),
         ("sentence_bert_config", {"do_lower_case": True}, "asks for do_lower_case"),
         ("config_sentence_transformers", {"default_prompt_name": "x"}, "has no prompt 'x'"),
     ],
@@ -102,3 +116,29 @@ def test_poolings_by_name_and_by_flag(tmp_path: Path, config: Any, pooling: str)
 def test_what_cannot_be_done(tmp_path: Path, file: str, content: Any, why: str) -> None:
     with pytest.raises(FolderError, match=why):
         sentence_parts(write(tmp_path, **{file: content}))
+
+
+def test_a_loop_of_links(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").symlink_to("modules.json")
+    with pytest.raises(FolderError, match=r"the path 'modules.json' is malformed"):
+        sentence_parts(ModelFolder(tmp_path))
+
+
+def test_a_pickled_dense_layer_only_if_asked_for(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (tmp_path / "2_Dense/model.safetensors").unlink()
+    torch.save({"linear.weight": torch.ones(2, 3)}, tmp_path / "2_Dense/pytorch_model.bin")
+    with pytest.raises(FolderError, match=r"2_Dense/pytorch_model.bin is pickled"):
+        sentence_parts(folder)
+    assert len(sentence_parts(folder, allow_pickle=True).layers) == 2
+
+
+def test_the_length_of_another_kind_of_transformer(tmp_path: Path) -> None:
+    folder = write(tmp_path, sentence_roberta_config={"max_seq_length": 9})
+    (tmp_path / "sentence_bert_config.json").unlink()
+    assert sentence_parts(folder).max_tokens == 9
+
+
+def test_a_reranker_has_no_further_modules(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="has Pooling; for --task rerank only a Transformer"):
+        sentence_parts(write(tmp_path), "rerank")
