@@ -38,7 +38,7 @@ class OneDnn:
         Raises:
             NotApplicable: if large linear layers are not most of the model, or torch has no oneDNN.
         """
-        if not torch.backends.mkldnn.is_available():
+        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             raise NotApplicable("this torch was built without oneDNN")
         subject = in_python(subject)
         large, others = _weights(subject.eager)
@@ -64,7 +64,7 @@ def _packed(module: nn.Module) -> nn.Module | None:
         warnings.simplefilter("ignore")  # torch's own use of torch.jit, at the first import
         from torch.utils.mkldnn import MkldnnLinear  # noqa: PLC0415
 
-        made: nn.Module = MkldnnLinear(module, torch.float32)  # type: ignore[no-untyped-call]
+        made: nn.Module = MkldnnLinear(module, torch.float32)
     return made
 
 

@@ -40,7 +40,8 @@ class Convolutional(Encoder):
 
 
 needs_onednn = pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="this torch was built without oneDNN"
+    not torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+    reason="this torch was built without oneDNN",
 )
 
 
