@@ -56,6 +56,7 @@ class Call:
         "_coding",
         "_decoded",
         "_digest",
+        "_is_left",
         "_lag_s",
         "_remembered",
         "_submission",
@@ -94,6 +95,7 @@ class Call:
         self._submission: Submission | None = None
         self.notes: Sequence[Note | None] = ()
         self._task: Task[list[Item] | bytes] | None = None
+        self._is_left = False
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """Read what this protocol's headers and URL say; the caller is admitted already.
@@ -195,7 +197,7 @@ class Call:
                     self._submission = known
                     return known
                 self._remembered = None  # its predictions have left the cache
-            # Reading the body would be most of the cost of a rejection.
+            # Making the items would be most of the cost of a rejection.
             service.engine.foresee(model.id, self.deadline, self._lag_s)
         try:
             items = self.read(body, on_loop=True)
@@ -258,12 +260,18 @@ class Call:
         self._asks_for(len(items))
         self.service.engine.supply(submission, items, self.deadline, self._lag_s)
 
+    def is_left(self) -> bool:
+        """Whether nobody waits for items that are read in a thread."""
+        return self._is_left
+
     def _keep_notes(self, items: list[Item]) -> None:
+        """Keep the notes; a codec gives one to all items of a body, or to none."""
         if items[0].note is not None:
             self.notes = [item.note for item in items]
 
     def _drop_task(self) -> None:
         """Cancel the work in a thread; harmless when it is done."""
+        self._is_left = True
         if self._task is not None:
             self._task.cancel()
 

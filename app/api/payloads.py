@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import orjson
@@ -54,6 +54,7 @@ def read_items(
     many: bool,
     max_items: int,
     on_loop: bool | None = None,
+    is_left: Callable[[], bool] = bool,
 ) -> list[Item]:
     """The items of a body, in order.
 
@@ -65,6 +66,7 @@ def read_items(
         max_items: the most that it may hold.
         on_loop: False in a thread, after it was tried on the event loop; None: nothing else waits
             for this.
+        is_left: see `Budget`.
 
     Raises:
         TooLongForLoop: if called on the event loop; call it again in a thread.
@@ -78,7 +80,7 @@ def read_items(
         items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
         if items is not None:
             return items
-    budget = Budget(on_loop=on_loop is True)
+    budget = Budget(on_loop=on_loop is True, is_left=is_left)
     if media_type == FORM:
         budget.read(len(body))
         return _items_of_files(codec, read_files(content_type, body, most), budget, many=many)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
-from app.errors import CallerError, PayloadTooLarge
+from app.errors import Abandoned, CallerError, PayloadTooLarge
 from app.types import Array, Arrays, Item, Note
 from models.manifest import Manifest
 
@@ -39,9 +39,11 @@ class Budget:
 
     Args:
         on_loop: decoding on the event loop, which must not take long.
+        is_left: whether nobody waits for the request any more; asked in threads.
     """
 
-    def __init__(self, *, on_loop: bool = False) -> None:
+    def __init__(self, *, on_loop: bool = False, is_left: Callable[[], bool] = bool) -> None:
+        self._is_left = is_left
         self._pixels = self._characters = self._tokens = 0
         self._on_loop = on_loop
         self._loop_left = MAX_LOOP_COST
@@ -120,6 +122,8 @@ class Budget:
             )
 
     def _charge(self, cost: int) -> None:
+        if self._is_left():
+            raise Abandoned("nobody waits for this request any more")
         self._loop_left -= cost
         if self._on_loop and self._loop_left < 0:
             raise TooLongForLoop

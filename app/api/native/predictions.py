@@ -61,6 +61,7 @@ class NativeCall(Call):
             many=self.endpoint.many,
             max_items=self.service.limits.max_items,
             on_loop=on_loop,
+            is_left=self.is_left,
         )
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:

@@ -123,7 +123,7 @@ class TextCall(Call):
             InvalidInput: with the place of the value that is wrong.
         """
         truncates = _truncates(document)
-        codec, budget = self.model.codec, Budget(on_loop=on_loop)
+        codec, budget = self.model.codec, Budget(on_loop=on_loop, is_left=self.is_left)
         items = []
         for index, value in enumerate(values):
             try:

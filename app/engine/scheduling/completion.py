@@ -87,8 +87,8 @@ def own_share_s(whole_s: float, others_s: Sequence[float]) -> float:
 def batches(cost: BatchCost, loads: Sequence[Load], allowed_s: float) -> tuple[int, float]:
     """How many batches these make, and their seconds on one replica.
 
-    Of groups that nothing is padded in, two share no batch. What others leave of full batches is
-    taken to be padded to the mean of their lengths.
+    Groups without padding never share a batch. Assume that items left over from full batches are
+    padded to their mean length.
 
     Args:
         cost: of the replica.

@@ -16,6 +16,7 @@ from app.codecs.choose import codec_for
 from app.codecs.spans import SpanFinder
 from app.codecs.text import MAX_TEXT_CHARACTERS
 from app.errors import (
+    Abandoned,
     ArtifactInvalid,
     CallerError,
     InvalidInput,
@@ -221,6 +222,14 @@ def test_long_texts_and_many_leave_the_event_loop() -> None:
         CODEC.decode("", budget)
     with pytest.raises(TooLongForLoop):
         CODEC.decode("cat " * 200, budget)
+
+
+def test_texts_that_nobody_waits_for_are_not_tokenised() -> None:
+    left = iter([False, True])
+    budget = Budget(is_left=lambda: next(left))
+    CODEC.decode("cat", budget)
+    with pytest.raises(Abandoned):
+        CODEC.decode("cat", budget)
 
 
 class TestPlainText:
