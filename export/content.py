@@ -117,8 +117,9 @@ def _parity(manifest: Manifest) -> Section:
             Column("output"),
             Column("max abs", numeric=True),
             Column("max rel", numeric=True),
-            Column("alone or in a batch", numeric=True),
+            Column("alone, batched or padded", numeric=True),
             Column("batches"),
+            Column("padded to"),
         ),
         rows=tuple(rows),
     )
@@ -133,6 +134,7 @@ def _parity_rows(form: Form, parity: Parity) -> Iterator[tuple[str, ...]]:
             f"{difference.max_relative:.1e}",
             f"{parity.batch_invariance:.1e}",
             ranges(parity.batch_sizes),
+            ranges(parity.padded_to) or "-",
         )
 
 

@@ -17,7 +17,7 @@ from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack
 SEED = 2
 MOST_ITEMS = 8  # of a batch
 MOST_PLACES = 4096  # of a batch with more than two items: their number times the largest size
-BUDGET_S = 10.0  # of eager; a larger size that is expected to take longer is left out
+BUDGET_S = 10.0  # of eager; a larger size that would take longer, except the largest, is left out
 
 Run = Callable[[Arrays], Arrays]  # a batch's inputs -> its outputs
 
@@ -48,6 +48,8 @@ def padded_batches(
 ) -> tuple[PaddedBatch, ...]:
     """Batches of sizes from the smallest to ever larger ones; none if no dimension is padded.
 
+    The largest size is always among them, with two items if there is no time for more.
+
     Args:
         definition: says which dimension is padded.
         draw: makes an item of any size; it is repeated, or cut, to the wanted one.
@@ -66,26 +68,33 @@ def padded_batches(
         f": the model does not respect {dimension.mask!r}; remove the mask from the declaration, "
         "then only items of equal size share a batch"
     )
-    made: list[PaddedBatch] = []
+    least, most = dimension.least, dimension.most
     rng = np.random.default_rng(SEED)
-    tops = list(_tops(dimension.least, dimension.most))
-    ends_at = time.perf_counter() + BUDGET_S
-    took_s = 0.0
-    for done, top in enumerate(tops, start=1):
-        began = time.perf_counter()
-        # Attention takes time by the square of the size.
-        if made and began + took_s * (top / made[-1].to) ** 2 > ends_at:
-            break
-        sizes = rng.permutation(_spread(dimension.least, top, max_batch))
+
+    def proved(sizes: Sequence[int], top: int) -> PaddedBatch:
         items = tuple(_resized(dimension, definition.inputs, draw(), size) for size in sizes)
         alone = [eager(stack([item])) for item in items]
         expected = tuple({name: array[0] for name, array in each.items()} for each in alone)
         batch = PaddedBatch(padding, items, expected, top)
         largest_change("eager's ", batch, eager, TOLERANCES["float32"], advice)
-        made.append(batch)
-        took_s = time.perf_counter() - began
-        progress(done, len(tops), f"{dimension.name} {dimension.least} to {top}")
-    return tuple(made)
+        return batch
+
+    tops = list(_tops(least, most))
+    if not tops:
+        return ()
+    progress(0, len(tops), f"{dimension.name} {least} and {most}")
+    made = {most: proved((least, most), most)}  # whatever it takes; and it warms up
+    ends_at = time.perf_counter() + BUDGET_S
+    took_s = before = 0.0
+    for done, top in enumerate(tops, start=1):
+        began = time.perf_counter()
+        # Attention takes time by the square of the size.
+        if before and began + took_s * (top / before) ** 2 > ends_at:
+            break
+        made[top] = proved(rng.permutation(_spread(least, top, max_batch)).tolist(), top)
+        took_s, before = time.perf_counter() - began, top
+        progress(done, len(tops), f"{dimension.name} {least} to {top}")
+    return tuple(made[top] for top in sorted(made))
 
 
 def largest_change(

@@ -25,7 +25,7 @@ from models.resources import serving_threads
 
 # Each load leaks all of the weights: no more loads than needed to measure that.
 RELOADS = 3
-# No compiler makes a forward 40 times faster; to find that out takes it minutes.
+# No compiler makes a forward 40 times faster, and finding out takes minutes.
 HOPELESS_S = 40 * GIL_LIMIT_S
 
 Stage = Callable[[str], Progress]

@@ -64,12 +64,15 @@ def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """The proof by precision: forms of one precision differ from eager by about the same."""
     worst: dict[str, float] = {}
     sizes: set[int] = set()
+    padded: set[int] = set()
     for variant in manifest.variants.values():
         sizes |= set(variant.parity.batch_sizes)
+        padded |= set(variant.parity.padded_to)
         found = max(worst.get(variant.precision, 0), variant.parity.max_absolute)
         worst[variant.precision] = found
     told = ", ".join(f"{precision} within {found:.1e}" for precision, found in worst.items())
-    yield "proved", f"{', '.join(manifest.variants)}; batches {ranges(sizes)}; {told} of eager"
+    batches = f"batches {ranges(sizes)}" + (f", padded to {ranges(padded)}" if padded else "")
+    yield "proved", f"{', '.join(manifest.variants)}; {batches}; {told} of eager"
     if manifest.accuracy is not None:
         others = (
             f", {name} {variant.accuracy:.4f}"

@@ -64,35 +64,37 @@ class Snippets(nn.Module):
 
 @functools.cache
 def texts() -> tuple[Labelled, Labelled]:
-    """Snippets to train on, and held-out ones: a fifth, of other files, in a fixed order."""
+    """Snippets to train on, and held-out ones: texts of every fifth file that no other file has."""
     torch_folder, standard = Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib"))
     found = (
         _of_files((torch_folder / "include/ATen/core").glob("*.h")),
         _of_files((torch_folder / "share/cmake").rglob("*.cmake")),
-        list(sentences()),
+        [[sentence] for sentence in sentences()],
         _of_files(standard.glob("*.py")),
     )
     train: Labelled = []
     held_out: Labelled = []
-    for label, of_language in enumerate(found):
-        kept = [(text, label) for text in of_language[:SNIPPETS]]
-        cut = len(kept) * 4 // 5
-        train += kept[:cut]
-        held_out += kept[cut:]
+    for label, files in enumerate(found):
+        learned = dict.fromkeys(
+            text for at, file in enumerate(files) if at % 5 < 4 for text in file
+        )
+        others = dict.fromkeys(text for file in files[4::5] for text in file if text not in learned)
+        train += [(text, label) for text in learned][: SNIPPETS * 4 // 5]
+        held_out += [(text, label) for text in others][: SNIPPETS // 5]
     order = np.random.default_rng(SEED).permutation(len(train))
     return [train[index] for index in order], held_out
 
 
-def _of_files(files: Iterable[Path]) -> list[str]:
+def _of_files(files: Iterable[Path]) -> list[list[str]]:
     """Of each file every third pair of lines, without comments."""
-    made: list[str] = []
+    made: list[list[str]] = []
     for file in sorted(files, key=lambda file: (len(file.name), file.name))[:FILES]:
         lines = [
             line.strip()
             for line in file.read_text(encoding="utf-8", errors="ignore").splitlines()
             if len(line.strip()) > 8 and not line.strip().startswith(COMMENTS)
         ]
-        made += dict.fromkeys("\n".join(lines[at : at + 2]) for at in range(0, len(lines), 6))
+        made.append(["\n".join(lines[at : at + 2]) for at in range(0, len(lines), 6)])
     return made
 
 

@@ -120,4 +120,5 @@ def _parity(error: float) -> Parity:
         outputs={"value": Difference(max_absolute=error, max_relative=10 * error)},
         batch_sizes=(1, 2, 3, 8),
         batch_invariance=error / 2,
+        padded_to=(2, 4, 40),
     )

@@ -175,7 +175,8 @@ def test_variants_have_size_share_accuracy_and_drop() -> None:
 
 def test_parity_is_told_per_output_and_form_with_what_is_allowed() -> None:
     found = section(measured_manifest(), "Parity with eager float32")
-    assert row(found, "script") == ("script", "value", "1.0e-07", "1.0e-06", "5.0e-08", "1..3, 8")
+    wanted = ("script", "value", "1.0e-07", "1.0e-06", "5.0e-08", "1..3, 8", "2, 4, 40")
+    assert row(found, "script") == wanted
     assert row(found, "script, optimized at load")[2] == "2.0e-07"
     assert "Allowed for script, compiled: 1e-05 + 0.0001 * |value|." in found.lines
     assert "Allowed for int8: 0.05 + 0 * |value|." in found.lines

@@ -133,11 +133,13 @@ class TestEager:
 
         assert reference(texts(seq=fixed, random_inputs=of_three)).padded == ()
 
-    def test_larger_sizes_are_left_out_if_they_take_too_long(
+    def test_sizes_in_between_are_left_out_if_they_take_too_long(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(padded, "BUDGET_S", 0)
-        assert [batch.to for batch in reference(texts()).padded] == [2]
+        smallest, largest = reference(texts()).padded
+        assert (smallest.to, largest.to) == (2, 40)
+        assert [len(item["ids"]) for item in largest.items] == [1, 40]
 
     def test_an_axis_of_an_output_with_the_items_size_is_trimmed(self) -> None:
         tokens = TensorSpec(name="y", dtype="float32", shape=(-1, -1, 2), dimensions=(SEQ,))
@@ -146,7 +148,7 @@ class TestEager:
             assert expected["y"].shape == (len(item["ids"]), 2)
 
     def test_one_that_is_not_declared_is_told(self) -> None:
-        message = r"padded to 2: shape \[2, 2\] instead of \[1, 2\]; if that axis has the item's"
+        message = r"padded to 40: shape \[40, 2\] instead of \[1, 2\]; if that axis has the item's"
         with pytest.raises(ParityError, match=message):
             reference(texts(EachToken, outputs=(spec("y", shape=(-1, -1, 2)),)))
 

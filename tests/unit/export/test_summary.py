@@ -36,6 +36,7 @@ def test_the_summary_of_an_export() -> None:
         assert f"{step.up_to} {step.form}" in text
     for left_out in manifest.left_out:
         assert f"left out  {left_out.variant}: {left_out.reason}" in text
+    assert "batches 1..3, 8, padded to 2, 4, 40; " in text
     for told in ("written   artifacts/tiny/3: ", "report    artifacts/tiny/3/report.html"):
         assert told in text
     assert lines[-1].startswith("serve it  ")
