@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from models.definitions.huggingface.sentences import SentenceParts
 from models.manifest import TextTask
 
 UNUSED = "pooler."  # a layer of some encoders that no head of ours reads
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 CODE = {
     f"{start}{name}_implementation" for start in ("", "_") for name in ("attn", "experts")
 }  # fields of config.json that can name code to download and run
@@ -144,6 +145,7 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
     # Its log lines and progress bars would mix with export's; errors still raise.
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    _check_weights(weights, config)
     try:
         encoder, loading = kind.from_pretrained(
             None, config=config, state_dict=weights, dtype=torch.float32, output_loading_info=True
@@ -158,6 +160,7 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
             f"for --task {wanted.task}: they were saved for something else, "
             f"{_told_architecture(config)}"
         )
+    _check_loaded(encoder, weights, loading["unexpected_keys"])
     if wanted.task != "embed":
         return TextModel(encoder, None, ()).eval()
     layers = parts.layers
@@ -170,6 +173,39 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
         layers = (*layers, Normalize())
     pool = Pool(wanted.pooling or parts.pooling or "mean")
     return TextModel(encoder, pool, layers).eval()
+
+
+def _check_weights(weights: Weights, config: Any) -> None:
+    """Raise FolderError if weights are quantized, or too few for the layers of the model."""
+    for name, weight in weights.items():
+        if weight.dtype not in FLOATS and weight.dtype not in {torch.int64, torch.bool}:
+            raise FolderError(
+                f"{name} is {weight.dtype}: quantized weights are not supported; adopt the others"
+            )
+    layers = getattr(config, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > len(weights):
+        raise FolderError(
+            f"{CONFIG} says {layers:,} layers, but the weights have {len(weights):,} tensors"
+        )
+
+
+def _check_loaded(encoder: Any, weights: Weights, unexpected: Iterable[str]) -> None:
+    """Raise FolderError if weights of the encoder were left out, or are not finite.
+
+    Heads and poolers may be left out, and so may buffers.
+    """
+    base = encoder.base_model
+    own = {name for name, _ in base.named_children()} - {UNUSED.rstrip(".")}
+    for name in sorted(unexpected):
+        inner = name.removeprefix(f"{base.base_model_prefix}.")
+        is_buffer = name.endswith("inv_freq") or not weights[name].is_floating_point()
+        if inner.partition(".")[0] in own and not is_buffer:
+            raise FolderError(
+                f"the model has no place for the weights {name}: they do not fit {CONFIG}"
+            )
+    for name, parameter in encoder.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise FolderError(f"the weights {name} are not finite numbers")
 
 
 def _told_architecture(config: Any) -> str:

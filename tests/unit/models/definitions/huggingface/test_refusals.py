@@ -174,6 +174,37 @@ class TestWeights:
         (folder / "model.safetensors").unlink()
         refused(folder, "there is no model.safetensors")
 
+    @pytest.mark.parametrize(
+        ("changed", "why"),
+        [
+            (lambda w: w.to(torch.int8), "is torch.int8: quantized weights are not supported"),
+            (lambda w: w.to(torch.float8_e4m3fn), "is torch.float8_e4m3fn: quantized"),
+            (lambda w: w * float("nan"), "are not finite numbers"),
+        ],
+    )
+    def test_that_cannot_be_computed_with(self, folder: Path, changed: Any, why: str) -> None:
+        weights = load_file(folder / "model.safetensors")
+        name = "encoder.layer.1.output.dense.weight"
+        weights[name] = changed(weights[name])
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        refused(folder, f"{name} {why}")
+
+    def test_of_more_layers(self, folder: Path) -> None:
+        edit(folder / "config.json", num_hidden_layers=1)
+        refused(folder, "the model has no place for the weights encoder.layer.1.attention")
+
+    def test_of_far_fewer_layers(self, folder: Path) -> None:
+        edit(folder / "config.json", num_hidden_layers=3000)
+        refused(folder, "config.json says 3,000 layers, but the weights have 39 tensors")
+
+    def test_heads_and_poolers_and_buffers_may_stay(self, tmp_path: Path) -> None:
+        save(tmp_path, "BertForMaskedLM")
+        weights = load_file(tmp_path / "model.safetensors")
+        weights["bert.embeddings.position_ids"] = torch.arange(POSITIONS)[None]
+        weights["bert.pooler.dense.weight"] = torch.ones(32, 32)
+        save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+        definition_of(ModelFolder(tmp_path), Wanted("embed"), "It.")
+
     def test_cut_off(self, folder: Path) -> None:
         data = (folder / "model.safetensors").read_bytes()
         (folder / "model.safetensors").write_bytes(data[:-100])
