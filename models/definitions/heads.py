@@ -1,6 +1,6 @@
 """Heads of text models: what follows the vectors of the tokens, as part of the graph.
 
-Padded places never count, and an item of nothing but padding gives zeros, not NaN.
+Padded places never count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Pooling = Literal["mean", "cls", "last"]
 
 
 class Pool(nn.Module):
-    """Token vectors [n, s, d] and their mask [n, s] -> one vector per item [n, d], in float32.
+    """Token vectors [n, s, d] and their mask [n, s] -> one vector per item [n, d].
 
     Args:
         how: `mean` of the tokens; `cls`, the first token; `last`, the last one that is not
@@ -29,15 +29,16 @@ class Pool(nn.Module):
         self.how = how
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Sums are in float32, whatever the precision of the tokens."""
+        """In the precision of the tokens, but sums are in float32."""
         if self.how == "cls":
-            return tokens[:, 0].float()
+            return tokens[:, 0]
         if self.how == "last":
             last = (mask.sum(1) - 1).clamp(min=0)  # [n]
             index = last.view(-1, 1, 1).expand(-1, 1, tokens.size(2))
-            return tokens.gather(1, index).squeeze(1).float()
+            return tokens.gather(1, index).squeeze(1)
         weights = mask.unsqueeze(2).float()  # [n, s, 1]
-        return (tokens.float() * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        mean = (tokens.float() * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        return mean.to(tokens.dtype)
 
 
 class Dense(nn.Module):

@@ -58,7 +58,7 @@ class Snippets(nn.Module):
         """Logits: the manifest says that scores are their softmax."""
         tokens = torch.relu(self.hidden(self.embedding(input_ids)))  # [n, s, 64]
         pooled = self.pool(tokens, attention_mask)
-        logits: torch.Tensor = self.last(pooled.to(self.last.weight.dtype))
+        logits: torch.Tensor = self.last(pooled)
         return logits
 
 

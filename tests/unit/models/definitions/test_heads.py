@@ -1,11 +1,11 @@
-"""Heads: padding never counts, and nothing but padding gives zeros."""
+"""Heads: padding never counts, and precisions fit together."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from models.definitions.heads import Normalize, Pool, Pooling
+from models.definitions.heads import Dense, Normalize, Pool, Pooling
 
 TOKENS = torch.tensor([[[1.0, 2], [3, 4], [50, 60]], [[5, 6], [70, 80], [90, 99]]])
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
@@ -30,6 +30,12 @@ def test_nothing_but_padding_is_zeros_not_nan() -> None:
 def test_the_mean_of_many_tokens_in_half_precision_is_summed_in_full() -> None:
     tokens = torch.full((1, 3000, 1), 1.0, dtype=torch.bfloat16)
     assert Pool("mean")(tokens, torch.ones(1, 3000, dtype=torch.int64)).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("how", ["mean", "cls", "last"])
+def test_a_dense_layer_in_half_precision_follows(how: Pooling) -> None:
+    dense = Dense(torch.nn.Linear(2, 3), torch.nn.Tanh()).to(torch.bfloat16)
+    assert dense(Pool(how)(TOKENS.to(torch.bfloat16), MASK)).dtype == torch.bfloat16
 
 
 def test_an_unknown_pooling() -> None:
