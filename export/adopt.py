@@ -131,6 +131,7 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     if huggingface.is_meant(parsed):
         suggested, definition = huggingface.adopt_folder(parsed)
         return Adopted(_name(parsed.name, suggested), definition, (), None, (), variants=None)
+    huggingface.check_options(parsed)
     return _adopt_file(parsed)
 
 

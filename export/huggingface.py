@@ -21,6 +21,8 @@ NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # what a model's name cannot have
 # What a model needs; pickles only if they are asked for, code never.
 FILES = ("*.json", "*.safetensors")
 PICKLES = ("*.bin",)
+OF_FILES = ("input", "output", "labels", "pad", "codec", "scores", "top_k")
+OF_FOLDERS = ("pooling", "normalize", "max_tokens", "allow_pickle")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "say, else mean)",
     )
     add(
-        "--no-normalize",
-        action="store_true",
-        help="for embed: leave the vector's length as it is (default: as sentence-transformers' "
-        "files say, else 1)",
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="for embed: scale vectors to the length 1, or leave their length as it is (default: "
+        "as sentence-transformers' files say, else 1)",
     )
     add(
         "--max-tokens",
@@ -50,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--allow-pickle",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="without safetensors, read pytorch_model.bin by torch.load(weights_only=True)",
     )
 
@@ -59,6 +62,15 @@ def is_meant(parsed: argparse.Namespace) -> bool:
     """Whether the command names a folder, or a repository of the hub."""
     file: Path = parsed.file
     return file.is_dir() or parsed.task is not None
+
+
+def check_options(parsed: argparse.Namespace) -> None:
+    """Raise UsageError for options that the kind of model, a folder or a file, does not have."""
+    folder = is_meant(parsed)
+    kind, names = ("folder", OF_FILES) if folder else ("file", OF_FOLDERS)
+    for name in names:
+        if getattr(parsed, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is not for a {kind}: {parsed.file}")
 
 
 def adopt_folder(parsed: argparse.Namespace) -> tuple[str, Definition]:
@@ -73,14 +85,15 @@ def adopt_folder(parsed: argparse.Namespace) -> tuple[str, Definition]:
             f"{parsed.file} is a folder: --task {'|'.join(get_args(TextTask))} says "
             "what its model is for"
         )
-    if parsed.task != "embed" and (parsed.pooling or parsed.no_normalize):
-        raise UsageError("--pooling and --no-normalize are for --task embed")
+    check_options(parsed)
+    if parsed.task != "embed" and (parsed.pooling or parsed.normalize is not None):
+        raise UsageError("--pooling and --[no-]normalize are for --task embed")
     wanted = Wanted(
         task=parsed.task,
         pooling=parsed.pooling,
-        normalize=False if parsed.no_normalize else None,
+        normalize=parsed.normalize,
         max_tokens=parsed.max_tokens,
-        allow_pickle=parsed.allow_pickle,
+        allow_pickle=bool(parsed.allow_pickle),
     )
     told = str(parsed.file)
     path = parsed.file if parsed.file.exists() else _downloaded(told, wanted)

@@ -101,7 +101,24 @@ class TestRefused:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run("adopt", tmp_path, "--task", "rerank", "--pooling", "cls")[0] == 2
-        assert "--pooling and --no-normalize are for --task embed" in capsys.readouterr().err
+        assert "--pooling and --[no-]normalize are for --task embed" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("file", "option", "name"),
+        [
+            (".", "--scores=softmax", "--scores is not for a folder"),
+            (".", "--top-k=2", "--top-k is not for a folder"),
+            ("model.pt", "--max-tokens=9", "--max-tokens is not for a file"),
+            ("model.pt", "--no-normalize", "--normalize is not for a file"),
+            ("model.pt", "--allow-pickle", "--allow-pickle is not for a file"),
+        ],
+    )
+    def test_options_of_the_other_kind(
+        self, tmp_path: Path, file: str, option: str, name: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        task = ("--task", "embed") if file == "." else ()
+        assert run("adopt", tmp_path / file, *task, option, "--out", tmp_path / "out")[0] == 2
+        assert name in capsys.readouterr().err
 
     def test_a_broken_folder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         save(tmp_path)
