@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from export.errors import ExportError, UsageError
 from export.mar import IMAGENET_MEAN, IMAGENET_STD, Defaults
-from models.manifest import (
+from models.codec_specs import (
     CodecSpec,
     ImageCodecSpec,
     PicturePreprocess,

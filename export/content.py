@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from export.sections import Column, Section
 from export.timing_sections import plan_sections
-from models.manifest import Manifest, Parity, TextCodecSpec, Variant
+from models.codec_specs import TextCodecSpec
+from models.manifest import Manifest, Parity, Variant
 from models.plan import Form
 
 

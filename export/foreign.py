@@ -17,8 +17,8 @@ from export.outputs import Made, by_name
 from export.programs import read_program
 from export.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
 from models.archive import ArchiveError, check_archive
+from models.codec_specs import CodecSpec
 from models.forms import load_torchscript
-from models.manifest import CodecSpec
 from models.padding import padding_of
 from models.tensors import ANY_SIZE, Arrays, Dimension, Dtype, TensorSpec
 

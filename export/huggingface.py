@@ -9,12 +9,12 @@ from typing import get_args
 
 from export import values
 from export.errors import ExportError, UsageError
+from models.codec_specs import TextTask
 from models.definitions.definition import Definition
 from models.definitions.heads import Pooling
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import Wanted
 from models.definitions.huggingface.folder import MISSING, FolderError, ModelFolder, cause
-from models.manifest import TextTask
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # what a model's name cannot have

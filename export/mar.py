@@ -15,7 +15,7 @@ from typing import Literal
 
 from export.errors import ExportError
 from models.archive import DAMAGE
-from models.manifest import Scores
+from models.codec_specs import Scores
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"

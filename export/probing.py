@@ -20,7 +20,7 @@ from export.errors import UsageError
 from export.samples import SEED, Shapes, draw
 from export.trials import Outcome, Trials, Try, sample_of
 from models.bounds import near_zero
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from models.tensors import Array, TensorSpec
 
 LARGEST_SIZE = 4096

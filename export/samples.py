@@ -14,7 +14,7 @@ from PIL import Image
 from pydantic import JsonValue
 
 from models.bounds import near_zero, safe_range
-from models.manifest import CodecSpec, ImageCodecSpec, PicturePreprocess
+from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess
 from models.tensors import Array, Arrays, Axis, TensorSpec
 
 GOLDEN = 3

@@ -14,7 +14,7 @@ import torch
 from export.errors import reason
 from export.foreign import FAILURES
 from export.samples import SEED, Shapes, draw, narrowed, sample_bytes
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from models.tensors import Array, Arrays, TensorSpec
 
 MAX_SAMPLE_BYTES = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from models.manifest import PicturePreprocess
+from models.codec_specs import PicturePreprocess
 from models.pictures import ORIENTATION, PictureError, check_rows, essential
 from models.quiet import ignore_warnings
 

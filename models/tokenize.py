@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.manifest import TextCodecSpec
+from models.codec_specs import TextCodecSpec
 from models.tensors import Array, Arrays
 
 # `encode` of the package holds the GIL: about a millisecond for this `weight`, two at worst.

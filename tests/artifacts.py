@@ -22,17 +22,16 @@ from torch import nn
 from export.artifact import digest_of
 from export.variants.base import TOLERANCES, NotApplicable, Subject
 from export.variants.registry import MAKERS
+from models.codec_specs import CodecSpec, TensorCodecSpec
 from models.definitions.definition import Definition
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
     SCHEMA_VERSION,
-    CodecSpec,
     Difference,
     GoldenExample,
     Manifest,
     Parity,
-    TensorCodecSpec,
     Variant,
 )
 from models.plan import Plan

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.tensors import Dtype, TensorSpec
 from tests.artifacts import write_artifact
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from app.codecs.base import Codec
 from app.codecs.choose import codec_for
-from models.manifest import Manifest, TextCodecSpec
+from models.codec_specs import TextCodecSpec
+from models.manifest import Manifest
 from models.tensors import Dimension, TensorSpec
 from tests.artifacts import write_artifact
 from tests.unit.models.manifests import make_manifest, spec

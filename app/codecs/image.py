@@ -11,7 +11,8 @@ from app.codecs.sniffing import sniffed
 from app.codecs.tensor import TensorCodec, check_media_type
 from app.errors import InvalidInput
 from app.types import Item
-from models.manifest import ImageCodecSpec, Manifest
+from models.codec_specs import ImageCodecSpec
+from models.manifest import Manifest
 from models.pictures import PictureError
 from models.preprocess import open_picture, preprocess
 

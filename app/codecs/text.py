@@ -10,7 +10,8 @@ from app.codecs.tensor import TensorCodec, check_media_type, kind
 from app.codecs.values import check_values, misshapen
 from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Note
-from models.manifest import Manifest, TextCodecSpec
+from models.codec_specs import TextCodecSpec
+from models.manifest import Manifest
 from models.tensors import FileName, TensorSpec
 from models.tokenize import TextError, Tokenizer, inputs_of, weight
 

@@ -12,7 +12,7 @@ from loadtests.traffic.payloads import discrete_item, discrete_numbers, json_tem
 from loadtests.traffic.reference_inputs import References
 from loadtests.traffic.sentences import SENTENCES, text_json
 from loadtests.traffic.target import Target
-from models.manifest import TextCodecSpec
+from models.codec_specs import TextCodecSpec
 
 MIN_INPUTS = 2**20  # fewer different ones would be used up within minutes
 MIN_BITS = 40  # of an item that has only zeros and ones

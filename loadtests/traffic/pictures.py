@@ -7,7 +7,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from models.manifest import PicturePreprocess
+from models.codec_specs import PicturePreprocess
 from models.tensors import Array
 
 COARSE = 5  # blobs of a picture across and down: smooth, as what models were trained on is

@@ -25,7 +25,7 @@ from loadtests.traffic.pictures import draw_picture, png
 from loadtests.traffic.reading import WrongAnswer
 from loadtests.traffic.sentences import text_json
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
-from models.manifest import ImageCodecSpec, TextCodecSpec
+from models.codec_specs import ImageCodecSpec, TextCodecSpec
 from models.preprocess import preprocess
 from models.tensors import Array, Arrays, Tolerance
 

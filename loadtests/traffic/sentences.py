@@ -7,7 +7,7 @@ import random
 
 import orjson
 
-from models.manifest import TextCodecSpec
+from models.codec_specs import TextCodecSpec
 
 LIST = """
 engine server model batch queue cache window thread signal memory figure table answer question

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from loadtests.errors import LoadTestError
 from loadtests.traffic.credentials import VARIABLE, with_key
 from loadtests.traffic.reading import ALL_SCORES
-from models.manifest import CodecSpec
+from models.codec_specs import CodecSpec
 from models.tensors import TensorSpec, Tolerance
 
 TIMEOUT_S = 10.0

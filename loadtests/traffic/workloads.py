@@ -16,7 +16,7 @@ from loadtests.traffic.payloads import Template
 from loadtests.traffic.pictures import picture_variants, png, vary_picture
 from loadtests.traffic.reference_inputs import Reference, References
 from loadtests.traffic.target import Target
-from models.manifest import TextCodecSpec
+from models.codec_specs import TextCodecSpec
 
 BATCH_ITEMS = 16
 ZIPF_EXPONENT = 1.1  # the skew of popular inputs; web request popularity lies around 0.6 to 1.2

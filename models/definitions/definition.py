@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import JsonValue
 from torch import nn
 
-from models.manifest import CodecSpec
+from models.codec_specs import CodecSpec
 from models.tensors import Array, Arrays, FileName, TensorSpec
 
 

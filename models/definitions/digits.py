@@ -20,8 +20,8 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.preprocess import preprocess
 from models.tensors import Arrays, TensorSpec
 

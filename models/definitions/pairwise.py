@@ -7,8 +7,8 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 
+from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition
-from models.manifest import TensorCodecSpec
 from models.tensors import Arrays, Dimension, TensorSpec
 
 P, Q = Dimension(name="p", most=256), Dimension(name="q", most=256)

@@ -17,8 +17,8 @@ from PIL import Image
 from pydantic import JsonValue
 from torch import nn
 
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions.definition import Definition
-from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.preprocess import preprocess
 from models.tensors import Arrays, TensorSpec
 

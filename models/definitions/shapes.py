@@ -19,8 +19,8 @@ from pydantic import JsonValue
 from torch import nn
 from torch.nn import functional
 
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.manifest import ImageCodecSpec, PicturePreprocess
 from models.preprocess import preprocess
 from models.tensors import Array, Arrays, TensorSpec
 

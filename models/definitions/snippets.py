@@ -19,11 +19,11 @@ from tokenizers.trainers import BpeTrainer
 from torch import nn
 from torch.nn import functional
 
+from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.definitions.heads import Pool
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, text_inputs
-from models.manifest import TextCodecSpec
 from models.padding import padding_of
 from models.tensors import Array, TensorSpec
 from models.tokenize import Tokenizer as Tokens

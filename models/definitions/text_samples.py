@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import JsonValue
 
+from models.codec_specs import TextCodecSpec
 from models.definitions.prose import sentences
-from models.manifest import TextCodecSpec
 from models.padding import padding_of
 from models.tensors import Array, Arrays, Dimension, TensorSpec
 from models.tokenize import TextError, Tokenizer

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import nn
 
 from app.api.oip.datatypes import DATATYPES
+from models.codec_specs import TensorCodecSpec
 from models.definitions import digits
-from models.manifest import TensorCodecSpec
 from models.tensors import Dtype, TensorSpec
 from tests.artifacts import write_artifact, write_small
 from tests.kinds import SIDE, Same, write_pictures

@@ -26,7 +26,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from models.manifest import ImageCodecSpec, Manifest, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.manifest import Manifest
 from models.preprocess import preprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.codecs.base import Codec
 from app.codecs.choose import codec_for
 from app.types import Item
-from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.codecs.choose import codec_for
 from app.errors import ArtifactInvalid
+from models.codec_specs import ImageCodecSpec
 from models.integrity import IntegrityError, Untrusted, read_artifact
-from models.manifest import DIGEST_FILE, MANIFEST_FILE, ImageCodecSpec
+from models.manifest import DIGEST_FILE, MANIFEST_FILE
 from models.signatures import DOMAIN, TrustedKeys, fingerprint_of, signature_file
 from tests.fuzz.codecs import COLOUR, GREY
 from tests.fuzz.target import Finding, Target

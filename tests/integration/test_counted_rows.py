@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from app.api.payloads import CURLS_DEFAULT
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.artifacts import Y, write_artifact
 from tests.docs.blocks import ROOT
 from tests.forms import FORM, files

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.access.entries import PREDICT, make_key
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, held, serving, settled
 

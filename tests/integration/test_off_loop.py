@@ -21,7 +21,7 @@ from torch import nn
 from app.codecs.base import Budget
 from app.codecs.image import ImageCodec
 from app.types import Item
-from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening, until

@@ -20,7 +20,7 @@ from PIL import Image
 
 from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.protos import inference_pb2 as pb
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     HEALTH,

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import nn
 
 from app.api.offload import OffloadPool
-from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening

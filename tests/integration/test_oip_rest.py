@@ -19,7 +19,7 @@ from app.backends.selection import Selection
 from app.errors import ReplicaError
 from app.registry.repository import Artifact
 from app.types import Arrays, Device
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact, write_small
 from tests.integration.harness import Api, held, serving, settled
 from tests.integration.test_reload import Publisher, answered_by

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.artifacts import Y, write_artifact
 from tests.integration.harness import Api, serving
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving
 

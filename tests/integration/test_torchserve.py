@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact, write_small
 from tests.integration.harness import Api, serving
 from tests.kinds import write_pictures

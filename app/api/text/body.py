@@ -21,7 +21,7 @@ from app.engine.submission import Submission
 from app.errors import InvalidInput, ItemFailed, ModelNotFound, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Item, Outcome
-from models.manifest import TextCodecSpec, TextTask
+from models.codec_specs import TextCodecSpec, TextTask
 
 # The event loop must parse a body to learn the model: about ten milliseconds at most.
 MAX_BODY_BYTES = 2 << 20

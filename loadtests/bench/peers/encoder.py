@@ -10,7 +10,7 @@ import torch
 
 from loadtests.bench.own_models import manifest_of
 from loadtests.bench.peers.model import forward_of
-from models.manifest import TextCodecSpec
+from models.codec_specs import TextCodecSpec
 from models.padding import padding_of
 from models.tensors import Array
 from models.tokenize import Tokenizer

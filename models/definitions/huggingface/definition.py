@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from models.codec_specs import Scores, TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.definitions.huggingface.encoder import TextModel, Wanted, config_of, text_model
 from models.definitions.huggingface.folder import (
@@ -21,7 +22,6 @@ from models.definitions.huggingface.folder import (
 from models.definitions.huggingface.sentences import SentenceParts, sentence_parts
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, mean_cosine, text_inputs
-from models.manifest import Scores, TextCodecSpec
 from models.tensors import Dimension, TensorSpec
 from models.tokenize import TextError, Tokenizer
 

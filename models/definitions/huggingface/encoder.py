@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from models.codec_specs import TextTask
 from models.definitions.heads import Normalize, Pool, Pooling
 from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, Weights, cause
 from models.definitions.huggingface.sentences import SentenceParts
-from models.manifest import TextTask
 
 UNUSED = "pooler."  # a layer of some encoders that no head of ours reads
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from models.codec_specs import TextTask
 from models.definitions.heads import Dense, Normalize, Pooling
 from models.definitions.huggingface.folder import FolderError, ModelFolder, cause
-from models.manifest import TextTask
 
 MODULES = "modules.json"
 LENGTHS = tuple(

@@ -13,9 +13,10 @@ from torch._jit_internal import is_scripting
 
 from export import verify
 from export.variants.base import TOLERANCES, Draft, Subject
+from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import Forward, load_form
-from models.manifest import Parity, TensorCodecSpec
+from models.manifest import Parity
 from models.plan import Precision
 from models.tensors import Array, Arrays
 from tests.unit.models.manifests import spec

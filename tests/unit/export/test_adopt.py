@@ -19,7 +19,7 @@ from export import mar as mar_module
 from export.adopt import Adopted
 from export.errors import UsageError
 from export.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
-from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.preprocess import preprocess
 from tests.unit.export.torchscripts import (
     BRIGHTNESS,

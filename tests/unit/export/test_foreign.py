@@ -11,7 +11,7 @@ from torch import nn
 
 from export.errors import ExportError, UsageError
 from export.foreign import infer, load
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
 from tests.unit.export.torchscripts import SUMS, Sums, mar, pickled, saved, scripted
 from tests.unit.models.manifests import spec

@@ -8,7 +8,7 @@ from torch import nn
 
 from export.foreign import infer, load
 from export.samples import Samples
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from tests.unit.export.torchscripts import Sums, scripted
 from tests.unit.models.manifests import spec
 

@@ -11,12 +11,12 @@ import transformers
 from export.variants.half import Half
 from export.variants.int8 import Int8
 from export.variants.torchscript import TorchScript
+from models.codec_specs import TextCodecSpec
 from models.definitions.heads import Pooling
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import Wanted
 from models.definitions.huggingface.folder import ModelFolder
 from models.integrity import read_artifact
-from models.manifest import TextCodecSpec
 from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import tiny_tokenizer
 from tests.unit.export.command_line import manifest_of, run

@@ -14,8 +14,8 @@ import pytest
 
 from export.errors import ExportError, UsageError
 from export.tune import TuneOptions
+from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition, Progress
-from models.manifest import TensorCodecSpec
 from tests.unit.export.definitions import (
     Close,
     close_calls,

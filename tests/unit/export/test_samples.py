@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from export.samples import MAX_EXAMPLE, Samples, draw, sample_bytes, two_shapes
-from models.manifest import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.tensors import Arrays, Dimension, Dtype, TensorSpec
 from tests.unit.models.manifests import spec
 

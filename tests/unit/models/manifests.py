@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from models.codec_specs import CodecSpec, TensorCodecSpec
 from models.manifest import (
     SCHEMA_VERSION,
-    CodecSpec,
     Difference,
     FileDigest,
     GoldenExample,
     Manifest,
     NativeCode,
     Parity,
-    TensorCodecSpec,
     Variant,
 )
 from models.plan import DevicePlan, Form, Plan, Precision, Step

@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.manifest import (
-    CodecSpec,
-    ImageCodecSpec,
-    Manifest,
-    PicturePreprocess,
-    TensorCodecSpec,
-    forms_of,
-    may_mix,
-)
+from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.manifest import Manifest, forms_of, may_mix
 from models.tensors import EncodedArray, TensorSpec, Tolerance
 from tests.unit.models.manifests import example, form, make_manifest, make_variant, spec
 

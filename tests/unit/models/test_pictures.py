@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 
-from models.manifest import PicturePreprocess
+from models.codec_specs import PicturePreprocess
 from models.pictures import MAX_CHUNKS, MAX_SEGMENTS, PictureError, check_rows, essential
 from models.preprocess import TRANSPOSES, preprocess
 from tests.unit.models.pictures import encoded, exif_data, jpeg, noise, png

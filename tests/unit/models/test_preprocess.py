@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.manifest import PicturePreprocess, Polarity
+from models.codec_specs import PicturePreprocess, Polarity
 from models.pictures import PictureError
 from models.preprocess import (
     FILE_COST,

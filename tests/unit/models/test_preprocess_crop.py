@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.manifest import PicturePreprocess
+from models.codec_specs import PicturePreprocess
 from models.preprocess import MAX_SIDE, open_picture, preprocess
 from models.tensors import Array
 from tests.unit.models.pictures import encoded, noise, plus

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.manifest import Manifest, TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
+from models.manifest import Manifest
 from models.rows import answered
 from models.tensors import TensorSpec
 from tests.unit.models.manifests import make_manifest, spec

@@ -16,7 +16,7 @@ from app.codecs.answers import AnswerEncoder, apply_scores, highest
 from app.codecs.base import NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays
-from models.manifest import Scores, TensorCodecSpec
+from models.codec_specs import Scores, TensorCodecSpec
 from tests.unit.models.manifests import make_manifest, spec
 
 

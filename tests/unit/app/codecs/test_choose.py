@@ -9,12 +9,7 @@ import pytest
 from app.codecs.choose import CODECS, codec_for
 from app.codecs.image import ImageCodec
 from app.codecs.tensor import TensorCodec
-from models.manifest import (
-    CodecSpec,
-    ImageCodecSpec,
-    PicturePreprocess,
-    TensorCodecSpec,
-)
+from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from tests.unit.models.manifests import make_manifest, spec
 
 PICTURE = ImageCodecSpec(

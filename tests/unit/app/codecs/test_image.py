@@ -12,7 +12,7 @@ from app.codecs.base import NPY, OCTET_STREAM, Budget, TooLongForLoop
 from app.codecs.image import ImageCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Array
-from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.preprocess import preprocess
 from tests.unit.models.manifests import make_manifest, spec
 from tests.unit.models.pictures import encoded, grey, noise, plus

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.codecs.choose import codec_for
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput
-from models.manifest import ImageCodecSpec, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.tensors import Dtype, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 

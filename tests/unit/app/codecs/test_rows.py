@@ -12,7 +12,7 @@ from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Arrays
-from models.manifest import TensorCodecSpec
+from models.codec_specs import TensorCodecSpec
 from models.tensors import Dtype, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 

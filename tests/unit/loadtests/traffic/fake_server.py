@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from loadtests.traffic.target import Reply, Target, from_models
-from models.manifest import PicturePreprocess
+from models.codec_specs import PicturePreprocess
 from models.preprocess import preprocess
 from models.tensors import Array, TensorSpec
 

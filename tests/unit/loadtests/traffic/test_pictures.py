@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from loadtests.traffic.pictures import draw_picture, picture_variants, png, vary_picture
-from models.manifest import PicturePreprocess
+from models.codec_specs import PicturePreprocess
 
 
 def how(**changes: Any) -> PicturePreprocess:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from models.catalog import CATALOG
+from models.codec_specs import TextCodecSpec
 from models.definitions.prose import sentences
-from models.manifest import TextCodecSpec
 from models.tokenize import Tokenizer
 
 PARAPHRASES = (

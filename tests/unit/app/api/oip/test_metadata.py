@@ -15,7 +15,8 @@ from app.codecs.choose import codec_for
 from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
 from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId
-from models.manifest import ImageCodecSpec, Manifest, PicturePreprocess
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.manifest import Manifest
 from models.tensors import Dtype
 from tests.unit.models.manifests import make_manifest, spec
 

@@ -12,11 +12,11 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from models.codec_specs import TextCodecSpec, TextTask
 from models.definitions.definition import Definition
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import Wanted
 from models.definitions.huggingface.folder import ModelFolder
-from models.manifest import TextCodecSpec, TextTask
 from models.tokenize import Tokenizer
 from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import WORDS, tiny_tokenizer

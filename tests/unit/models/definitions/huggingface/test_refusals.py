@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from models.codec_specs import TextTask
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import Wanted
 from models.definitions.huggingface.folder import FolderError, ModelFolder
-from models.manifest import TextTask
 from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import tiny_tokenizer
 

@@ -1,0 +1,216 @@
+"""What the items of a model are to its clients, and how its first output becomes an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from models.tensors import FileName, Name, Part, TensorSpec
+
+Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
+Scores = Literal["softmax", "sigmoid", "none"]
+
+
+class PicturePreprocess(Part):
+    """How a picture becomes an array [channels, height, width]; see `models.preprocess`.
+
+    The array is (value / 255 - mean) / std, per channel. Polarity says what the model was trained
+    on and what to expect: `auto` examines the border of the picture and turns dark-on-light into
+    light-on-dark; the two fixed ones state the input, and `dark-on-light` pictures are inverted.
+
+    Fit says how a picture of another shape becomes width x height: `pad` scales the whole picture
+    to fit inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and
+    cuts out the middle.
+    """
+
+    width: int = Field(ge=1, le=4096)
+    height: int = Field(ge=1, le=4096)
+    channels: Literal[1, 3]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    polarity: Polarity = "light-on-dark"
+    fit: Literal["pad", "crop"] = "pad"
+    resize_shorter: int | None = Field(default=None, ge=1, le=4096)
+
+    @model_validator(mode="after")
+    def _one_number_per_channel(self) -> Self:
+        if len(self.mean) != self.channels or len(self.std) != self.channels:
+            raise ValueError(f"mean and std need {self.channels} numbers, one per channel")
+        if any(value <= 0 for value in self.std):
+            raise ValueError("std must be positive")
+        return self
+
+    @model_validator(mode="after")
+    def _the_crop_lies_inside(self) -> Self:
+        if self.fit == "pad" and self.resize_shorter is not None:
+            raise ValueError("resize_shorter is only for fit 'crop'")
+        largest = max(self.width, self.height)
+        if self.fit == "crop" and (self.resize_shorter or 0) < largest:
+            raise ValueError(
+                f"fit 'crop' needs resize_shorter, at least {largest} for {self.width} x "
+                f"{self.height} pixels"
+            )
+        return self
+
+
+class CodecPart(Part):
+    """What every codec has: labels of the first output, and how it becomes scores.
+
+    `scores` names the function that the codec applies to the first output: `softmax`, `sigmoid`, or
+    `none` if the output already is the score. `top_k` is the number of highest scores in JSON
+    answers unless the caller asks for another number; None: all.
+
+    Of outputs with counted rows, such as the boxes of a detector: `ranked_by` is the output with
+    the score of each row. JSON answers then have the rows in descending order, the `top_k` highest,
+    and none below `threshold`. `classes` is the output with the class of each row, an index into
+    `labels`.
+    """
+
+    labels: tuple[str, ...] | None = None
+    scores: Scores = "none"
+    top_k: int | None = Field(default=None, ge=1)
+    ranked_by: Name | None = None
+    threshold: float | None = None
+    classes: Name | None = None
+
+    @model_validator(mode="after")
+    def _ranks_what_it_chooses(self) -> Self:
+        if self.threshold is not None and self.ranked_by is None:
+            raise ValueError("a threshold needs ranked_by, the output that it is for")
+        if self.classes is not None and self.labels is None:
+            raise ValueError(f"classes is {self.classes!r}, but there are no labels")
+        if self.ranked_by is not None and self.labels is not None and self.classes is None:
+            raise ValueError("labels of ranked rows need classes, the output with their indices")
+        return self
+
+    @property
+    def score_labels(self) -> tuple[str, ...] | None:
+        """Labels of the first output, which is one score for each; None: it is no such output."""
+        return self.labels if self.classes is None else None
+
+    def has_scores(self, first: TensorSpec) -> bool:
+        """Whether there are scores to choose the highest from: of classes, or of counted rows."""
+        if self.ranked_by is not None:
+            return True
+        scored = self.score_labels is not None or self.scores != "none"
+        return scored and len(first.item_shape) == 1
+
+
+class TensorCodecSpec(CodecPart):
+    """Items are tensors: nested or flat numbers, or raw bytes."""
+
+    kind: Literal["tensor"] = "tensor"
+
+
+class ImageCodecSpec(CodecPart):
+    """Items are PNG or JPEG pictures; preprocessed tensors are accepted too."""
+
+    kind: Literal["image"] = "image"
+    preprocess: PicturePreprocess
+
+
+TextTask = Literal["embed", "classify", "rerank", "classify-tokens"]
+
+
+class TextCodecSpec(CodecPart):
+    """Items are texts, which a tokenizer turns into tokens; token ids are accepted too.
+
+    Attributes:
+        tokenizer: a file of the artifact, in the format of Hugging Face `tokenizers`.
+        task: what the first output is: `embed`, a vector; `classify`, a score per label; `rerank`,
+            one score of a pair of texts; `classify-tokens`, a score per token and label.
+        max_tokens: tokens of one item at most, special ones included; longer texts are cut off.
+        pairs: whether an item is two texts.
+        prompt: what every text begins with.
+        ids: the input that takes the token ids.
+        mask: the input that takes 1 for every token; None: the model has none.
+        type_ids: the input that takes 0 for tokens of the first text and 1 for those of the second.
+    """
+
+    kind: Literal["text"] = "text"
+    tokenizer: FileName = "tokenizer.json"
+    task: TextTask
+    max_tokens: int = Field(ge=1, le=1_000_000)
+    pairs: bool = False
+    prompt: str = ""
+    ids: Name = "input_ids"
+    mask: Name | None = "attention_mask"
+    type_ids: Name | None = None
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether the first output has scores of each token."""
+        return self.task == "classify-tokens"
+
+    @property
+    def inputs(self) -> tuple[Name, ...]:
+        """The names of the inputs that it feeds."""
+        return tuple(name for name in (self.ids, self.mask, self.type_ids) if name is not None)
+
+
+CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec | TextCodecSpec, Field(discriminator="kind")]
+
+
+def check_codec(
+    codec: CodecSpec, inputs: Sequence[TensorSpec], first: TensorSpec, files: Collection[FileName]
+) -> None:
+    """Check that a codec fits the model.
+
+    Args:
+        codec: of the model.
+        inputs: of it.
+        first: its first output.
+        files: of its artifact.
+
+    Raises:
+        ValueError: saying what contradicts what.
+    """
+    _check_labels(codec, first)
+    if codec.scores == "softmax" and not first.item_shape:
+        raise ValueError("a softmax needs a first output with an axis besides the batch")
+    if isinstance(codec, TextCodecSpec):
+        _check_text(codec, inputs, files)
+    if isinstance(codec, ImageCodecSpec):
+        made = (codec.preprocess.channels, codec.preprocess.height, codec.preprocess.width)
+        if len(inputs) != 1 or inputs[0].dtype != "float32" or not inputs[0].accepts(made):
+            raise ValueError(f"pictures need one input, float32 of shape {[-1, *made]}")
+    if codec.top_k is not None and not codec.has_scores(first):
+        raise ValueError(
+            "top_k needs labels, or scores by softmax or sigmoid, and a first output with one "
+            f"axis besides the batch; or ranked_by; got shape {list(first.shape)}"
+        )
+
+
+def _check_labels(codec: CodecPart, first: TensorSpec) -> None:
+    labels = codec.score_labels
+    if labels is None:
+        return
+    of_tokens = isinstance(codec, TextCodecSpec) and codec.of_tokens
+    wanted = (-1, *(-1,) * of_tokens, len(labels))
+    if first.shape != wanted:
+        raise ValueError(
+            f"{len(labels)} labels need a first output of shape {list(wanted)}, got "
+            f"{list(first.shape)}"
+        )
+
+
+def _check_text(
+    codec: TextCodecSpec, inputs: Sequence[TensorSpec], files: Collection[FileName]
+) -> None:
+    if codec.of_tokens and codec.pairs:
+        raise ValueError("classify-tokens is for one text, not for pairs")
+    names = [spec.name for spec in inputs]
+    if sorted(codec.inputs) != sorted(names):
+        raise ValueError(f"the text codec feeds {list(codec.inputs)}, the inputs are {names}")
+    for spec in inputs:
+        if spec.dtype != "int64" or len(spec.item_shape) != 1:
+            raise ValueError(f"{spec.name!r} must be int64 with one axis besides the batch")
+        if not spec.axes[0].least <= codec.max_tokens <= spec.axes[0].most:
+            raise ValueError(
+                f"max_tokens is {codec.max_tokens}, but {spec.name!r} takes sizes of "
+                f"{spec.axes[0].least} to {spec.axes[0].most}"
+            )
+    if codec.tokenizer not in files:
+        raise ValueError(f"the text codec names {codec.tokenizer!r}, which has no digest")
