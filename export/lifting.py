@@ -110,7 +110,8 @@ def _node(
         if node.target._schema.is_mutable:  # of a packet torch.fx does not see it
             fx.node.has_side_effect(node.target.overloadpacket)
         return graph.call_function(node.target.overloadpacket, args, kwargs)
-    assert callable(node.target)
+    if not callable(node.target):
+        raise TypeError(f"bug: {node.target!r} is no function")
     return graph.call_function(node.target, args, kwargs)
 
 

@@ -207,7 +207,8 @@ def _targets(truth: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def _train(module: nn.Module, progress: Progress) -> None:
     """AdamW with one cycle; the same weights on every run on one machine and torch build."""
-    assert isinstance(module, Shapes)
+    if not isinstance(module, Shapes):
+        raise TypeError(f"bug: not the detector but {type(module).__name__}")
     torch.manual_seed(SEED)
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.BatchNorm2d):

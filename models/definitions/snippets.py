@@ -101,7 +101,7 @@ def _of_files(files: Iterable[Path]) -> list[list[str]]:
 @functools.cache
 def tokenizer() -> bytes:
     """Byte pairs of the texts to train on."""
-    made = Tokenizer(BPE(unk_token="[UNK]"))
+    made = Tokenizer(BPE(unk_token="[UNK]"))  # nosec B106 # no password
     made.pre_tokenizer = BertPreTokenizer()
     trainer = BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=["[PAD]", "[UNK]"], show_progress=False

@@ -22,7 +22,7 @@ PROMPTS = "config_sentence_transformers.json"
 POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 # Before one name there was a flag for each.
 FLAGS: Mapping[str, str] = {
-    "pooling_mode_cls_token": "cls",
+    "pooling_mode_cls_token": "cls",  # nosec B105 # no password
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
