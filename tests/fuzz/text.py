@@ -40,7 +40,7 @@ def case(data: bytes) -> None:
         note = item.note
         if note is None or note.tokens != item.length or (note.cut and note.tokens != MAX_TOKENS):
             raise Finding(f"{note} of {item.length} tokens")
-        if note.spans:
+        if note.spans is not None:
             scores = np.eye(len(LABELS), dtype=np.float32)[item.arrays["input_ids"] % len(LABELS)]
             _check_spans(codec.encode({"scores": scores}, None, note)["spans"], note.text)
     if media_type == TEXT and len(items) == 1:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from export.errors import ExportError
 from export.outputs import in_order
+from export.variants import rowwise
 from models.definitions.definition import Definition
 from tests.unit.export.definitions import definition, of_vectors
 from tests.unit.export.jobs import make
@@ -56,8 +57,9 @@ def of_two(module: Callable[[], nn.Module], *names: str) -> Definition:
 
 @pytest.mark.parametrize("module", [Mapped, Named])
 def test_every_variant_serves_them_in_the_declared_order(
-    tmp_path: Path, module: type[nn.Module]
+    tmp_path: Path, module: type[nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rowwise, "MIN_WEIGHTS", 1)
     made = of_two(module, "half", "double")
     variants = ("script", "trace", "bf16", "int8", *["compiled"] * (module is Mapped))
     manifest = make(tmp_path, made, *variants).manifest
