@@ -173,12 +173,17 @@ class CacheCounts(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One outcome for each item, in request order; seconds are those of the slowest item."""
+    """One outcome for each item, in request order.
+
+    Seconds are those of the slowest item; `batch_items` is the size of the largest batch that any
+    item ran in, 0 if none ran.
+    """
 
     outcomes: Sequence[Outcome]
     cache: CacheCounts = CacheCounts()
     queue_s: float = 0.0
     compute_s: float = 0.0
+    batch_items: int = 0
 
 
 def frozen_copy(array: Array) -> Array:

@@ -338,9 +338,10 @@ def _cache_header(counts: CacheCounts, *, many: bool) -> bytes:
 
 
 def _server_timing(decode_s: float, answer: Answer, encode_s: float) -> bytes:
-    return b"decode;dur=%.3f, queue;dur=%.3f, compute;dur=%.3f, encode;dur=%.3f" % (
+    times = b"decode;dur=%.3f, queue;dur=%.3f, compute;dur=%.3f, encode;dur=%.3f" % (
         decode_s * 1e3,
         answer.queue_s * 1e3,
         answer.compute_s * 1e3,
         encode_s * 1e3,
     )
+    return b"%b, batch;desc=%d" % (times, answer.batch_items) if answer.batch_items else times

@@ -447,6 +447,7 @@ class Engine:
         outcome: Outcome | None,
         queue_s: float,
         compute_s: float,
+        batch_items: int,
     ) -> None:
         """The one place where requests are settled: an outcome to the cache and to all waiters."""
         ticket.state = TicketState.DONE
@@ -458,7 +459,7 @@ class Engine:
         if not isinstance(outcome, ItemFailed) and queue.caches:
             self._cache.put(ticket.key, outcome)
         for waiter in waiters:
-            waiter.settle(ticket.key, outcome, queue_s, compute_s)
+            waiter.settle(ticket.key, outcome, queue_s, compute_s, batch_items)
 
 
 def _largest_s(batch_s: BatchTimes) -> float:

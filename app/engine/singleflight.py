@@ -25,6 +25,7 @@ class Waiter:
         outcomes: what has come so far, by key.
         error: why the wait has ended without all of them.
         queue_s: of the slowest item, like `compute_s`.
+        batch_items: of the largest batch.
         settled: told when the last outcome has come, or the wait has ended without.
         then: what the caller wants done when it is settled.
         number: among the open waiters; 0: it never waited.
@@ -32,6 +33,7 @@ class Waiter:
 
     __slots__ = (
         "_pending",
+        "batch_items",
         "compute_s",
         "deadline",
         "error",
@@ -54,6 +56,7 @@ class Waiter:
         self.error: Exception | None = None
         self.queue_s = 0.0
         self.compute_s = 0.0
+        self.batch_items = 0
         self.then: Callable[[], None] | None = None
         self.number = 0
         self._pending: set[bytes] = set()
@@ -73,11 +76,14 @@ class Waiter:
         """Wait for this key too."""
         self._pending.add(key)
 
-    def settle(self, key: bytes, outcome: Outcome, queue_s: float, compute_s: float) -> None:
-        """Take one outcome; the times of the slowest item count."""
+    def settle(
+        self, key: bytes, outcome: Outcome, queue_s: float, compute_s: float, batch_items: int
+    ) -> None:
+        """Take one outcome; the times of the slowest item count, and the largest batch."""
         self.outcomes[key] = outcome
         self.queue_s = max(self.queue_s, queue_s)
         self.compute_s = max(self.compute_s, compute_s)
+        self.batch_items = max(self.batch_items, batch_items)
         self._pending.discard(key)
         if not self._pending and self.error is None:
             self.settled(self)

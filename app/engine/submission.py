@@ -59,7 +59,7 @@ class Submission:
         if waiter.error is not None:
             raise waiter.error
         outcomes = [waiter.outcomes[key] for key in waiter.keys]
-        return Answer(outcomes, self.cache, waiter.queue_s, waiter.compute_s)
+        return Answer(outcomes, self.cache, waiter.queue_s, waiter.compute_s, waiter.batch_items)
 
     async def settled(self) -> None:
         """Return once it is settled. Cancelling it gives the request up as `abandon` does."""

@@ -301,9 +301,10 @@ async def test_server_timing_is_on_every_prediction(models: Path) -> None:
         wire = await server.connect()
         for _ in range(3):
             for answer in await both(server, wire, by_expect, {}):
-                parts = dict(
-                    part.strip().split(";dur=") for part in answer["server-timing"].split(",")
-                )
+                times, batch, size = answer["server-timing"].partition(", batch;desc=")
+                computed = answer["x-torchlane-cache"] == "miss"
+                assert (batch != "", size) == (computed, "1" * computed)
+                parts = dict(part.split(";dur=") for part in times.split(", "))
                 assert list(parts) == ["decode", "queue", "compute", "encode"]
                 assert all(float(value) >= 0 for value in parts.values())
 

@@ -32,11 +32,13 @@ CHALLENGE: Docs = {
 _MS = r"[0-9]+\.[0-9]{3}"
 _TIMING: Docs = {
     "Server-Timing": {
-        "description": "decode, queue, compute and encode in milliseconds",
+        "description": "decode, queue, compute and encode in milliseconds, and the size of the "
+        "largest batch that an item ran in, if any ran",
         "required": True,
         "schema": {
             "type": "string",
-            "pattern": f"^decode;dur={_MS}, queue;dur={_MS}, compute;dur={_MS}, encode;dur={_MS}$",
+            "pattern": f"^decode;dur={_MS}, queue;dur={_MS}, compute;dur={_MS}, encode;dur={_MS}"
+            r"(, batch;desc=\d+)?$",
         },
     }
 }

@@ -27,9 +27,9 @@ from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
 
-# Receives a ticket, its outcome (None: no request waits for it), and its seconds of waiting and
-# of computing.
-Settle: TypeAlias = Callable[[ModelQueue, Ticket, Outcome | None, float, float], None]
+# Receives a ticket, its outcome (None: no request waits for it), its seconds of waiting and of
+# computing, and the size of its batch.
+Settle: TypeAlias = Callable[[ModelQueue, Ticket, Outcome | None, float, float, int], None]
 
 
 class Dispatcher:
@@ -227,7 +227,7 @@ class Dispatcher:
         now = self._clock.now()
         tickets, expired = queue.tickets.take(shape.groups, size, now)
         for ticket in expired:
-            self._settle(queue, ticket, None, now - ticket.enqueued_at, 0.0)
+            self._settle(queue, ticket, None, now - ticket.enqueued_at, 0.0, 0)
         if not tickets:
             return
         queue.metrics.batch_size.observe(len(tickets))
@@ -316,21 +316,21 @@ class Dispatcher:
             queue.complaints.write(queue.model, report.errors, labels, self._clock.now())
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
-        computed = 0
+        computed, size = 0, len(tickets)
         moving: list[Ticket] = []
         for ticket, outcome in zip(tickets, report.outcomes, strict=True):
             queue_s = started - ticket.enqueued_at
             if outcome is not None:
                 computed += 1
                 queue.metrics.queue_seconds.observe(queue_s)
-                self._settle(queue, ticket, outcome, queue_s, report.compute_s)
+                self._settle(queue, ticket, outcome, queue_s, report.compute_s, size)
             elif ticket.abandoned:
-                self._settle(queue, ticket, None, queue_s, report.compute_s)
+                self._settle(queue, ticket, None, queue_s, report.compute_s, size)
             elif self._can_move(queue, ticket, report.fault):
                 moving.append(ticket)
             else:
                 lost = BackendFailed("the replica failed and no other could take this item over")
-                self._settle(queue, ticket, lost, queue_s, report.compute_s)
+                self._settle(queue, ticket, lost, queue_s, report.compute_s, size)
         queue.tickets.put_back(moving)
         queue.metrics.moved.inc(len(moving))
         queue.metrics.computed.inc(computed)

@@ -76,7 +76,7 @@ class Scene:
 
     def settle(self, waiter: Waiter) -> weakref.ref[Array]:
         outcome = np.zeros(1)
-        waiter.settle(KEY, {"y": outcome}, 0.0, 0.0)
+        waiter.settle(KEY, {"y": outcome}, 0.0, 0.0, 1)
         return weakref.ref(outcome)
 
     def _closed(self, waiter: Waiter) -> None:
