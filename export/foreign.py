@@ -18,7 +18,7 @@ from export.programs import read_program
 from export.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
 from models.archive import ArchiveError, check_archive
 from models.codec_specs import CodecSpec
-from models.forms import load_torchscript
+from models.forms import input_tensors, load_torchscript
 from models.padding import padding_of
 from models.tensors import ANY_SIZE, Arrays, Dimension, Dtype, TensorSpec
 
@@ -218,7 +218,7 @@ def _equal(before: torch.Tensor, after: torch.Tensor) -> bool:
 def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Arrays) -> object:
     try:
         with torch.inference_mode():
-            return module(*(torch.from_numpy(sample[spec.name]) for spec in inputs))
+            return module(*input_tensors(sample, inputs))
     except FAILURES as error:
         shapes = ", ".join(f"{spec.name} {list(sample[spec.name].shape)}" for spec in inputs)
         raise DoesNotRun(f"the model fails on samples of {shapes}: {reason(error)}") from error

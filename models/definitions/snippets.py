@@ -24,6 +24,7 @@ from models.definitions.definition import Definition, HeldOut, Progress
 from models.definitions.heads import Pool
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, text_inputs
+from models.forms import input_tensors
 from models.padding import padding_of
 from models.tensors import Array, TensorSpec
 from models.tokenize import Tokenizer as Tokens
@@ -133,7 +134,7 @@ def _train(module: nn.Module, progress: Progress) -> None:
     module.train()
     for step in range(steps):
         inputs, labels = batches[step % len(batches)]
-        logits = module(*(torch.from_numpy(inputs[spec.name]) for spec in INPUTS))
+        logits = module(*input_tensors(inputs, INPUTS))
         loss = functional.cross_entropy(logits, torch.from_numpy(labels))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
