@@ -16,14 +16,12 @@ from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.statuses import refusal_of
 from app.api.oip.metadata import model_config, model_metadata, server_metadata
-from app.api.oip.repository import is_ready
+from app.api.oip.repository import MAX_BYTES, is_ready
 from app.api.oip.statistics import statistics
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import InvalidInput, ModelNotFound, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
-
-MAX_BYTES = 64 << 10  # of a message
 
 
 class Method(NamedTuple):
