@@ -1,6 +1,6 @@
 """`python -m export adopt FILE`: exports a model that was made elsewhere.
 
-FILE is a program of torch.export, TorchScript, a TorchServe archive that contains TorchScript, or a
+FILE is a program of torch.export, TorchScript, a TorchServe archive that contains one of them, or a
 folder in Hugging Face's format. None of its Python code is run and nothing is unpickled; the
 outputs are found by running the model on samples.
 """
@@ -189,21 +189,26 @@ def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> 
 
 
 def _open(file: Path) -> _Source:
-    data = _read(file)
-    names = foreign.archive_names(data, file.name)
-    if any(name.partition("/")[2] == foreign.ARCHIVE_FORMAT for name in names):
-        program = read_program(data, file.name)
-        taken = replace(PLAIN, inputs=program.inputs)
-        origin = f"Adopted from {file.name}."
-        return _Source(data, file.name, origin, taken, program=program)
-    if MANIFEST not in names:
-        return _Source(data, file.name, origin=f"Adopted from {file.name}.")
-    mar = read_mar(data, names, file.name)
+    source = _Source(_read(file), file.name, f"Adopted from {file.name}.")
+    names = foreign.archive_names(source.data, source.what)
+    if MANIFEST in names:
+        source = _unpacked(source, names)
+        names = foreign.archive_names(source.data, source.what, of_torch=True)
+    if not foreign.is_program(names):
+        return source
+    program = read_program(source.data, source.what)
+    taken = replace(source.defaults, inputs=source.defaults.inputs or program.inputs)
+    return replace(source, defaults=taken, program=program)
+
+
+def _unpacked(archive: _Source, names: list[str]) -> _Source:
+    """The model in a TorchServe archive, with what the archive says about it."""
+    mar = read_mar(archive.data, names, archive.what)
     version = f", version {mar.version}" if mar.version else ""
     return _Source(
         data=mar.data,
-        what=f"{mar.serialized_file} in {file.name}",
-        origin=f"Adopted from {file.name}: {mar.model}{version}.",
+        what=f"{mar.serialized_file} in {archive.what}",
+        origin=f"Adopted from {archive.what}: {mar.model}{version}.",
         defaults=mar.defaults,
         name=mar.model,
         labels=mar.labels,

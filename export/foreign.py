@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -62,6 +62,11 @@ def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str
         raise ExportError(advice.of_data(data, what) or str(error)) from error
 
 
+def is_program(names: Iterable[str]) -> bool:
+    """Whether a file with these names in it is one that torch.export writes."""
+    return any(name.partition("/")[2] == ARCHIVE_FORMAT for name in names)
+
+
 def load(data: bytes, what: str) -> nn.Module:
     """The module in a file, on the CPU, in eval mode; nothing is ever unpickled.
 
@@ -74,9 +79,10 @@ def load(data: bytes, what: str) -> nn.Module:
     Raises:
         ExportError: if it is something else; the message says what, and what to do.
     """
-    files = {name.partition("/")[2] for name in archive_names(data, what, of_torch=True)}
-    if ARCHIVE_FORMAT in files:
+    names = archive_names(data, what, of_torch=True)
+    if is_program(names):
         return read_program(data, what).module
+    files = {name.partition("/")[2] for name in names}
     if not {"data.pkl", "constants.pkl"} <= files:
         raise ExportError(advice.of_files(files, what))
     try:
