@@ -46,6 +46,7 @@ COMPILED = (
     "app/api/text/body.py",
     "app/api/text/classify.py",
     "app/api/text/embeddings.py",
+    "app/api/text/fields.py",
     "app/api/text/rerank.py",
     "app/api/text/scores.py",
     "app/api/torchserve/predictions.py",
