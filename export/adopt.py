@@ -33,7 +33,7 @@ class Adopted:
 
     Attributes:
         name: its name in the repository.
-        definition: like one in `models/definitions`; `build` of TorchScript returns that.
+        definition: like one in `models/definitions`; `build` returns TorchScript as it is.
         warnings: a sentence on each thing that could not be adopted.
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, and finally the options that

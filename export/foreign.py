@@ -1,4 +1,4 @@
-"""Checks a model that was made elsewhere: is its file valid, does it run, what it returns."""
+"""Checks a model that was made elsewhere: whether its file is valid and runs, what it returns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those,
 # show which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
 FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
-MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, for the pairs after the first one that runs
+MAX_LARGER_BYTES = 8 * 1024 * 1024  # the same, for pairs after the first one that runs
 LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
 ARCHIVE_FORMAT = "archive_format"  # a file of archives that torch.export writes
 # Raised by torch for an invalid file, and for inputs that do not fit.

@@ -146,7 +146,7 @@ def in_order(module: nn.Module, definition: Definition) -> nn.Module:
     try:
         with torch.inference_mode():
             made = module(*input_tensors(item, definition.inputs))
-    except Exception:  # of any class; the proof runs it again, and tells about it
+    except Exception:  # of any class; the proof runs it again, and reports it
         return module
     own = list(made) if isinstance(made, dict) else list(getattr(made, "_fields", ()))
     names = [spec.name for spec in definition.outputs]

@@ -19,7 +19,7 @@ TEXT = "text/plain"
 MAX_REQUEST_PIXELS = 16_000_000
 MAX_REQUEST_CHARACTERS = 2_000_000
 MAX_REQUEST_TOKENS = 1_000_000
-# Whose labels are written as spans: about 15 ms on the event loop if each is one of its own.
+# Tokens that become spans: writing them takes about 15 ms on the event loop if each is a span.
 MAX_LABELLED_TOKENS = 64 * 512
 # On the event loop, each about a millisecond: of pictures as `Opened.cost` counts, and of bytes.
 MAX_LOOP_COST = 128 << 10

@@ -17,7 +17,7 @@ from models.tokenize import TextError, Tokenizer, inputs_of, weight
 
 # Of an item: several times what most models can use, a tenth of a second in a thread.
 MAX_TEXT_CHARACTERS = 100_000
-MAX_TOKEN_CHARACTERS = 10  # more for models that take more of them
+MAX_TOKEN_CHARACTERS = 10  # of a token: a model of many tokens takes longer texts
 MAX_UTF_8_BYTES = 4  # of a character
 FIRST, SECOND = "text", "text_pair"
 
@@ -177,7 +177,7 @@ class TextCodec(TensorCodec):
         return InvalidInput(f"{name!r}: expected 1 for at least one token, got only 0")
 
     def _bounded(self, spec: TensorSpec) -> TensorSpec:
-        """The input with limits of its values, where the manifest does not say which."""
+        """The input with limits of its values; those of the manifest win."""
         how = self._how
         most = {how.ids: self._tokenizer.vocabulary - 1, how.mask: 1, how.type_ids: int(how.pairs)}
         least, limit = spec.minimum, spec.maximum

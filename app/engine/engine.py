@@ -54,8 +54,8 @@ class EngineConfig:
 
     Attributes:
         batches: how the batches of a model are made, if it is published without limits of its own.
-        queue_limit_items: how many items of it may wait; likewise.
-        queue_limit_bytes: how many bytes those may have; likewise.
+        queue_limit_items: items of it that may wait, if it has no limit of its own.
+        queue_limit_bytes: bytes that those may have, if it has no limit of its own.
         cache_bytes: bound of the prediction cache; 0 turns it off.
         cache_ttl_s: how long a prediction is kept at most; None for ever.
         block_s: the event loop stands still for batches that take less: for replicas that compute
@@ -253,7 +253,7 @@ class Engine:
         return self._accepted(served.queue, waiter, CacheCounts(hit=len(keys)))
 
     def read_lag_s(self) -> float:
-        """Upper bound on the seconds that what is read now spent unread in the socket buffer."""
+        """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
         return self._lag.seconds()
 
     def foresee(self, model: ModelId, deadline: float, lag_s: float) -> None:
@@ -264,7 +264,7 @@ class Engine:
         """
         queue = self._served(model).queue
         if deadline > self._clock.now():  # else `submit` has a better word for it
-            # Its length is not known: as if it were as short as can be.
+            # Its length is not known: assume the shortest.
             self._admission.foresee(queue, ONE_ITEM, deadline, lag_s)
 
     def identity(self, model: ModelId) -> str:
@@ -287,8 +287,8 @@ class Engine:
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
             contract: what its batches must come to.
-            batch_s: of each replica, as measured before it serves. One that was not measured, for
-                it lacks the model yet, is taken to be as the slowest.
+            batch_s: of each replica, as measured before it serves. One that does not
+                have the model yet was not measured, and counts as the slowest.
             limits: of its own; None: those of the engine's configuration.
         """
         limits = limits or self._config.limits

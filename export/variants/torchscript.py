@@ -55,8 +55,8 @@ def to_torchscript(
         return module
     compute_in_float32()  # a trace keeps the precision setting of its convolutions
     with torch.no_grad(), warnings.catch_warnings():
-        # Of a module that torch.fx made, of each place where a trace may depend on its example (the
-        # proof tells whether it does), of properties of the model that torch looks at.
+        # Warnings: about a module that torch.fx made, about each place where a trace may depend on
+        # its example (the proof finds out), about properties of the model that torch looks at.
         warnings.simplefilter("ignore")
         compiled: torch.jit.ScriptModule
         if method == "script":

@@ -25,7 +25,7 @@ DEFAULT = "default/not-specified"  # what infinity's clients send without a name
 
 
 class TextCall(Call):
-    """See `Call`. The model is not known before the body is there, nor is what the key may call.
+    """See `Call`. Only the body tells the model, and with it whether the key may call it.
 
     Attributes:
         tasks: which models it is for.
@@ -35,11 +35,11 @@ class TextCall(Call):
     tasks: ClassVar[tuple[TextTask, ...]] = ()
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """The Content-Type is ignored: these calls take nothing but JSON."""
+        """The Content-Type is ignored: these calls take only JSON."""
         self._document: dict[str, Any] | None = None
 
     def find_model(self) -> None:
-        """The head does not name it: until the body has come the server's time limit holds."""
+        """The head does not name it: the server's time limit holds until the body has arrived."""
         self.limit_time(self.service.limits.timeout_s)
 
     def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
@@ -179,7 +179,7 @@ def named(endpoint: Endpoint, model: object) -> Endpoint:
     """The endpoint with the model that a body names: `NAME` or `NAME/VERSION`.
 
     Raises:
-        InvalidInput: it is no text.
+        InvalidInput: it is not a string.
         ModelNotFound: it is too long for a name.
     """
     if model is None or model == DEFAULT:
@@ -199,7 +199,7 @@ def split(model: str) -> tuple[str, str | None]:
 
 
 def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> None:
-    """Reject a model that is made for something else than a call, or answers something else.
+    """Reject a model whose task, or whose output, does not fit a call.
 
     Raises:
         InvalidInput: saying what the model is for.

@@ -73,7 +73,7 @@ def field(
         document: the body.
         name: of the field.
         wanted: what it must be, for the error.
-        is_right: whether it is that; must be quick for large lists.
+        is_right: whether a value is right; must be quick for large lists.
 
     Raises:
         InvalidInput: it is something else.
@@ -88,7 +88,7 @@ def field(
 
 
 def flag(document: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
-    """A field that is true or false; null or none: the default.
+    """A field that is true or false; null or missing: the default.
 
     Raises:
         InvalidInput: it is something else.

@@ -103,12 +103,12 @@ class BatchCost:
         self._full: dict[int, float] = {}
 
     def expected_s(self, items: int, length: int = 0) -> float:
-        """Seconds of a batch of `items`; 0 as long as nothing is known."""
+        """Seconds of a batch of `items`; 0 until a batch has been measured."""
         compute_s = self.compute_s(items, length)
         return compute_s + self._overhead.value if compute_s > 0 else 0.0
 
     def compute_s(self, items: int, length: int = 0) -> float:
-        """Seconds of these which the model takes; 0 as long as nothing is known."""
+        """Seconds of these that the model takes; 0 until a batch has been measured."""
         key = items, length
         seconds = self._undrifted.get(key)
         if seconds is None:
@@ -116,7 +116,7 @@ class BatchCost:
         return seconds * self._drift.value
 
     def most_of(self, length: int) -> int:
-        """Items of this length in one batch at most at present.
+        """The most items of this length that fit into one batch at present.
 
         Larger batches did not fit into the memory, or were not measured because they gain nothing.
         """
@@ -134,7 +134,7 @@ class BatchCost:
         return max(1, min(most, largest))
 
     def full_s(self, length: int = 0) -> float:
-        """Seconds of a batch of as many items as it may have; 0 as long as nothing is known."""
+        """Seconds of a full batch; 0 until a batch has been measured."""
         full_s = self._full.get(length)
         if full_s is None:
             full_s = self._full[length] = self.expected_s(self.most_of(length), length)
@@ -182,10 +182,10 @@ class BatchCost:
     def batch_size(self, allowed_s: float, length: int = 0) -> int:
         """Return the largest batch to form for requests which have `allowed_s` from the start.
 
-        It is as large as it may be, unless that takes an eighth of the time allowed or more. Then
-        only sizes that take half of it at most are considered, for a request may find another batch
-        running; or sizes that take hardly longer than one item, where overhead dominates. Of these
-        the best throughput wins, less a share (HASTE) for the time a batch takes.
+        It is a full batch, unless that takes an eighth of the time allowed or more. Then only sizes
+        that take half of it at most are considered, for a request may find another batch running;
+        or sizes that take hardly longer than one item, where overhead dominates. Of these the best
+        throughput wins, less a share (HASTE) for the time a batch takes.
         """
         if self.full_s(length) * NO_PRESSURE <= max(0.0, allowed_s):
             return self.most_of(length)

@@ -84,7 +84,7 @@ def create_here() -> FastAPI:
 
 
 def serve(create: str) -> None:
-    """Serve an application with the event loop and the HTTP parser that ours has.
+    """Serve an application with the event loop and the HTTP parser of Torchlane.
 
     Args:
         create: makes it; its name, as `module:function`.
