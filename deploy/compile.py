@@ -66,6 +66,7 @@ COMPILED = (
     "app/engine/scheduling/batch_cost.py",
     "app/engine/scheduling/batch_policy.py",
     "app/engine/scheduling/completion.py",
+    "app/engine/scheduling/cost_curves.py",
     "app/engine/scheduling/dispatcher.py",
     "app/engine/scheduling/in_flight.py",
     "app/engine/scheduling/model_queue.py",
