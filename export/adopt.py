@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from export import codecs, foreign, huggingface, outputs, probe_process
+from export import codecs, foreign, huggingface, model_files, outputs, probe_process
 from export.declared import read_inputs
 from export.errors import ExportError, UsageError, reason
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
@@ -144,7 +144,7 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     given = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
     program = source.program
-    module = program.module if program else foreign.load(source.data, source.what)
+    module = program.module if program else model_files.load(source.data, source.what)
     original = program.original if program else None
     found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original)
     served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
@@ -176,7 +176,7 @@ def _options(inputs: Sequence[TensorSpec]) -> str:
 
 
 def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
-    module = foreign.load(source.data, source.what)
+    module = model_files.load(source.data, source.what)
     if ways is None:
         return module
     wrapped = outputs.around(module, inputs, ways)
@@ -190,11 +190,11 @@ def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> 
 
 def _open(file: Path) -> _Source:
     source = _Source(_read(file), file.name, f"Adopted from {file.name}.")
-    names = foreign.archive_names(source.data, source.what)
+    names = model_files.archive_names(source.data, source.what)
     if MANIFEST in names:
         source = _unpacked(source, names)
-        names = foreign.archive_names(source.data, source.what, of_torch=True)
-    if not foreign.is_program(names):
+        names = model_files.archive_names(source.data, source.what, of_torch=True)
+    if not model_files.is_program(names):
         return source
     program = read_program(source.data, source.what)
     taken = replace(source.defaults, inputs=source.defaults.inputs or program.inputs)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from export.errors import reason
-from export.foreign import FAILURES
+from export.model_files import FAILURES
 from export.samples import SEED, Shapes, draw, narrowed, sample_bytes
 from models.codec_specs import TensorCodecSpec
 from models.forms import input_tensors
