@@ -12,7 +12,7 @@ from app.errors import InvalidInput, PayloadTooLarge
 
 
 @pytest.mark.parametrize("text", ["[{:," * 30_000, '\\"[' * 30_000, "\\\\" * 30_000, '"' * 60_000])
-def test_what_is_in_strings_is_not_counted(text: str) -> None:
+def test_strings_are_not_counted(text: str) -> None:
     document = {"input": [text, "[", text], "model": "m"}
     assert parsed(json.dumps(document).encode()) == document
 
