@@ -36,7 +36,7 @@ class Batch:
         expected_s: what it was expected to take.
         prefetched: whether its replica had another one to end first.
         undisturbed: nothing was loaded in its replica's thread.
-        length: to which its items are padded; 0: they are not.
+        length: up to which its items are padded; 0: nothing is.
     """
 
     queue: ModelQueue
