@@ -181,7 +181,7 @@ def create_app(
     app.state.protocol = protocol_for(service, endpoints)  # for its server
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
-    add_routes(app, service, routes)
+    add_routes(app, service, routes, shows_page=settings.shows_page)
     surround(app, service, endpoints)
     install_openapi(app, service)
     return app
