@@ -154,6 +154,7 @@ def create_app(
         lifecycle,
         loaded,
         limits,
+        repository,
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,

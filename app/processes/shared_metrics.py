@@ -8,6 +8,7 @@ writes once a second and when it ends; the one that is scraped writes at that mo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -92,7 +93,11 @@ class _Writer:
         self._write()
 
     def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
+        # When a second of the clock begins, in all processes: a reader in its middle, such as GET
+        # /live, finds the counts of one moment.
+        wait_s = self._seconds - time.time() % self._seconds
+        wait_s += self._seconds if wait_s < self._seconds / 2 else 0.0  # timers may be early
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._again)
         self._write()
 
 

@@ -32,7 +32,7 @@ INTERVAL_S = 1.0
 # Several workers write down their counts when a second of the clock begins. A reading in the middle
 # of a second is no moment in which some have and others have not.
 PHASE_S = 0.5
-LEAST_S = 0.5  # between the first two readings
+LEAST_S = 0.5  # between two readings
 STUCK_TICKS = 10  # without room for a snapshot, until a listener is given up
 SEND_BUFFER_BYTES = 16 << 10  # of the kernel, which doubles it: what waits there gets old
 HEADERS = [
@@ -96,7 +96,7 @@ class Live:
         try:
             before, before_at = await self._read()
             while not self._service.lifecycle.stopping:
-                await asyncio.sleep(_until_next(LEAST_S if self.latest is None else 0.0))
+                await asyncio.sleep(_until_next())
                 now, now_at = await self._read()
                 self.latest = self._event(Change(before, now, now_at - before_at))
                 before, before_at = now, now_at
@@ -196,10 +196,10 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _until_next(least_s: float) -> float:
+def _until_next() -> float:
     """Seconds until the next moment for a reading."""
     left_s = INTERVAL_S - (time.time() - PHASE_S) % INTERVAL_S
-    return left_s if left_s >= least_s else left_s + INTERVAL_S
+    return left_s if left_s >= LEAST_S else left_s + INTERVAL_S
 
 
 def _version(status: VersionStatus, *, hides_detail: bool) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _version(status: VersionStatus, *, hides_detail: bool) -> dict[str, Any]:
         "version": status.id.version,
         "state": status.state.value,
         "detail": None if hides_detail else status.problem,
-        "stage": status.step if loading else None,
+        "stage": status.stage if loading else None,
         "seconds": round(time.monotonic() - status.since, 1) if loading else None,
-        "progress": None,
+        "progress": status.progress if loading else None,
     }

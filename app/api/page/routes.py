@@ -1,4 +1,4 @@
-"""The routes of the page: its files, and GET /live, which is there without the page too."""
+"""The page at /, and what is there without it too: GET /live and the reports of versions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from app.api.openapi import schemas
 from app.api.openapi.headers import RETRY_AFTER
 from app.api.page.files import add_files
 from app.api.page.live import Live, LiveStream
+from app.api.page.report import add_report
 from app.api.service import Service
 
 LIVE: dict[int | str, dict[str, Any]] = {
@@ -28,10 +29,11 @@ LIVE: dict[int | str, dict[str, Any]] = {
 
 
 def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
-    """Add the page, if it is shown, and its live data."""
+    """Add the page, if it is shown, the live data, and the reports."""
     live, asks_for_key = Live(service), not service.limits.open_metrics
     if shown:
         add_files(app)
+    add_report(app, service)
 
     @app.get(
         "/live",
