@@ -90,8 +90,7 @@ class Live:
     async def _tick(self) -> None:
         try:
             before, before_at = await self._read()
-            while not self._service.lifecycle.stopping:
-                await asyncio.sleep(_until_next())
+            while not await _has_come(self._service.lifecycle.stop_begun, _until_next()):
                 now, now_at = await self._read()
                 self.latest = self._event(Change(before, now, now_at - before_at))
                 before, before_at = now, now_at
@@ -188,6 +187,13 @@ class LiveStream(Response):
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _has_come(event: asyncio.Event, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    return event.is_set()
 
 
 def _until_next() -> float:
