@@ -190,7 +190,9 @@ async def test_a_listener_that_reads_nothing_is_given_up_and_delays_nobody(
                 while len(server.connections) > 1:
                     one = await live.snapshot()
                     assert one["interval_s"] < 1
-                    waiting = [each.transport.get_write_buffer_size() for each in server.connections]
+                    waiting = [
+                        each.transport.get_write_buffer_size() for each in server.connections
+                    ]
                     most = max(most, *waiting)
             assert 0 < most < 2048  # one snapshot at most
             assert await server.metric("torchlane_connections_cut_total", code="answer_unread") == 1
