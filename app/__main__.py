@@ -28,6 +28,7 @@ import uvicorn
 
 from app.flags import FlagParser, flag_of
 from app.logs import configure_logs
+from app.processes.listener import url_of
 from app.processes.server import RESERVE, Server
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
 from app.processes.worker import Place, Worker, obey_parent_alone
@@ -128,6 +129,7 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
         app = create(settings, worker)
     lifecycle: Lifecycle = app.state.lifecycle
     server = Server(_config(app, settings), lifecycle, settings.drain_s, settings.hang_s, worker)
+    server.shows_page = settings.shows_page
     try:
         server.run()
     except SystemExit:  # raised by uvicorn when the port is taken; it has logged why
@@ -228,6 +230,8 @@ def _supervise(settings: Settings) -> int:
         plan = WorkersPlan(
             _command(), _environment(settings), settings.workers, settings.drain_s, folder
         )
+        if settings.shows_page:
+            LOG.info("page", url=url_of(bound))
         return asyncio.run(Supervisor(bound, plan).run())
 
 

@@ -154,6 +154,7 @@ def create_app(
         lifecycle,
         loaded,
         limits,
+        repository,
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,
@@ -181,7 +182,7 @@ def create_app(
     app.state.protocol = protocol_for(service, endpoints)  # for its server
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
-    add_routes(app, service, routes)
+    add_routes(app, service, routes, shows_page=settings.shows_page)
     surround(app, service, endpoints)
     install_openapi(app, service)
     return app

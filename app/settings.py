@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -98,6 +100,18 @@ def _origins(value: str | None) -> str | None:
     return value or None
 
 
+def _is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches a host: a name, or an address in any form."""
+    try:
+        found = socket.getaddrinfo(host, None) if host else []
+    except OSError:  # listening there will fail too
+        return False
+    addresses = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
+    return bool(addresses) and all(
+        (getattr(each, "ipv4_mapped", None) or each).is_loopback for each in addresses
+    )
+
+
 def listed(value: str) -> list[str]:
     """The parts of a comma-separated value."""
     return [each for each in map(str.strip, value.split(",")) if each]
@@ -184,11 +198,13 @@ class Settings(BaseSettings):
     rate_limit: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """Items per time for each key without its own limit, such as `100/second`."""
     open_metrics: bool = True
-    """Whether GET /metrics needs no key; `false`: one with the scope `metrics`."""
+    """Whether GET /metrics and GET /live need no key; `false`: one with the scope `metrics`."""
     trusted_hosts: Annotated[str, AfterValidator(_hosts)] = "*"
     """Accepted Host headers: `example.com,*.example.org`; `*`: any."""
     cors_origins: Annotated[str | None, AfterValidator(_origins)] = None
     """Origins whose scripts may call from a browser: `https://example.com`; `*`: any."""
+    page: Literal["auto", "on", "off"] = "auto"
+    """Whether GET / has a page; `auto`: on loopback addresses, or if there are API keys."""
     head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)
     """Seconds for the head of a request, from the connection's start or the head's first byte."""
     show_model_errors: bool = False
@@ -197,6 +213,14 @@ class Settings(BaseSettings):
     """The lowest severity that is logged."""
     log_format: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines: one object a line."""
+
+    @property
+    def shows_page(self) -> bool:
+        """Whether GET / has a page."""
+        if self.page == "auto":
+            asks_for_keys = self.api_keys is not None or self.api_keys_file is not None
+            return asks_for_keys or _is_loopback(self.host)
+        return self.page == "on"
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:

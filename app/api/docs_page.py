@@ -5,8 +5,6 @@ Every address in the page is relative: it works behind a proxy that removes a pa
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -14,22 +12,10 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
+from app.api.static_files import File, policy
+
 PACKAGE = "fastapi_offline"  # ships the distribution files of Swagger UI
-HTML, CSS, SCRIPT = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
-SHIPPED = {"swagger-ui.css": CSS, "swagger-ui-bundle.js": SCRIPT}
-# Swagger UI's style sheet embeds its icons as data: URLs.
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
+SHIPPED = frozenset(("swagger-ui.css", "swagger-ui-bundle.js"))
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -61,22 +47,9 @@ SwaggerUIBundle({
 """
 
 
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file that is served as it is."""
-
-    content: bytes
-    media_type: str
-    etag: str
-
-    @classmethod
-    def of(cls, content: bytes, media_type: str) -> File:
-        """A file whose ETag is the same on every server that has the same content."""
-        return cls(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-
-
-THE_PAGE = File.of(PAGE.encode(), HTML)
-THE_START = File.of(START.encode(), SCRIPT)
+# Swagger UI's style sheet embeds its icons as data: URLs.
+THE_PAGE = File.of("docs.html", PAGE.encode(), policy("data:"))
+THE_START = File.of("start.js", START.encode())
 
 
 def add_docs_page(app: FastAPI) -> None:
@@ -88,7 +61,7 @@ def add_docs_page(app: FastAPI) -> None:
 
 
 async def _page(request: Request) -> Response:
-    return _answer(request, THE_PAGE, {"Content-Security-Policy": POLICY})
+    return THE_PAGE.answer(request)
 
 
 async def _back_to_the_page(request: Request) -> Response:
@@ -97,30 +70,17 @@ async def _back_to_the_page(request: Request) -> Response:
 
 
 async def _start(request: Request) -> Response:
-    return _answer(request, THE_START, {})
+    return THE_START.answer(request)
 
 
 async def _shipped(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in SHIPPED:
         raise HTTPException(404)
-    return _answer(request, _read(name), {})
+    return _read(name).answer(request)
 
 
 @cache
 def _read(name: str) -> File:
     """Read a file on its first request: most servers never show the page."""
-    return File.of((files(PACKAGE) / "static" / name).read_bytes(), SHIPPED[name])
-
-
-def _answer(request: Request, file: File, headers: dict[str, str]) -> Response:
-    headers |= {
-        "ETag": file.etag,
-        "Cache-Control": "no-cache",  # cached, but revalidated: an upgrade shows at once
-        "X-Content-Type-Options": "nosniff",
-    }
-    known = request.headers.get("if-none-match", "").split(",")
-    if {each.strip().removeprefix("W/") for each in known} & {file.etag, "*"}:
-        return Response(status_code=304, headers=headers)
-    headers |= {"Content-Type": file.media_type, "Content-Length": str(len(file.content))}
-    return Response(b"" if request.method == "HEAD" else file.content, headers=headers)
+    return File.of(name, (files(PACKAGE) / "static" / name).read_bytes())

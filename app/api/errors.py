@@ -38,6 +38,8 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
 }
 INTERNAL_MESSAGE = "internal error; the server's log has this request's id"
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
+HEAD_ONLY = "torchlane.head_only"  # there, if the answer's body will not be sent
+TRANSPORT = "torchlane.transport"  # of the connection, where there is one
 ACCEPTED_CODINGS = "gzip, deflate"  # of request bodies, see codings.py
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"

@@ -23,6 +23,7 @@ from app.api.openapi import schemas
 from app.api.openapi.document import prediction_docs
 from app.api.openapi.protocols import infer_docs, torchserve_docs
 from app.api.openapi.text import text_docs
+from app.api.page.routes import add_page
 from app.api.service import Service
 from app.api.text import classify, embeddings, rerank
 from app.api.text.models import add_openai_models
@@ -61,7 +62,9 @@ def predictions() -> tuple[Endpoint, ...]:
     return (*native.ENDPOINTS, *oip.endpoints(), *torchserve.ENDPOINTS, *text)
 
 
-def add_routes(app: FastAPI, service: Service, endpoints: Sequence[Endpoint]) -> None:
+def add_routes(
+    app: FastAPI, service: Service, endpoints: Sequence[Endpoint], *, shows_page: bool
+) -> None:
     """Add every route to the application; `endpoints` are those of predictions."""
     for endpoint in endpoints:
         route, protocol = endpoint.route, protocol_of(endpoint.route)
@@ -86,6 +89,7 @@ def add_routes(app: FastAPI, service: Service, endpoints: Sequence[Endpoint]) ->
     add_openai_models(app, service)
     _add_health(app, service)
     add_docs_page(app)
+    add_page(app, service, shown=shows_page)
 
 
 async def _predict() -> None:

@@ -12,6 +12,7 @@ from app.api.origins import Hosts, Origins
 from app.engine.engine import Engine
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
+from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
 
 
@@ -43,6 +44,7 @@ class Service:
     lifecycle: Lifecycle
     loaded: LoadedModels
     limits: RequestLimits
+    repository: Repository
     metrics: Metrics
     memo: AnswerMemo
     bodies: BodyMemory

@@ -21,6 +21,14 @@ EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 DESCRIPTORS = 8  # in one message at most; the parent sends one
 
 
+def url_of(bound: socket.socket) -> str:
+    """Where a browser on this machine reaches a bound socket."""
+    host, port = bound.getsockname()[:2]
+    if bound.family == socket.AF_INET6:
+        host = f"[{'::1' if host == '::' else host}]"
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"  # nosec B104 # compared
+
+
 class Source:
     """Gives accepted connections their protocols; takes the place of an `asyncio.Server`.
 

@@ -20,7 +20,7 @@ import structlog
 import uvicorn
 
 from app.processes.hang_timer import HangTimer
-from app.processes.listener import Listener, SocketHandover
+from app.processes.listener import Listener, SocketHandover, url_of
 from app.processes.worker import ALL_LOADED, DRAIN, LISTENS, OpenConnections, Worker
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class Server(uvicorn.Server):
         hang_s: limit of a forward; the process ends, as `HangTimer` does it, if its event loop
             stands still for four times as long, at least 5 s.
         worker: set in one of several processes: the source of connections and of the order to stop.
+
+    Attributes:
+        shows_page: whether to tell where the page is; the parent of several workers does so itself.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Server(uvicorn.Server):
         self._drain_s = drain_s
         self._hang_s = max(LOOP_HANGS * hang_s, LEAST_HANG_S)
         self._worker = worker
+        self.shows_page = False
         self._stopping = False
         self._stop_ordered = asyncio.Event()
         if worker is not None:
@@ -126,7 +130,10 @@ class Server(uvicorn.Server):
         except BaseException:
             bound.close()
             raise
+        url = url_of(bound)
         self.servers = [Listener(bound, self._protocol, self.config.backlog)]  # type: ignore[list-item]
+        if self.shows_page:
+            LOG.info("page", url=url)
 
     async def _join(self, worker: Worker) -> None:
         """Take connections from the parent instead of a port."""

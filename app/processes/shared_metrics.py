@@ -8,6 +8,7 @@ writes once a second and when it ends; the one that is scraped writes at that mo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -92,7 +93,11 @@ class _Writer:
         self._write()
 
     def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
+        # When a second of the clock begins, in all processes: a reader in its middle, such as GET
+        # /live, finds the counts of one moment.
+        wait_s = self._seconds - time.time() % self._seconds
+        wait_s += self._seconds if wait_s < self._seconds / 2 else 0.0  # timers may be early
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._again)
         self._write()
 
 
@@ -128,6 +133,7 @@ class SharedMetrics(Metrics):
             registry=None,
             multiprocess_mode="livemax",
         )
+        self._declared: Sequence[Metric] = ()
         self._served_once: set[tuple[tuple[str, str], ...]] = set()
         of_devices = self.of_devices.values()
         self._quick = [gauge for gauge in self.gauges.values() if gauge not in of_devices]
@@ -155,8 +161,9 @@ class SharedMetrics(Metrics):
         """See `Metrics`; the metrics are those of all processes, read in a thread."""
         self.write_down()
         self.write_devices()
-        declared = [_empty(family) for family in self.registry.collect()]
-        return await asyncio.to_thread(how, _Merged(declared))
+        if not self._declared:  # what there is stays; only values change
+            self._declared = tuple(map(_empty, self.registry.collect()))
+        return await asyncio.to_thread(how, _Merged(self._declared))
 
     def write_down(self) -> None:
         """Keep the counts and the gauges of this process for the next scrape of any process."""
@@ -203,7 +210,8 @@ class _Merged(Collector):
         families = merged.collect()  # type: ignore[no-untyped-call]
         found = {family.name: family for family in families}
         served = {_version(each) for each in _samples(found, MODEL_INFO) if each.value}
-        for family in self._declared:
+        for declared in self._declared:
+            family = _empty(declared)
             samples = _samples(found, family.name)
             if family.name == MODEL_INFO:
                 samples = [each for each in samples if each.value]

@@ -60,6 +60,8 @@ class VersionStatus:
     Attributes:
         problem: what is wrong with it, if anything.
         step: the current step while it loads.
+        stage: which part of loading that is: 'verify', 'load', 'warm' or 'prove'.
+        progress: share of the steps that are done; None: their number is not known yet.
         since: start of its state, on `time.monotonic`.
     """
 
@@ -67,6 +69,8 @@ class VersionStatus:
     state: ModelState
     problem: str | None = None
     step: str | None = None
+    stage: str | None = None
+    progress: float | None = None
     since: float = field(default_factory=time.monotonic)
 
 
@@ -138,15 +142,16 @@ class LoadedModels:
         """Record the state of a version."""
         self._statuses.setdefault(status.id.name, {})[status.id] = status
 
-    def reached(self, model: ModelId, step: str) -> float:
+    def reached(self, model: ModelId, step: str, stage: str, progress: float) -> float:
         """Record a load's current step; returns the seconds since the load began.
 
-        It may come late: the status of a version that is no longer loading stays.
+        See `VersionStatus`. It may come late: the status of a version that is no longer loading
+        stays.
         """
         status = self._statuses.get(model.name, {}).get(model)
         if status is None or status.state is not ModelState.LOADING:
             return 0.0
-        self.record(replace(status, step=step))
+        self.record(replace(status, step=step, stage=stage, progress=progress))
         return time.monotonic() - status.since
 
     def mended(self, model: ModelId) -> None:

@@ -99,14 +99,18 @@ class Installer:
         began, batch_s = time.monotonic(), dict[str, BatchTimes]()
         settings, old = self._settings(model.name), loaded.served(model)
         if old is None:
-            loaded.record(VersionStatus(model, ModelState.LOADING, step="checking files"))
+            loaded.record(
+                VersionStatus(model, ModelState.LOADING, step="checking files", stage="verify")
+            )
         else:
             model = model._replace(revision=old.id.revision + 1)
         try:
             artifact = await in_thread(lambda: self._repository.open(model.plain), _discard)
             codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
-            maker = self._maker(model, plan, batch_s, _Progress(model.plain, loaded))
+            steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
+            progress = _Progress(model.plain, loaded, steps)
+            maker = self._maker(model, plan, batch_s, progress)
             await self._pool.install_everywhere(model, maker)
         except Exception as error:
             return await self._failed(model, loaded, error)
@@ -187,7 +191,7 @@ class Installer:
         buckets = batch_sizes(plan.max_batch_size)
 
         def load(replica: str) -> Backend:
-            progress.reached(f"reading weights for {replica}")
+            progress.reached("load", f"reading weights for {replica}")
             first, *later = places[replica]
             chosen = dataclasses.replace(selection, devices=(first, *later) if later else ())
             backend = self._make_backend(plan.artifact, chosen, first)
@@ -201,11 +205,11 @@ class Installer:
         def prove(replica: str, backend: Backend, between: Between) -> None:
             def batches() -> Iterator[Arrays]:
                 for size in buckets:
-                    progress.reached(f"warming batches of {size} on {replica}")
+                    progress.reached("warm", f"warming batches of {size} on {replica}")
                     yield from golden.batches([size])
 
             largest = backend.warm_up(batches(), between)
-            progress.reached(f"replaying examples on {replica}")
+            progress.reached("prove", f"replaying examples on {replica}")
             sizes = [size for size in buckets if size <= largest]
             batch_s[replica] = golden.replay(
                 backend, sizes, between
@@ -222,20 +226,29 @@ class _Progress:
 
     Made on the event loop, which alone writes the visible state. The log gets at most one line
     every PROGRESS_S seconds.
+
+    Args:
+        model: the version.
+        loaded: shows the progress.
+        steps: of all its replicas: to load, to warm each size, to prove.
     """
 
-    def __init__(self, model: ModelId, loaded: LoadedModels) -> None:
+    def __init__(self, model: ModelId, loaded: LoadedModels, steps: int) -> None:
         self._model = model
         self._loaded = loaded
+        self._steps = steps
+        self._done = 0
         self._loop = asyncio.get_running_loop()
         self._logged_s = 0.0
 
-    def reached(self, step: str) -> None:
-        """Report the next step."""
-        tell(self._loop, self._show, step)
+    def reached(self, stage: str, step: str) -> None:
+        """Report that the next step begins."""
+        tell(self._loop, self._show, stage, step)
 
-    def _show(self, step: str) -> None:
-        seconds = self._loaded.reached(self._model, step)
+    def _show(self, stage: str, step: str) -> None:
+        share = min(1.0, self._done / self._steps)  # a replica that is rebuilt begins again
+        self._done += 1
+        seconds = self._loaded.reached(self._model, step, stage, round(share, 3))
         if seconds >= self._logged_s + PROGRESS_S:
             self._logged_s = seconds
             LOG.info("model_loading", model=str(self._model), step=step, seconds=round(seconds, 1))

@@ -95,6 +95,8 @@ def _version_state(status: VersionStatus) -> schemas.VersionState:
         state=status.state.value,
         problem=status.problem,
         step=status.step if loading else None,
+        stage=status.stage if loading else None,
+        progress=status.progress if loading else None,
         seconds=round(time.monotonic() - status.since, 1) if loading else None,
     )
 

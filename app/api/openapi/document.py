@@ -41,6 +41,7 @@ from app.errors import TorchlaneError
 from app.registry.loaded_models import LoadedModel
 
 Docs = dict[str, Any]
+METRICS = ("metrics", "live_load")  # the operations with that scope
 
 
 def prediction_docs(path: str, *, many: bool) -> Docs:
@@ -137,7 +138,7 @@ def _show_access(made: Docs, service: Service) -> None:
         tags = set(operation.get("tags", ()))
         predicts = path.endswith("/infer") or bool(tags & {"predictions", TORCHSERVE, TEXT})
         metered = predicts and service.guard.enabled
-        closed = operation["operationId"] == "metrics" and not service.limits.open_metrics
+        closed = operation["operationId"] in METRICS and not service.limits.open_metrics
         if tags & asked or closed:
             operation["security"] = SECURITY
         statuses = {401, 403} if "security" in operation else set()

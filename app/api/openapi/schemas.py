@@ -141,6 +141,12 @@ class VersionState(BaseModel):
     state: State
     problem: str | None = None
     step: str | None = Field(None, description="the current step while it loads")
+    stage: Literal["verify", "load", "warm", "prove"] | None = Field(
+        None, description="which part of loading that is"
+    )
+    progress: float | None = Field(
+        None, ge=0, le=1, description="share of the steps that are done, once their number is known"
+    )
     seconds: float | None = Field(None, description="how long it has been loading")
 
 

@@ -17,7 +17,7 @@ from app.access.entries import ADMIN
 from app.api.access import CALLER, is_admin_path
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import error_response
-from app.api.errors import INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
+from app.api.errors import HEAD_ONLY, INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
 from app.api.origins import ALLOWED, EXPOSED, METHODS
 from app.api.request_ids import RequestIds
 from app.api.service import Service
@@ -60,7 +60,7 @@ class RequestMiddleware:
         request_id = self._ids.of(fields)
         without_body = scope["method"] == "HEAD"
         if without_body:
-            scope = {**scope, "method": "GET"}
+            scope = {**scope, "method": "GET", HEAD_ONLY: True}
         scope[REQUEST_ID] = request_id.decode("ascii")
         status = 0
 

@@ -18,6 +18,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from app.api.errors import TRANSPORT
+
 
 class Occupant(Protocol):
     """What can take the place of uvicorn's cycle for the request that was read last.
@@ -247,6 +249,7 @@ class UvicornConnection(HttpToolsProtocol):
         """Remember the request: each one on uvicorn's path begins here; see uvicorn's class."""
         self._running = cycle
         cycle.transport = cast(asyncio.Transport, CycleTransport(self))
+        cast(dict[str, Any], cycle.scope)[TRANSPORT] = self.transport
         if self.begin_queued():
             super()._start_asgi_task(cycle, app)
         else:

@@ -1,0 +1,215 @@
+"""GET /live: the server's load as a stream of events, one snapshot a second.
+
+A snapshot is made and encoded once for all listeners, and only while there is one. It is made of
+the metrics: nothing more is counted for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from app.access.entries import METRICS
+from app.api.errors import HEAD_ONLY, TRANSPORT
+from app.api.page.snapshot import Change, Series, read, snapshot
+from app.api.service import Service
+from app.errors import Overloaded, ShuttingDown, TorchlaneError
+from app.registry.loaded_models import ModelState, VersionStatus
+
+LOG = structlog.get_logger(__name__)
+MAX_LISTENERS = 32  # of a process
+FULL_RETRY_S = 10.0
+INTERVAL_S = 1.0
+# Several workers write down their counts when a second of the clock begins. A reading in the middle
+# of a second is no moment in which some have and others have not.
+PHASE_S = 0.5
+LEAST_S = 0.5  # between two readings
+STUCK_TICKS = 10  # without room for a snapshot, until a listener is given up
+SEND_BUFFER_BYTES = 16 << 10  # of the kernel, which doubles it: what waits there gets old
+HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect events
+    (b"x-content-type-options", b"nosniff"),
+    (b"connection", b"close"),  # with that buffer it is of no use for other answers
+]
+
+
+class Live:
+    """Makes the snapshots and hands each to every listener.
+
+    Args:
+        service: what they are made of.
+
+    Attributes:
+        latest: the last one as an event; None: there is none yet.
+        next: the one that comes; None: there are no more. There while somebody listens.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        # GET /models says what is wrong with a version, to callers with a key.
+        self._hides_detail = service.limits.open_metrics and service.guard.asks_for_keys
+        self._listeners = 0
+        self._ticking: asyncio.Task[None] | None = None
+        self.latest: bytes | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Keep the snapshots coming for one more listener.
+
+        Raises:
+            Overloaded: there are enough.
+            ShuttingDown: there will be none.
+        """
+        if self._service.lifecycle.stopping:
+            raise ShuttingDown("the server is shutting down")
+        if self._listeners >= MAX_LISTENERS:
+            raise Overloaded(f"{MAX_LISTENERS} callers listen to /live already", FULL_RETRY_S)
+        self._listeners += 1
+        try:
+            if self._ticking is None:
+                self._ticking = asyncio.create_task(self._tick())
+                self._expect()
+            yield
+        finally:
+            self._listeners -= 1
+            if not self._listeners and self._ticking is not None:
+                self._ticking.cancel()
+                self._ended()
+
+    async def _tick(self) -> None:
+        try:
+            before, before_at = await self._read()
+            while not await _has_come(self._service.lifecycle.stop_begun, _until_next()):
+                now, now_at = await self._read()
+                self.latest = self._event(Change(before, now, now_at - before_at))
+                before, before_at = now, now_at
+                self.next.set_result(self.latest)
+                self._expect()
+        except Exception:
+            LOG.exception("live_failed")
+        self._ended()
+
+    async def _read(self) -> tuple[Series, float]:
+        return await self._service.metrics.read(read), time.monotonic()
+
+    def _expect(self) -> None:
+        self.next: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    def _ended(self) -> None:
+        self.latest = self._ticking = None
+        self.next.set_result(None)
+
+    def _event(self, change: Change) -> bytes:
+        loaded = self._service.loaded
+        versions = [
+            _version(status, hides_detail=self._hides_detail)
+            for name in loaded.names
+            for status in loaded.statuses(name)
+        ]
+        content = {"at": round(time.time(), 3), **snapshot(change), "versions": versions}
+        return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+class LiveStream(Response):
+    """The stream that one listener gets.
+
+    Args:
+        live: has the snapshots.
+        service: checks the key again at each of them.
+        asks_for_key: whether a key is needed.
+    """
+
+    def __init__(self, live: Live, service: Service, *, asks_for_key: bool) -> None:
+        super().__init__()
+        self._live = live
+        self._guard = service.guard
+        self._asks_for_key = asks_for_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        start = {"type": "http.response.start", "status": 200, "headers": list(HEADERS)}
+        if HEAD_ONLY in scope:
+            await send(start)
+            await send({"type": "http.response.body", "body": b""})
+            return
+        with self._live.listening():
+            gone = asyncio.create_task(_disconnected(receive))
+            try:
+                await send(start)
+                await self._send_all(scope, send, gone)
+            finally:
+                gone.cancel()
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _send_all(self, scope: Scope, send: Send, gone: asyncio.Task[None]) -> None:
+        """Send snapshots until the listener, its key or the server has gone."""
+        transport: asyncio.Transport | None = scope.get(TRANSPORT)
+        if transport is not None and (connection := transport.get_extra_info("socket")):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        stuck = 0
+        event = self._live.latest
+        while not gone.done() and stuck < STUCK_TICKS:
+            if transport is not None and transport.get_write_buffer_size():
+                stuck += 1  # it gets the next one that it has room for
+            elif event is not None:
+                stuck = 0
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            coming = self._live.next
+            await asyncio.wait((gone, coming), return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                return
+            event = coming.result()
+            if event is None or not self._may_listen(scope):
+                return
+
+    def _may_listen(self, scope: Scope) -> bool:
+        """Whether its key is as good as it was."""
+        if not self._asks_for_key:
+            return True
+        try:
+            self._guard.admit(dict(scope["headers"]), METRICS)
+        except TorchlaneError:
+            return False
+        return True
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _has_come(event: asyncio.Event, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    return event.is_set()
+
+
+def _until_next() -> float:
+    """Seconds until the next moment for a reading."""
+    left_s = INTERVAL_S - (time.time() - PHASE_S) % INTERVAL_S
+    return left_s if left_s >= LEAST_S else left_s + INTERVAL_S
+
+
+def _version(status: VersionStatus, *, hides_detail: bool) -> dict[str, Any]:
+    loading = status.state is ModelState.LOADING
+    return {
+        "name": status.id.name,
+        "version": status.id.version,
+        "state": status.state.value,
+        "detail": None if hides_detail else status.problem,
+        "stage": status.stage if loading else None,
+        "seconds": round(time.monotonic() - status.since, 1) if loading else None,
+        "progress": status.progress if loading else None,
+    }

@@ -1,0 +1,48 @@
+"""The page at /, and what is there without it too: GET /live and the reports of versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Response
+
+from app.api.access import Scraper
+from app.api.openapi import schemas
+from app.api.openapi.headers import RETRY_AFTER
+from app.api.page.files import add_files
+from app.api.page.live import Live, LiveStream
+from app.api.page.report import add_report
+from app.api.service import Service
+
+LIVE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "description": "a snapshot a second, as a line `data: {...}` and an empty one; "
+        "docs/page.md describes its fields",
+    },
+    503: {
+        "model": schemas.ErrorBody,
+        "description": "too many listeners, or the server is shutting down",
+        "headers": RETRY_AFTER,
+    },
+}
+
+
+def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
+    """Add the page, if it is shown, the live data, and the reports."""
+    live, asks_for_key = Live(service), not service.limits.open_metrics
+    if shown:
+        add_files(app)
+    add_report(app, service)
+
+    @app.get(
+        "/live",
+        tags=["health"],
+        operation_id="live_load",
+        response_class=Response,
+        responses=LIVE,
+        dependencies=[Scraper] if asks_for_key else [],
+    )
+    async def listen() -> Response:
+        """The load of the server, once a second, until the caller disconnects."""
+        return LiveStream(live, service, asks_for_key=asks_for_key)
