@@ -45,7 +45,8 @@ export class Api {
    * Call the server; at 401 ask for a key and call again.
    * @param {string} path relative to the page, such as "./models"
    * @param {RequestInit} [options] of fetch; headers as an object
-   * @returns {Promise<Response>} with a status below 400; its body is not read yet
+   * @returns {Promise<Response & {sentAt: number}>} with a status below 400; its body is not read
+   *   yet; `sentAt` is the time of performance.now() at which it was asked for
    * @throws {ApiError} with the server's sentence, or the reason why there is no answer
    */
   async request(path, options = {}) {
@@ -78,12 +79,10 @@ export class Api {
     const headers = { ...options.headers };
     if (this.#key) headers.Authorization = `Bearer ${this.#key}`;
     try {
-      return await fetch(new URL(path, document.baseURI), {
-        cache: "no-store",
-        credentials: "same-origin",
-        ...options,
-        headers,
-      });
+      const sentAt = performance.now();
+      const url = new URL(path, document.baseURI);
+      const response = await fetch(url, { cache: "no-store", ...options, headers });
+      return Object.assign(response, { sentAt });
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
       throw new ApiError("No answer: the server cannot be reached, or it closed the connection.");
