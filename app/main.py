@@ -56,6 +56,7 @@ from app.serving.placement import Placement, Trial, measured_layout, place
 from app.serving.replica_pool import ReplicaPool
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
+from app.telemetry.tracing import Tracing
 from app.types import Device
 from models.integrity import Verifier
 from models.packages import Packages
@@ -110,7 +111,8 @@ def create_app(
         for n, device in enumerate(devices)
     ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
-    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
+    tracing = Tracing()
+    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s), tracing)
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
@@ -161,6 +163,7 @@ def create_app(
         guard,
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
+        tracing,
     )
 
     grpc = _grpc(settings, service, shared=worker is not None)

@@ -77,6 +77,7 @@ COMPILED = (
     "app/engine/waiters.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",
+    "app/telemetry/tracing.py",
     "app/types.py",
 )
 

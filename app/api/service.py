@@ -13,6 +13,7 @@ from app.engine.engine import Engine
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.serving.lifecycle import Lifecycle
+from app.telemetry.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +51,4 @@ class Service:
     guard: Guard
     hosts: Hosts
     origins: Origins
+    tracing: Tracing
