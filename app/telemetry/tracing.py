@@ -103,10 +103,12 @@ class RequestTrace:
         encoded: when its answer was written.
         ended: when it was over.
         model: None: not known.
+        is_accepted: whether the engine took it.
         items: how many it has.
         cache: how they were found; None: not known.
         batches: that computed its items, joined ones included; none: all were cached.
         status: of the answer, 499 if the client had gone.
+        rpc_status: of gRPC, by name.
         outcome: 'ok', or the code of the error.
         error: why there is no other answer.
         tokens: of the sinks that follow it.
@@ -122,6 +124,7 @@ class RequestTrace:
         "encoded",
         "ended",
         "error",
+        "is_accepted",
         "items",
         "method",
         "model",
@@ -130,6 +133,7 @@ class RequestTrace:
         "received",
         "request_id",
         "route",
+        "rpc_status",
         "span_id",
         "status",
         "tokens",
@@ -144,10 +148,12 @@ class RequestTrace:
         self.began = began
         self.received = self.decoded = self.answered = self.encoded = self.ended = 0.0
         self.model: ModelId | None = None
+        self.is_accepted = False
         self.items = 0
         self.cache: CacheCounts | None = None
         self.batches: list[BatchRecord] = []
         self.status = 0
+        self.rpc_status = "OK"
         self.outcome = ""
         self.error: BaseException | None = None
         self.tokens: list[tuple[Sink, Token]] = []

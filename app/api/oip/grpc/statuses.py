@@ -53,10 +53,13 @@ class Refusal(NamedTuple):
 
 def refusal_of(error: Exception, request_id: str, trace: RequestTrace | None = None) -> Refusal:
     """What an error tells the client, and its trace; one that the table lacks is logged."""
-    ids = {}
+    refusal = _refused(error, request_id, {} if trace is None else trace.log_ids())
     if trace is not None:
-        trace.error = error
-        ids = trace.log_ids()
+        trace.error, trace.rpc_status = error, refusal.code.name
+    return refusal
+
+
+def _refused(error: Exception, request_id: str, ids: Mapping[str, str]) -> Refusal:
     status = status_of(error, "oip") if isinstance(error, errors.TorchlaneError) else None
     if status is None or not isinstance(error, errors.TorchlaneError):
         LOG.error("unhandled_error", exc_info=error, request_id=request_id, **ids)
