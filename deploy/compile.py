@@ -79,6 +79,7 @@ COMPILED = (
     "app/engine/waiters.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",
+    "app/telemetry/tracing.py",
     "app/types.py",
 )
 

@@ -43,6 +43,7 @@ TRANSPORT = "torchlane.transport"  # of the connection, where there is one
 ACCEPTED_CODINGS = "gzip, deflate"  # of request bodies, see codings.py
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
+TRACE = "torchlane.trace"
 # The connection closes after these. A draining server sends the client elsewhere; after the others
 # the start of the next request is unknown.
 LAST_ANSWERS = (

@@ -41,6 +41,7 @@ from app.errors import (
 from app.metrics import Metrics
 from app.metrics.bound import ModelMetrics
 from app.metrics.gauges import ModelGauges
+from app.telemetry.tracing import Tracing
 from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
@@ -92,6 +93,7 @@ class Engine:
         clock: the time that deadlines are given in.
         metrics: where to count.
         config: limits.
+        tracing: told of each batch.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Engine:
         clock: Clock,
         metrics: Metrics,
         config: EngineConfig,
+        tracing: Tracing | None = None,
     ) -> None:
         self._names = [replica.name for replica in replicas]
         self._clock = clock
@@ -113,6 +116,8 @@ class Engine:
         self._dispatcher = Dispatcher(
             replicas, self._timeline, clock, self._settle, metrics, config.block_s
         )
+        if tracing is not None:
+            self._dispatcher.tracing = tracing
         self._admission = Admission(self._timeline, clock)
         self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
