@@ -148,13 +148,14 @@ def run(parsed: argparse.Namespace, console: Console) -> None:
 def environment(device: torch.device, threads: int) -> Iterator[str]:
     """What decides how fast torch computes here, in lines."""
     yield f"{processor_of(device, threads)}, {os.cpu_count()} cores"
-    torch_has = [
-        *(["oneDNN"] if torch.backends.mkldnn.is_available() else []),
-        *(["MKL"] if torch.backends.mkl.is_available() else []),
-        *([f"CUDA {torch.version.cuda}"] if torch.version.cuda else []),
-    ]
+    libraries = {
+        "oneDNN": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+        "MKL": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]
+        f"CUDA {torch.version.cuda}": torch.version.cuda is not None,
+    }
+    there = [name for name, is_there in libraries.items() if is_there]
     yield (
-        f"torch {torch.__version__} with {', '.join(torch_has) or 'no math library'}, "
+        f"torch {torch.__version__} with {', '.join(there) or 'no math library'}, "
         f"{torch.backends.cpu.get_cpu_capability()}; {torch.get_num_threads()} intra-op and "
         f"{torch.get_num_interop_threads()} inter-op threads"
     )

@@ -69,9 +69,10 @@ def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler
         for _ in range(WARM_RUNS):
             run()
         # acc_events: without it, it warns about a coming default
-        with torch.profiler.profile(
+        recorded = torch.profiler.profile(
             activities=activities, acc_events=True, record_shapes=shapes
-        ) as recorded:
+        )
+        with recorded:
             for _ in range(FORWARDS):
                 with record_function(WHOLE):
                     run()
