@@ -13,6 +13,7 @@ from app.engine.engine import Engine
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.serving.lifecycle import Lifecycle
+from app.serving.profiling import Profiler
 from app.telemetry.tracing import Tracing
 
 
@@ -52,3 +53,4 @@ class Service:
     hosts: Hosts
     origins: Origins
     tracing: Tracing
+    profiler: Profiler
