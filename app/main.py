@@ -34,6 +34,7 @@ from app.backends.base import Backend
 from app.backends.devices import find_devices, share_one_core
 from app.backends.factory import TorchBackends
 from app.backends.nvml import readings_of
+from app.backends.profiler import TorchRecorder
 from app.backends.selection import Selection
 from app.engine import engine
 from app.engine.clock import LoopClock
@@ -54,6 +55,7 @@ from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
+from app.serving.profiling import Profiler
 from app.serving.replica_pool import ReplicaPool
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
@@ -168,6 +170,7 @@ def create_app(
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
         tracing,
+        Profiler(TorchRecorder(), tracing, replicas, lambda: lifecycle.stopping, _process(worker)),
     )
 
     export = _export(service, worker)
@@ -343,6 +346,12 @@ def _torch_backends(
         return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)
 
     return make
+
+
+def _process(worker: Worker | None) -> str:
+    """This process as its traces name it."""
+    of = f", worker {worker.index} of {worker.of}" if worker else ""
+    return f"torchlane {_version('torchlane')}{of}"
 
 
 def _version(distribution: str) -> str:

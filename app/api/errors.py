@@ -29,6 +29,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.ModelNotFound: 404,
     errors.Abandoned: 499,  # never read; nginx's number, for metrics and logs
     errors.Overloaded: 503,
+    errors.AlreadyRecording: 409,
     errors.ModelNotReady: 503,
     errors.ShuttingDown: 503,
     errors.DeadlineExceeded: 504,

@@ -14,6 +14,7 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
+from app.serving.profiling import Profiler
 from app.telemetry.tracing import Tracing
 
 
@@ -54,3 +55,4 @@ class Service:
     hosts: Hosts
     origins: Origins
     tracing: Tracing
+    profiler: Profiler
