@@ -1,0 +1,175 @@
+// The form of a model's input, as its manifest says: pictures, texts or tensors.
+
+import { h, fill, freshId } from "./dom.js";
+import { FieldItems } from "./fields.js";
+import { headerOf } from "./npy.js";
+import { PictureInput } from "./pictures.js";
+
+const NPY = "application/x-npy";
+const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
+
+/**
+ * What is sent, and what the page shows of it.
+ * @typedef {{kind: "json", text: string}
+ *   | {kind: "file", name: string, blob: Blob, type: string, made?: boolean}
+ *   | {kind: "files", files: {name: string, blob: Blob, type: string, made?: boolean}[]}} Body
+ *   `made`: not a file of the user's disk
+ * @typedef {{title: string, key: string, text?: string, picture?: Blob}} Shown
+ *   of an item; `key` is equal for equal items
+ * @typedef {{many: boolean, shown: Shown[], body: Body}} Input
+ */
+
+/**
+ * The form for a model.
+ * @param {object} model of GET /models/NAME?full=true
+ * @returns {{element: Element, read: () => Promise<Input | null>, close: () => void}}
+ */
+export function inputFor(model) {
+  if (model.codec === "image") return new PictureInput(model);
+  return model.codec === "text" ? textInput(model) : new TensorInput(model);
+}
+
+/** Texts, or pairs of texts. */
+function textInput(model) {
+  const { pairs, max_tokens: most } = model.manifest.codec;
+  const names = pairs ? ["Text", "Second text"] : ["Text"];
+  const fields = names.map((label, index) => ({ label, name: label, value: exampleText(model.example, index), rows: pairs ? 2 : 4 }));
+  const items = new FieldItems(fields);
+  return {
+    element: h("div.stack", null, items.element, h("p.note", { text: `The model reads up to ${most} tokens of an item.` })),
+    async read() {
+      const texts = items.values();
+      const values = texts.map((each) => JSON.stringify(pairs ? each : each[0]));
+      const shown = texts.map((each, index) => ({ title: "", key: values[index], text: each[0] }));
+      return { many: values.length > 1, shown, body: jsonBody(values) };
+    },
+    close() {},
+  };
+}
+
+function exampleText(example, index) {
+  if (typeof example === "string") return index ? "" : example;
+  if (Array.isArray(example)) return typeof example[index] === "string" ? example[index] : "";
+  return example?.[index ? "text_pair" : "text"] ?? "";
+}
+
+/** Numbers as JSON, or the file of an array where there is one input. */
+class TensorInput {
+  #model;
+  #items;
+  #picker = null;
+  #file = h("p.note", { role: "status" });
+  #typed;
+
+  constructor(model) {
+    this.#model = model;
+    const inputs = model.inputs;
+    const example = model.example;
+    const values = inputs.map((spec) => (inputs.length > 1 || isNamed(example, spec) ? example?.[spec.name] : example));
+    this.#items = new FieldItems(
+      inputs.map((spec, index) => ({
+        name: spec.name,
+        label: described(spec),
+        value: values[index] === undefined || values[index] === null ? "" : JSON.stringify(values[index]),
+        rows: inputs.length > 1 ? 3 : 6,
+        mono: true,
+      })),
+    );
+    this.#typed = h("div", null, this.#items.element);
+    this.element = h("div.stack", null, this.#typed);
+    if (model.media_types.includes(NPY)) this.#addPicker();
+  }
+
+  /** See `inputFor`. */
+  async read() {
+    const file = this.#picker?.files[0];
+    if (file) return this.#readFile(file);
+    const inputs = this.#model.inputs;
+    // As typed: the server sees every digit, and says what is wrong.
+    const values = this.#items.values().map((texts) => {
+      if (inputs.length === 1) return texts[0].trim() || "null";
+      const pairs = inputs.map(({ name }, index) => `${JSON.stringify(name)}: ${texts[index].trim() || "null"}`);
+      return `{${pairs.join(", ")}}`;
+    });
+    const shown = values.map((key) => ({ title: "", key }));
+    return { many: values.length > 1, shown, body: jsonBody(values) };
+  }
+
+  close() {}
+
+  #addPicker() {
+    const id = freshId();
+    const clear = h("button.quiet", {
+      type: "button",
+      text: "Remove the file",
+      hidden: true,
+      onclick: () => {
+        this.#picker.value = "";
+        this.#picker.dispatchEvent(new Event("change"));
+        this.#picker.focus();
+      },
+    });
+    this.#picker = h("input", {
+      id,
+      type: "file",
+      accept: ".npy",
+      onchange: async () => {
+        const file = this.#picker.files[0];
+        this.#typed.hidden = clear.hidden = false;
+        this.#typed.hidden = Boolean(file);
+        clear.hidden = !file;
+        this.#file.textContent = file ? await this.#describe(file) : "";
+      },
+    });
+    this.element.append(
+      h("div.row", null, h("label", { for: id, text: "Or an .npy file" }), this.#picker, clear),
+      this.#file,
+    );
+  }
+
+  async #describe(file) {
+    const header = await headerOf(file);
+    if (!header) return `${file.name} has no header of an .npy file.`;
+    const count = this.#countOf(header);
+    const items = count === null ? "one item" : `a batch of ${count}`;
+    return `${file.name}: ${header.dtype} [${header.shape.join(", ")}], ${items}.`;
+  }
+
+  /** How many items an array holds; null: it is one item, without an axis for them. */
+  #countOf(header) {
+    const isBatch = header && header.shape.length === this.#model.inputs[0].shape.length;
+    return isBatch ? header.shape[0] : null;
+  }
+
+  async #readFile(file) {
+    const count = this.#countOf(await headerOf(file));
+    const many = count !== null;
+    const shown = Array.from({ length: Math.min(count ?? 1, MAX_SHOWN) || 0 }, (_, index) => ({
+      title: many ? `${file.name}[${index}]` : file.name,
+      key: String(index),
+    }));
+    return { many, shown, body: { kind: "file", name: file.name, blob: file, type: NPY } };
+  }
+}
+
+/** @param {string[]} values items as JSON */
+function jsonBody(values) {
+  const text = values.length > 1 ? `{"inputs": [${values.join(", ")}]}` : `{"input": ${values[0]}}`;
+  return { kind: "json", text };
+}
+
+function isNamed(example, spec) {
+  return example !== null && typeof example === "object" && !Array.isArray(example) && spec.name in example;
+}
+
+/** An input for people, such as "a: float32 [p ≤ 256, 2]". */
+export function described(spec) {
+  let free = 0;
+  const sizes = spec.shape.slice(1).map((size) => {
+    if (size !== -1) return size;
+    const { name, least, most } = spec.dimensions[free++] ?? {};
+    return most === undefined ? "any" : `${name ?? "any"}: ${least} to ${most}`;
+  });
+  const range = spec.minimum === null && spec.maximum === null ? "" : `, ${spec.minimum ?? "…"} to ${spec.maximum ?? "…"}`;
+  return `${spec.name}: ${spec.dtype} [${sizes.join(", ")}]${range}`;
+}

@@ -1,0 +1,71 @@
+// Scores with labels as bars, and labelled spans in their text.
+
+import { h, short } from "./dom.js";
+
+const MAX_BARS = 10;
+const MAX_SPANS = 200;
+const COLOURS = 6; // classes span-1 to span-6 of try.css
+
+/**
+ * The highest scores as bars.
+ * @param {{label: string, score: number, scores: number[], labels?: string[]}} prediction
+ * @param {string[]} labels of the manifest, in the order of `scores` if `labels` is absent
+ */
+export function bars(prediction, labels) {
+  const names = prediction.labels?.length ? prediction.labels : labels;
+  const ranked = prediction.scores
+    .map((score, index) => ({ score, label: names[index] ?? String(index) }))
+    .sort((one, other) => other.score - one.score);
+  const shown = ranked.slice(0, MAX_BARS);
+  const most = Math.max(...shown.map((each) => Math.abs(each.score)), Number.MIN_VALUE);
+  const isShare = shown.every(({ score }) => score >= 0 && score <= 1);
+  const rows = shown.map(({ label, score }, index) => {
+    const bar = h("span.fill");
+    bar.style.width = `${(100 * Math.max(0, score)) / (isShare ? 1 : most)}%`;
+    return h(index ? "tr" : "tr.best", null,
+      h("th", { scope: "row", text: label }),
+      h("td.track", { "aria-hidden": "true" }, h("span.rail", null, bar)),
+      h("td.number", { text: isShare ? score.toFixed(4) : short(score) }));
+  });
+  const left = ranked.length - shown.length;
+  return h("div", null,
+    h("table.bars", null, h("caption.visually-hidden", { text: "Labels by score" }), h("tbody", null, ...rows)),
+    left > 0 && h("p.note", { text: `and ${left} more` }));
+}
+
+/**
+ * A text with its spans marked, and the spans as a table.
+ * @param {{label: string, score: number, start: number, end: number, text: string}[]} spans
+ * @param {string | undefined} text as it was sent
+ */
+export function spansIn(spans, text) {
+  const names = [...new Set(spans.map((span) => span.label))];
+  const characters = Array.from(text ?? ""); // places count characters, as the server does
+  const pieces = [];
+  let at = 0;
+  for (const span of text === undefined ? [] : spans.slice(0, MAX_SPANS)) {
+    if (span.start < at) continue;
+    pieces.push(characters.slice(at, span.start).join(""));
+    const kind = (names.indexOf(span.label) % COLOURS) + 1;
+    pieces.push(
+      h(`mark.span-${kind}`, null, characters.slice(span.start, span.end).join(""), h("small", { text: span.label })),
+    );
+    at = span.end;
+  }
+  pieces.push(characters.slice(at).join(""));
+  const rows = spans.slice(0, MAX_SPANS).map((span) =>
+    h("tr", null,
+      h("th", { scope: "row", text: span.label }),
+      h("td", { text: span.text }),
+      h("td.number", { text: short(span.score) }),
+      h("td.number", { text: `${span.start} to ${span.end}` })),
+  );
+  if (!rows.length) return h("p.note", { text: "No spans were found." });
+  return h("div.stack", null,
+    h("p.spans", null, ...pieces),
+    h("div.scroll", null,
+      h("table", null,
+        h("thead", null, h("tr", null, ...["Label", "Text", "Score", "Characters"].map((name) => h("th", { scope: "col", text: name })))),
+        h("tbody", null, ...rows))),
+    spans.length > MAX_SPANS && h("p.note", { text: `The first ${MAX_SPANS} of ${spans.length} spans are shown.` }));
+}

@@ -1,0 +1,188 @@
+// Pictures as input: chosen, dropped, pasted or drawn; several are a batch.
+
+import { DrawingPad } from "./canvas.js";
+import { bytes, fill, freshId, h } from "./dom.js";
+
+const SMALL_SIDE = 64; // pixels: larger grey pictures are rarely drawn by hand
+const DRAWN_SCALE = 4; // pixels of a drawing for each that the model takes
+const INLINE_BYTES = 4096; // of a picture that is sent as text, so that copied calls need no file
+
+/** The input of a model of pictures. */
+export class PictureInput {
+  #model;
+  #pictures = [];
+  #list = h("ul.thumbs", { "aria-label": "Pictures to send" });
+  #picker;
+  #pad = null;
+  #centre;
+  #made = 0;
+  #said = h("p.note", { role: "status" });
+
+  /** @param {object} model of GET /models/NAME?full=true */
+  constructor(model) {
+    this.#model = model;
+    const id = freshId();
+    const how = model.manifest.codec.preprocess;
+    this.#picker = h("input", {
+      id,
+      type: "file",
+      multiple: true,
+      accept: "image/png,image/jpeg",
+      onchange: () => this.#take([...this.#picker.files]),
+    });
+    const drop = h(
+      "div.drop",
+      {
+        ondragover: (event) => {
+          event.preventDefault();
+          drop.classList.add("over");
+        },
+        ondragleave: () => drop.classList.remove("over"),
+        ondrop: (event) => {
+          event.preventDefault();
+          drop.classList.remove("over");
+          this.#take([...event.dataTransfer.files]);
+        },
+      },
+      h("label", { for: id, text: "Choose pictures, drop them here, or paste" }),
+      this.#picker,
+      typeof model.example === "string" &&
+        h("button", { type: "button", text: "Use the example", onclick: () => this.#useExample() }),
+    );
+    this.element = h("div.stack");
+    if (how.channels === 1 && Math.max(how.width, how.height) <= SMALL_SIDE) this.#addPad(how);
+    this.element.append(drop, this.#list, this.#said);
+    this.paste = (event) => {
+      const files = [...(event.clipboardData?.files ?? [])];
+      if (!files.length) return;
+      event.preventDefault();
+      this.#take(files.map((file) => this.#named(file, "pasted")));
+    };
+    document.addEventListener("paste", this.paste);
+  }
+
+  /** Let go of what it holds; it is not used any more. */
+  close() {
+    document.removeEventListener("paste", this.paste);
+    for (const each of this.#pictures) URL.revokeObjectURL(each.url);
+  }
+
+  /**
+   * What is to be sent.
+   * @returns {Promise<import("./inputs.js").Input | null>} null: there is none
+   */
+  async read() {
+    const pictures = [...this.#pictures];
+    if (this.#pad && !this.#pad.isBlank) pictures.push(await this.#drawn());
+    if (!pictures.length) return null;
+    const shown = pictures.map((each) => ({
+      title: each.name,
+      key: each.key,
+      picture: each.blob,
+    }));
+    const many = pictures.length > 1;
+    if (pictures.every((each) => each.made && each.blob.size <= INLINE_BYTES)) {
+      const items = await Promise.all(pictures.map((each) => base64Of(each.blob)));
+      const json = many ? { inputs: items } : { input: items[0] };
+      return { many, shown, body: { kind: "json", text: JSON.stringify(json) } };
+    }
+    const files = pictures.map(({ name, blob, made }) => ({ name, blob, made, type: blob.type }));
+    return { many, shown, body: many ? { kind: "files", files } : { kind: "file", ...files[0] } };
+  }
+
+  #addPad(how) {
+    const note = h("p.note", { text: "Several pictures are one batch." });
+    this.#pad = new DrawingPad(how.polarity === "light-on-dark", () => (this.#said.textContent = ""));
+    this.#centre = h("input", { type: "checkbox", id: freshId(), checked: true });
+    const add = async () => {
+      if (this.#pad.isBlank) {
+        this.#said.textContent = "Draw something first.";
+        return;
+      }
+      const drawn = await this.#drawn();
+      this.#made += 1;
+      this.#add(drawn);
+      this.#pad.clear();
+    };
+    this.element.append(
+      h(
+        "div.draw",
+        null,
+        this.#pad.element,
+        h(
+          "div.stack",
+          null,
+          h("p", { text: "Draw here." }),
+          h("div.row", null,
+            h("button", { type: "button", text: "Clear", onclick: () => this.#pad.clear() }),
+            h("button", { type: "button", text: "Add to batch", onclick: add })),
+          h("div.check", null, this.#centre, h("label", { for: this.#centre.id, text: "Centre the drawing" })),
+          note,
+        ),
+      ),
+    );
+  }
+
+  async #drawn() {
+    const { width, height } = this.#model.manifest.codec.preprocess;
+    const blob = await this.#pad.file(this.#centre.checked, DRAWN_SCALE * Math.max(width, height));
+    return { name: `drawing-${this.#made + 1}.png`, blob, made: true, key: await keyOf(blob) };
+  }
+
+  #named(file, what) {
+    this.#made += 1;
+    const suffix = file.type === "image/jpeg" ? "jpg" : "png";
+    return new File([file], `${what}-${this.#made}.${suffix}`, { type: file.type });
+  }
+
+  #useExample() {
+    const octets = Uint8Array.from(atob(this.#model.example.replace(/^data:[^,]*,/, "")), (each) => each.charCodeAt(0));
+    const type = octets[0] === 0x89 ? "image/png" : "image/jpeg";
+    this.#take([new File([octets], `example.${type.slice(6)}`, { type })], true);
+  }
+
+  async #take(files, made = false) {
+    this.#said.textContent = "";
+    for (const blob of files) {
+      const isMade = made || blob.name.startsWith("pasted-");
+      this.#add({ name: blob.name, blob, made: isMade, key: await keyOf(blob) });
+    }
+    this.#picker.value = ""; // so that the same file can be chosen again
+  }
+
+  #add(picture) {
+    picture.url = URL.createObjectURL(picture.blob);
+    this.#pictures.push(picture);
+    const remove = () => {
+      this.#pictures.splice(this.#pictures.indexOf(picture), 1);
+      URL.revokeObjectURL(picture.url);
+      item.remove();
+      this.#picker.focus();
+    };
+    const item = h(
+      "li",
+      null,
+      h("img", { src: picture.url, alt: "" }),
+      h("span.name", { text: picture.name, title: picture.name }),
+      h("span.note", { text: bytes(picture.blob.size) }),
+      h("button.quiet", { type: "button", text: "Remove", "aria-label": `Remove ${picture.name}`, onclick: remove }),
+    );
+    this.#list.append(item);
+  }
+}
+
+/** Equal for pictures of equal bytes. */
+async function keyOf(blob) {
+  let [low, high] = [0x811c9dc5, 0x1b873593];
+  for (const octet of new Uint8Array(await blob.arrayBuffer())) {
+    low = Math.imul(low ^ octet, 0x01000193);
+    high = Math.imul(high ^ octet, 0x85ebca6b);
+  }
+  return `${blob.size}:${low}:${high}`;
+}
+
+/** @param {Blob} blob */
+async function base64Of(blob) {
+  const octets = new Uint8Array(await blob.arrayBuffer());
+  return btoa(String.fromCharCode(...octets));
+}

@@ -1,0 +1,50 @@
+// Texts as literals of a shell, of Python and of JavaScript.
+
+/** A word of a POSIX shell. */
+export function shell(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+/** The value of curl's -F for a file; its own quotes, then those of the shell. */
+export function formFile(name) {
+  const isPlain = /^[^;,"\\]+$/.test(name);
+  return shell(`file=@${isPlain ? name : `"${name.replace(/["\\]/g, "\\$&")}"`}`);
+}
+
+/** A string of Python or JavaScript; what neither can have in a line is escaped. */
+export function string(text) {
+  return JSON.stringify(text).replace(/[\u007f-\u009f\u2028\u2029]/g, escaped);
+}
+
+function escaped(character) {
+  return `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
+}
+
+/**
+ * JSON as a literal of Python: the same numbers, digit by digit.
+ * @param {string} json valid
+ */
+export function python(json) {
+  const words = { true: "True", false: "False", null: "None" };
+  return json.replace(/"(?:[^"\\]|\\.)*"|true|false|null/g, (token) => words[token] ?? string(JSON.parse(token)));
+}
+
+/**
+ * JSON as a literal of JavaScript.
+ * @param {string} json valid
+ * @returns {string | null} null: a number of it would lose digits
+ */
+export function javascript(json) {
+  const outside = json.replace(/"(?:[^"\\]|\\.)*"/g, '""');
+  return /\d{16}/.test(outside) ? null : json.replace(/[\u2028\u2029]/g, escaped);
+}
+
+/** Whether a text is JSON. */
+export function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

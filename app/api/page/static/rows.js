@@ -1,0 +1,89 @@
+// Outputs with a number of rows, such as detections: a table, and boxes drawn on the picture.
+
+import { colour, h, short } from "./dom.js";
+import { shapeOf } from "./arrays.js";
+
+const MAX_ROWS = 50;
+const WIDTH = [320, 640]; // pixels of the drawing at least and at most
+
+/**
+ * Rows as a table, with the boxes on the picture if there are any.
+ * @param {object} prediction
+ * @param {object[]} specs of the outputs that have rows
+ * @param {object} codec of the manifest
+ * @param {Blob | undefined} picture as it was sent
+ */
+export function rowsView(prediction, specs, codec, picture) {
+  const values = specs.map((spec) => prediction.outputs[spec.name]);
+  const labels = prediction.labels;
+  const count = values[0].length;
+  const boxes = picture && specs.findIndex((spec) => spec.shape.length === 3 && spec.shape[2] === 4);
+  const columns = [...(labels ? ["Label"] : []), ...specs.map((spec) => spec.name)];
+  const body = Array.from({ length: Math.min(count, MAX_ROWS) }, (_, row) =>
+    h("tr", null,
+      labels && h("th", { scope: "row", text: labels[row] }),
+      ...values.map((each) => h("td.number", { text: cell(each[row]) }))),
+  );
+  const view = h("div.stack", null,
+    h("div.scroll", null,
+      h("table.rows", null,
+        h("thead", null, h("tr", null, ...columns.map((name) => h("th", { scope: "col", text: name })))),
+        h("tbody", null, ...body))),
+    count === 0 && h("p.note", { text: "No rows: nothing was found." }),
+    count > MAX_ROWS && h("p.note", { text: `The first ${MAX_ROWS} of ${count} rows are shown.` }));
+  if (boxes >= 0 && codec.preprocess) {
+    const names = labels ?? values[boxes].map((_, row) => String(row));
+    draw(picture, values[boxes].slice(0, MAX_ROWS), names, codec.preprocess).then(
+      (canvas) => view.prepend(h("figure", null, canvas,
+        h("figcaption.note", { text: "Boxes are read as left, top, right and bottom, in pixels of the model's input." }))),
+      () => view.append(h("p.note", { text: "The browser cannot show this picture." })),
+    );
+  }
+  return view;
+}
+
+function cell(value) {
+  return Array.isArray(value) ? value.flat(shapeOf(value).length).map(Number).map(short).join(", ") : short(Number(value));
+}
+
+async function draw(picture, boxes, labels, how) {
+  const image = await createImageBitmap(picture);
+  const width = Math.min(WIDTH[1], Math.max(WIDTH[0], image.width));
+  const zoom = width / image.width;
+  const canvas = h("canvas.boxes", {
+    width,
+    height: Math.max(1, Math.round(image.height * zoom)),
+    role: "img",
+    "aria-label": `The picture with ${boxes.length} boxes; the table lists them.`,
+  });
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = zoom < 1;
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
+  context.lineWidth = 2;
+  context.font = "13px system-ui, sans-serif";
+  context.textBaseline = "top";
+  const names = [...new Set(labels)];
+  const onPicture = placer(image, how);
+  for (const [index, box] of boxes.entries()) {
+    const [left, top, right, bottom] = onPicture(box.map(Number)).map((value) => value * zoom);
+    context.strokeStyle = context.fillStyle = colour(`--c${(names.indexOf(labels[index]) % 6) + 1}`);
+    context.strokeRect(left, top, right - left, bottom - top);
+    const above = Math.max(0, top - 17);
+    context.fillRect(left - 1, above, context.measureText(labels[index]).width + 8, 17);
+    context.fillStyle = colour("--surface");
+    context.fillText(labels[index], left + 3, above + 2);
+  }
+  image.close();
+  return canvas;
+}
+
+/** From places in the model's input to places in the picture, the inverse of `preprocess`. */
+function placer(image, how) {
+  const isCropped = how.fit === "crop";
+  const scale = isCropped
+    ? how.resize_shorter / Math.min(image.width, image.height)
+    : Math.min(how.width / image.width, how.height / image.height);
+  const left = (how.width - image.width * scale) / 2;
+  const top = (how.height - image.height * scale) / 2;
+  return (box) => box.map((value, index) => (value - (index % 2 ? top : left)) / scale);
+}

@@ -1,0 +1,64 @@
+// Where the time of a call went, from Server-Timing and the browser's clock.
+
+import { h } from "./dom.js";
+
+const STAGES = {
+  decode: "Decode",
+  queue: "Queue",
+  compute: "Compute",
+  encode: "Encode",
+};
+
+/**
+ * The figures of a Server-Timing header.
+ * @param {string} header such as "decode;dur=0.1, batch;desc=8"
+ * @returns {{stages: [string, number][], batch: string | null}} milliseconds of each stage
+ */
+export function parsed(header) {
+  const stages = [];
+  let batch = null;
+  for (const part of header.split(",")) {
+    const [name, ...parameters] = part.split(";").map((each) => each.trim());
+    const found = Object.fromEntries(parameters.map((each) => each.split("=")));
+    if (name === "batch") batch = found.desc?.replaceAll('"', "") ?? null;
+    else if (name in STAGES) stages.push([name, Number(found.dur) || 0]);
+  }
+  return { stages, batch };
+}
+
+/**
+ * A waterfall: one bar for each stage, after those before it, and what is left to the network.
+ * @param {Response} response
+ * @param {number} total milliseconds, measured by the browser
+ */
+export function timingView(response, total) {
+  const { stages, batch } = parsed(response.headers.get("Server-Timing") ?? "");
+  const inside = stages.reduce((sum, [, each]) => sum + each, 0);
+  const all = Math.max(total, inside) || 1;
+  let begin = 0;
+  const row = (name, from, length) => {
+    const bar = h("span.fill");
+    bar.style.marginLeft = `${(100 * from) / all}%`;
+    bar.style.width = `${Math.max(0.5, (100 * length) / all)}%`;
+    return h("tr", null,
+      h("th", { scope: "row", text: name }),
+      h("td.track", { "aria-hidden": "true" }, h("span.rail", null, bar)),
+      h("td.number", { text: `${length.toFixed(2)} ms` }));
+  };
+  const rows = stages.map(([name, length]) => {
+    const made = row(STAGES[name], begin, length);
+    begin += length;
+    return made;
+  });
+  rows.push(row("Network and browser", inside, Math.max(0, total - inside)), row("Total", 0, total));
+  const cache = response.headers.get("X-Torchlane-Cache");
+  const facts = [
+    ["Cache", cache ?? "not used"],
+    ["Largest batch", batch === null ? "none ran" : `${batch} ${batch === "1" ? "item" : "items"}`],
+    ["Request ID", response.headers.get("X-Request-ID") ?? ""],
+  ];
+  return h("section.card.stack", { "aria-label": "Time" },
+    h("h2", { text: "Time" }),
+    h("table.bars", null, h("caption.visually-hidden", { text: "Time by stage" }), h("tbody", null, ...rows)),
+    h("dl.facts", null, ...facts.map(([term, text]) => h("div", null, h("dt", { text: term }), h("dd", { text })))));
+}

@@ -1,0 +1,160 @@
+// The view Try: choose a model, give it an input, read the answer.
+
+import { Alert } from "./alert.js";
+import { jsonView, predictionsOf } from "./answer.js";
+import { callOf } from "./calls.js";
+import { fill, freshId, h } from "./dom.js";
+import { inputFor } from "./inputs.js";
+import { snippetsView } from "./snippets.js";
+import { timingView } from "./timing.js";
+
+const NEWEST = ""; // the version of a call that names none
+
+const alert = new Alert();
+const status = h("p.note", { role: "status" });
+const models = h("select", { id: freshId(), onchange: () => chosen(models.value, NEWEST) });
+const versions = h("select", { id: freshId(), onchange: () => chosen(models.value, versions.value) });
+const about = h("p.note");
+const place = h("div");
+const send = h("button.main", { type: "submit", text: "Predict" });
+const cancel = h("button", { type: "button", text: "Cancel", hidden: true, onclick: () => running?.abort() });
+const result = h("div.stack");
+const form = h("form.card.stack", { "aria-label": "Input", novalidate: true, onsubmit: submit, onkeydown: submitByKey },
+  h("div.choice", null,
+    h("div.field", null, h("label", { for: models.id, text: "Model" }), models),
+    h("div.field", null, h("label", { for: versions.id, text: "Version" }), versions)),
+  about,
+  place,
+  h("div.row", null, send, cancel, status));
+
+let api = null;
+let input = null; // the form of the model that is chosen
+let model = null; // as GET /models/NAME?full=true describes it
+let running = null; // aborts the call in flight
+
+/**
+ * Show the view.
+ * @param {HTMLElement} panel
+ * @param {import("./api.js").Api} given
+ */
+export async function start(panel, given) {
+  api = given;
+  if (!form.isConnected) {
+    fill(panel, h("div.try", null, h("div.stack", null, h("h2.visually-hidden", { text: "Try a model" }), form), h("div.stack", null, alert.element, result)));
+  }
+  try {
+    await list();
+  } catch (error) {
+    alert.show(error);
+  }
+}
+
+/** Leave the view: what it shows stays. */
+export function stop() {}
+
+/** Offer the models that are served now; what was chosen stays chosen. */
+async function list() {
+  const { models: found } = await api.json("./models");
+  const before = models.value;
+  fill(models, ...found.map((each) =>
+    h("option", { value: each.name, text: each.state === "ready" ? each.name : `${each.name} (${each.state})` })));
+  const isThere = (name) => found.some((each) => each.name === name);
+  const usual = found.find((each) => each.default) ?? found.find((each) => each.state === "ready") ?? found[0];
+  models.value = isThere(before) ? before : (usual?.name ?? "");
+  if (!usual) about.textContent = "The repository holds no model yet.";
+  send.hidden = !usual;
+  if (usual) await chosen(models.value, models.value === before ? versions.value : NEWEST);
+}
+
+/** Show the form of a model, unless it is shown already. */
+async function chosen(name, version) {
+  let found;
+  try {
+    found = await api.json(`./models/${encodeURIComponent(name)}?full=true`);
+  } catch (error) {
+    alert.show(error);
+    return;
+  }
+  if (models.value !== name) return; // another one was chosen meanwhile
+  const ready = found.versions.filter((each) => each.state === "ready").map((each) => String(each.version));
+  fill(versions,
+    h("option", { value: NEWEST, text: found.version === null ? "none" : `served (${found.version})` }),
+    ...ready.map((each) => h("option", { value: each, text: each })));
+  versions.value = ready.includes(version) ? version : NEWEST;
+  const isSame = model !== null && found.name === model.name && found.version === model.version;
+  model = found;
+  if (isSame && input) return;
+  input?.close();
+  input = null;
+  alert.clear();
+  const problem = found.versions.find((each) => each.problem)?.problem;
+  about.textContent = found.manifest ? (found.description ?? "") : (problem ?? `The model is ${found.state}.`);
+  send.hidden = !found.manifest;
+  status.textContent = "";
+  if (found.manifest) {
+    input = inputFor(found);
+    fill(place, input.element);
+  } else fill(place);
+}
+
+function submitByKey(event) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+}
+
+async function submit(event) {
+  event.preventDefault();
+  if (running || !input) return;
+  running = new AbortController();
+  busy(true);
+  try {
+    const read = await input.read();
+    if (read) await predict(callOf(model, versions.value, read), running.signal);
+    else status.textContent = "There is nothing to send yet: draw, choose or paste a picture.";
+  } catch (error) {
+    status.textContent = error.name === "AbortError" ? "Cancelled." : "";
+    alert.show(error);
+  } finally {
+    running = null;
+    busy(false);
+  }
+}
+
+function busy(isBusy) {
+  send.setAttribute("aria-disabled", String(isBusy));
+  if (!isBusy && document.activeElement === cancel) send.focus();
+  cancel.hidden = !isBusy;
+  if (isBusy) status.textContent = "Waiting for the answer.";
+  result.classList.toggle("stale", isBusy);
+}
+
+/**
+ * Make a call and show what came of it.
+ * @param {import("./calls.js").Call} call
+ * @param {AbortSignal} signal
+ */
+async function predict(call, signal) {
+  alert.clear();
+  try {
+    const { path, headers, body } = call;
+    const response = await api.request(path, { method: "POST", headers, body, signal });
+    const text = await response.text();
+    const total = performance.now() - response.sentAt;
+    const answer = JSON.parse(text);
+    fill(result,
+      h("section.card.stack", { "aria-label": "Answer" },
+        h("div.row", null, h("h2", { text: "Answer" }), h("span.tag", { text: `${answer.model} ${answer.version}` }), cacheTag(response)),
+        ...predictionsOf(answer, call.model, call.input.shown),
+        jsonView(text)),
+      timingView(response, total),
+      snippetsView(call, api));
+    status.textContent = `Answered in ${total.toFixed(1)} ms.`;
+  } catch (error) {
+    if (error.name !== "AbortError") fill(result, snippetsView(call, api));
+    throw error;
+  }
+}
+
+function cacheTag(response) {
+  const cache = response.headers.get("X-Torchlane-Cache");
+  return cache && h("span.tag", { text: cache });
+}
