@@ -6,6 +6,7 @@ import { bars, spansIn } from "./labels.js";
 import { rowsView } from "./rows.js";
 
 const MAX_CARDS = 50;
+const BARS = { one: 10, many: 4 };
 const MAX_JSON = 20_000; // characters that are shown
 const MAX_COMPARED = 40; // embeddings
 
@@ -17,7 +18,10 @@ const MAX_COMPARED = 40; // embeddings
  * @returns {HTMLElement[]}
  */
 export function predictionsOf(answer, model, shown) {
-  if (answer.prediction !== undefined) return [predictionView(answer.prediction, model, shown[0])];
+  const labels = answer.version === model.version ? (model.labels ?? []) : []; // of this version
+  if (answer.prediction !== undefined) {
+    return [predictionView(answer.prediction, model, shown[0], labels, BARS.one)];
+  }
   const first = new Map(shown.map((item, index) => [item.key, index]).reverse());
   const cards = answer.predictions.slice(0, MAX_CARDS).map((prediction, index) => {
     const item = shown[index];
@@ -29,7 +33,7 @@ export function predictionsOf(answer, model, shown) {
         item?.title && h("span.note", { text: item.title }),
         equal !== index && h("span.tag", { text: `same as item ${equal + 1}` })),
       item?.text !== undefined && h("p.note.quoted", { text: item.text }),
-      predictionView(prediction, model, item));
+      predictionView(prediction, model, item, labels, BARS.many));
   });
   const more = answer.predictions.length - cards.length;
   return [
@@ -45,7 +49,7 @@ function thumbnail(blob) {
   return h("img.thumb", { src: url, alt: "", onload: done, onerror: done });
 }
 
-function predictionView(prediction, model, item) {
+function predictionView(prediction, model, item, labels, count) {
   if (prediction.error !== undefined) {
     const details = prediction.details?.length ? JSON.stringify(prediction.details) : "";
     return h("div.alert", null,
@@ -57,7 +61,7 @@ function predictionView(prediction, model, item) {
   if (prediction.scores) {
     view.append(
       h("p.top", null, h("strong", { text: prediction.label }), " ", h("span.note", { text: prediction.score.toFixed(4) })),
-      bars(prediction, model.labels ?? []),
+      bars(prediction, labels, count),
     );
   }
   const counted = model.outputs.filter((spec) => spec.count && prediction.outputs?.[spec.name]);

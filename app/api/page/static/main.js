@@ -89,7 +89,10 @@ for (const [index, tab] of tabs.entries()) {
 
 document.getElementById("key").addEventListener("click", async () => {
   const key = await askForKey("");
-  if (key !== null) api.setKey(key);
+  if (key === null) return;
+  api.setKey(key);
+  running?.stop();
+  running?.start(panels[shown], api); // with what this key may see
 });
 document.getElementById("key-cancel").addEventListener("click", () => dialog.close(""));
 addEventListener("hashchange", fromAddress);

@@ -1,11 +1,11 @@
 // Pictures as input: chosen, dropped, pasted or drawn; several are a batch.
 
 import { DrawingPad } from "./canvas.js";
-import { bytes, fill, freshId, h } from "./dom.js";
+import { bytes, freshId, h } from "./dom.js";
 
 const SMALL_SIDE = 64; // pixels: larger grey pictures are rarely drawn by hand
-const DRAWN_SCALE = 4; // pixels of a drawing for each that the model takes
-const INLINE_BYTES = 4096; // of a picture that is sent as text, so that copied calls need no file
+const DRAWN_SCALE = 2; // pixels of a drawing for each that the model takes
+const INLINE_BYTES = 6144; // of a picture that is sent as text, so that copied calls need no file
 
 /** The input of a model of pictures. */
 export class PictureInput {
@@ -16,6 +16,8 @@ export class PictureInput {
   #pad = null;
   #centre;
   #made = 0;
+  #drop;
+  #closed = new AbortController();
   #said = h("p.note", { role: "status" });
 
   /** @param {object} model of GET /models/NAME?full=true */
@@ -30,40 +32,27 @@ export class PictureInput {
       accept: "image/png,image/jpeg",
       onchange: () => this.#take([...this.#picker.files]),
     });
-    const drop = h(
+    this.#drop = h(
       "div.drop",
-      {
-        ondragover: (event) => {
-          event.preventDefault();
-          drop.classList.add("over");
-        },
-        ondragleave: () => drop.classList.remove("over"),
-        ondrop: (event) => {
-          event.preventDefault();
-          drop.classList.remove("over");
-          this.#take([...event.dataTransfer.files]);
-        },
-      },
-      h("label", { for: id, text: "Choose pictures, drop them here, or paste" }),
+      null,
+      h("label", { for: id, text: "Choose pictures, drop them on the page, or paste" }),
       this.#picker,
       typeof model.example === "string" &&
         h("button", { type: "button", text: "Use the example", onclick: () => this.#useExample() }),
     );
     this.element = h("div.stack");
     if (how.channels === 1 && Math.max(how.width, how.height) <= SMALL_SIDE) this.#addPad(how);
-    this.element.append(drop, this.#list, this.#said);
-    this.paste = (event) => {
-      const files = [...(event.clipboardData?.files ?? [])];
-      if (!files.length) return;
-      event.preventDefault();
-      this.#take(files.map((file) => this.#named(file, "pasted")));
-    };
-    document.addEventListener("paste", this.paste);
+    this.element.append(this.#drop, this.#list, this.#said);
+    const { signal } = this.#closed;
+    document.addEventListener("paste", (event) => this.#paste(event), { signal });
+    for (const type of ["dragover", "dragleave", "drop"]) {
+      document.addEventListener(type, (event) => this.#drag(event), { signal });
+    }
   }
 
   /** Let go of what it holds; it is not used any more. */
   close() {
-    document.removeEventListener("paste", this.paste);
+    this.#closed.abort();
     for (const each of this.#pictures) URL.revokeObjectURL(each.url);
   }
 
@@ -129,10 +118,24 @@ export class PictureInput {
     return { name: `drawing-${this.#made + 1}.png`, blob, made: true, key: await keyOf(blob) };
   }
 
-  #named(file, what) {
-    this.#made += 1;
-    const suffix = file.type === "image/jpeg" ? "jpg" : "png";
-    return new File([file], `${what}-${this.#made}.${suffix}`, { type: file.type });
+  #paste(event) {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (!files.length || !this.element.checkVisibility()) return;
+    event.preventDefault();
+    const named = files.map((file) => {
+      this.#made += 1;
+      const suffix = file.type === "image/jpeg" ? "jpg" : "png";
+      return new File([file], `pasted-${this.#made}.${suffix}`, { type: file.type });
+    });
+    this.#take(named, true);
+  }
+
+  /** Take files wherever they are dropped: the browser would leave the page for them. */
+  #drag(event) {
+    if (!event.dataTransfer?.types.includes("Files") || !this.element.checkVisibility()) return;
+    event.preventDefault();
+    this.#drop.classList.toggle("over", event.type === "dragover");
+    if (event.type === "drop") this.#take([...event.dataTransfer.files]);
   }
 
   #useExample() {
@@ -144,8 +147,7 @@ export class PictureInput {
   async #take(files, made = false) {
     this.#said.textContent = "";
     for (const blob of files) {
-      const isMade = made || blob.name.startsWith("pasted-");
-      this.#add({ name: blob.name, blob, made: isMade, key: await keyOf(blob) });
+      this.#add({ name: blob.name, blob, made, key: await keyOf(blob) });
     }
     this.#picker.value = ""; // so that the same file can be chosen again
   }

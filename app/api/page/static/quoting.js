@@ -32,11 +32,11 @@ export function python(json) {
 /**
  * JSON as a literal of JavaScript.
  * @param {string} json valid
- * @returns {string | null} null: a number of it would lose digits
+ * @returns {string | null} null: a whole number of it would lose digits
  */
 export function javascript(json) {
   const outside = json.replace(/"(?:[^"\\]|\\.)*"/g, '""');
-  return /\d{16}/.test(outside) ? null : json.replace(/[\u2028\u2029]/g, escaped);
+  return /(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/.test(outside) ? null : json.replace(/[\u2028\u2029]/g, escaped);
 }
 
 /** Whether a text is JSON. */

@@ -63,7 +63,8 @@ function filed(body) {
 
 /** Links to what the programs read and the user's disk has not. */
 function toSave(body) {
-  const files = (body.kind === "files" ? body.files : [body]).filter((each) => each.made);
+  const made = (body.kind === "files" ? body.files : [body]).filter((each) => each.made);
+  const files = [...new Map(made.map((each) => [each.name, each])).values()];
   if (!files.length) return null;
   const links = files.map(({ name, blob }) => h("a", { href: URL.createObjectURL(blob), download: name, text: name }));
   return h("p.note", null, "Save first: ", ...links.flatMap((link, index) => (index ? [", ", link] : [link])));

@@ -8,6 +8,7 @@ import { inputFor } from "./inputs.js";
 import { snippetsView } from "./snippets.js";
 import { timingView } from "./timing.js";
 
+const LOOK_AGAIN_MS = 2000;
 const NEWEST = ""; // the version of a call that names none
 
 const alert = new Alert();
@@ -31,6 +32,7 @@ let api = null;
 let input = null; // the form of the model that is chosen
 let model = null; // as GET /models/NAME?full=true describes it
 let running = null; // aborts the call in flight
+let waiting = 0; // the timer that looks again for a model that is not ready
 
 /**
  * Show the view.
@@ -42,19 +44,24 @@ export async function start(panel, given) {
   if (!form.isConnected) {
     fill(panel, h("div.try", null, h("div.stack", null, h("h2.visually-hidden", { text: "Try a model" }), form), h("div.stack", null, alert.element, result)));
   }
-  try {
-    await list();
-  } catch (error) {
-    alert.show(error);
-  }
+  await list();
 }
 
 /** Leave the view: what it shows stays. */
-export function stop() {}
+export function stop() {
+  clearTimeout(waiting);
+}
 
 /** Offer the models that are served now; what was chosen stays chosen. */
 async function list() {
-  const { models: found } = await api.json("./models");
+  clearTimeout(waiting);
+  let found;
+  try {
+    ({ models: found } = await api.json("./models"));
+  } catch (error) {
+    alert.show(error);
+    return;
+  }
   const before = models.value;
   fill(models, ...found.map((each) =>
     h("option", { value: each.name, text: each.state === "ready" ? each.name : `${each.name} (${each.state})` })));
@@ -64,6 +71,12 @@ async function list() {
   if (!usual) about.textContent = "The repository holds no model yet.";
   send.hidden = !usual;
   if (usual) await chosen(models.value, models.value === before ? versions.value : NEWEST);
+  else lookAgain();
+}
+
+function lookAgain() {
+  clearTimeout(waiting);
+  waiting = setTimeout(list, LOOK_AGAIN_MS);
 }
 
 /** Show the form of a model, unless it is shown already. */
@@ -81,6 +94,7 @@ async function chosen(name, version) {
     h("option", { value: NEWEST, text: found.version === null ? "none" : `served (${found.version})` }),
     ...ready.map((each) => h("option", { value: each, text: each })));
   versions.value = ready.includes(version) ? version : NEWEST;
+  clearTimeout(waiting);
   const isSame = model !== null && found.name === model.name && found.version === model.version;
   model = found;
   if (isSame && input) return;
@@ -94,7 +108,10 @@ async function chosen(name, version) {
   if (found.manifest) {
     input = inputFor(found);
     fill(place, input.element);
-  } else fill(place);
+  } else {
+    fill(place);
+    lookAgain();
+  }
 }
 
 function submitByKey(event) {
@@ -142,7 +159,7 @@ async function predict(call, signal) {
     const answer = JSON.parse(text);
     fill(result,
       h("section.card.stack", { "aria-label": "Answer" },
-        h("div.row", null, h("h2", { text: "Answer" }), h("span.tag", { text: `${answer.model} ${answer.version}` }), cacheTag(response)),
+        h("div.row", null, h("h2", { text: "Answer" }), h("span.tag", { text: `${answer.model} ${answer.version}` }), ...cacheTags(response)),
         ...predictionsOf(answer, call.model, call.input.shown),
         jsonView(text)),
       timingView(response, total),
@@ -154,7 +171,14 @@ async function predict(call, signal) {
   }
 }
 
-function cacheTag(response) {
-  const cache = response.headers.get("X-Torchlane-Cache");
-  return cache && h("span.tag", { text: cache });
+/** What the cache did, in words: "cache hit", or "2 computed" and "1 joined" of a batch. */
+function cacheTags(response) {
+  const words = { hit: "from the cache", miss: "computed", joined: "joined" };
+  const said = response.headers.get("X-Torchlane-Cache") ?? "";
+  if (said in words) return [h("span.tag", { text: said === "joined" ? said : `cache ${said}` })];
+  return said
+    .split(",")
+    .map((part) => part.trim().split("="))
+    .filter(([name, count]) => name in words && count !== "0")
+    .map(([name, count]) => h("span.tag", { text: `${count} ${words[name]}` }));
 }
