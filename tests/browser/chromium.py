@@ -100,7 +100,7 @@ class Visits:
         PICTURES.mkdir(parents=True, exist_ok=True)
         for number, tab in enumerate(self.tabs):
             name = re.sub(r"[^\w-]+", "-", f"{self.name}-{number}" if number else self.name)
-            tab.page.screenshot(path=PICTURES / f"{name.strip('-')}.png", full_page=True)
+            tab.page.screenshot(path=PICTURES / f"{name.strip('-')}.png")
 
     def close(self) -> None:
         """Close all pages.

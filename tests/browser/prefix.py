@@ -49,7 +49,6 @@ def below_a_prefix(url: str) -> Iterator[str]:
             """Nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        proxy.daemon_threads = True
         Thread(target=proxy.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{proxy.server_address[1]}{PREFIX}"
         proxy.shutdown()

@@ -31,6 +31,7 @@ export class Chart {
   #times = [];
   /** @type {Line[]} */
   #lines = [];
+  #held = null; // the time that the keyboard has chosen
   #values = h("ul.values");
   #canvas = h("div.plot", { role: "img", tabindex: 0 });
   #spoken = h("p.visually-hidden", { "aria-live": "polite" });
@@ -47,7 +48,7 @@ export class Chart {
     const heading = h("figcaption", null, h("h3", { text: title }), h("span.note", { text: unit }));
     this.element = h("figure.card.chart", null, heading, this.#values, this.#canvas, this.#spoken);
     this.#canvas.addEventListener("keydown", (event) => this.#step(event));
-    this.#canvas.addEventListener("blur", () => this.#point(null));
+    this.#canvas.addEventListener("blur", () => this.#hold(null));
     new ResizeObserver(() => this.#resize()).observe(this.#canvas);
   }
 
@@ -68,6 +69,7 @@ export class Chart {
     } else {
       this.#plot.setData(this.#data());
     }
+    if (this.#held !== null) this.#hold(this.#held); // it has moved to the left
     this.#tell();
   }
 
@@ -150,17 +152,18 @@ export class Chart {
     const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
     if (!this.#plot || (!by && event.key !== "Escape")) return;
     event.preventDefault();
-    const to = this.#index() + (by ?? 0);
-    this.#point(by ? Math.max(0, Math.min(this.#times.length - 1, to)) : null);
-    const at = this.#index();
-    const values = this.#lines.map(({ label, values }) => `${label} ${this.#said(values[at])}`);
-    this.#spoken.textContent = `${clock(this.#times[at])}: ${values.join(", ")} ${this.unit}`;
+    const to = Math.max(0, Math.min(this.#times.length - 1, this.#index() + (by ?? 0)));
+    this.#hold(by ? this.#times[to] : null);
+    const values = this.#lines.map(({ label, values }) => `${label} ${this.#said(values[to])}`);
+    this.#spoken.textContent = `${clock(this.#times[to])}: ${values.join(", ")} ${this.unit}`;
   }
 
-  /** Set the cursor; null removes it. */
-  #point(index) {
-    const left = index === null ? -10 : this.#plot?.valToPos(this.#times[index], "x");
-    this.#plot?.setCursor({ left, top: index === null ? -10 : 0 });
+  /** Keep the cursor at a time; null removes it. */
+  #hold(time) {
+    if (time === null && this.#held === null) return;
+    this.#held = time;
+    const left = time === null ? -10 : this.#plot.valToPos(time, "x");
+    this.#plot.setCursor({ left, top: time === null ? -10 : 0 });
   }
 }
 
