@@ -133,6 +133,7 @@ class SharedMetrics(Metrics):
             registry=None,
             multiprocess_mode="livemax",
         )
+        self._declared: Sequence[Metric] = ()
         self._served_once: set[tuple[tuple[str, str], ...]] = set()
         of_devices = self.of_devices.values()
         self._quick = [gauge for gauge in self.gauges.values() if gauge not in of_devices]
@@ -160,8 +161,9 @@ class SharedMetrics(Metrics):
         """See `Metrics`; the metrics are those of all processes, read in a thread."""
         self.write_down()
         self.write_devices()
-        declared = [_empty(family) for family in self.registry.collect()]
-        return await asyncio.to_thread(how, _Merged(declared))
+        if not self._declared:  # what there is stays; only values change
+            self._declared = tuple(map(_empty, self.registry.collect()))
+        return await asyncio.to_thread(how, _Merged(self._declared))
 
     def write_down(self) -> None:
         """Keep the counts and the gauges of this process for the next scrape of any process."""
@@ -208,7 +210,8 @@ class _Merged(Collector):
         families = merged.collect()  # type: ignore[no-untyped-call]
         found = {family.name: family for family in families}
         served = {_version(each) for each in _samples(found, MODEL_INFO) if each.value}
-        for family in self._declared:
+        for declared in self._declared:
+            family = _empty(declared)
             samples = _samples(found, family.name)
             if family.name == MODEL_INFO:
                 samples = [each for each in samples if each.value]

@@ -77,6 +77,9 @@ class Lifecycle:
         installer: loads and retires one version.
         loaded: records what is loaded.
         config: see `LifecycleConfig`.
+
+    Attributes:
+        stop_begun: set when a stop has begun.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Lifecycle:
         self._config = config
         self.device_lost = False
         self._stop_by: float | None = None  # moment of time.monotonic
+        self.stop_begun = asyncio.Event()
         self._reconciling = asyncio.Lock()  # one change at a time
         self._reading = asyncio.Lock()  # of the models file
         self._others_load = config.among_others
@@ -127,6 +131,7 @@ class Lifecycle:
         """
         if self._stop_by is None:
             self._stop_by = time.monotonic() + budget_s
+            self.stop_begun.set()
             self._engine.begin_drain()
             for task in self._working():
                 task.cancel()  # nothing more is loaded

@@ -36,6 +36,7 @@ V2_MODEL = {
     for version in ("", "/versions/{version}")
     for call in ("", "/ready", "/config", "/stats", "/infer")
 }
+REPORT = "/models/{name}/versions/{version}/report"
 TORCHSERVE = {"/predictions/{name}", "/predictions/{name}/{version}"}
 TEXT = {
     *("/v1/embeddings", "/v1/models", "/v1/models/{model}", "/embed", "/embeddings", "/rerank"),
@@ -59,8 +60,9 @@ async def document(api: Api) -> dict[str, Any]:
 async def test_every_route_is_there(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = set((await document(api))["paths"])
-    others = {"/models", "/models/{name}", "/health/live", "/health/ready", "/ping", "/metrics"}
-    assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | TEXT | others
+    models = {"/models", "/models/{name}", REPORT}
+    others = {"/health/live", "/health/ready", "/ping", "/metrics", "/live"}
+    assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | TEXT | models | others
 
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
@@ -159,7 +161,10 @@ async def test_only_paths_that_change_nothing_have_examples(repository: Path) ->
     }
     assert (
         shown
-        == {path for path in ROUTES if "{" in path} | {"/models/{name}"} | V2_MODEL | TORCHSERVE
+        == {path for path in ROUTES if "{" in path}
+        | {"/models/{name}", REPORT}
+        | V2_MODEL
+        | TORCHSERVE
     )
 
 
@@ -232,4 +237,4 @@ async def test_operation_ids_are_unique(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
-        assert len(ids) == len(set(ids)) == 45
+        assert len(ids) == len(set(ids)) == 47

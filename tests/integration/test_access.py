@@ -192,10 +192,11 @@ async def test_what_else_asks_for_which_key(models: Path) -> None:
     async with listening(models, api_keys=KEYS) as server:
         for path in ("/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"):
             assert (await get(server, path)).status == 200, path
-        for path in ("/models", "/models/double"):
+        for path in ("/models", "/models/double", "/models/double/versions/1/report"):
             assert (await get(server, path)).code == "unauthorized"
             assert (await get(server, path, **with_key(ADMIN))).code == "forbidden"
-            assert (await get(server, path, **with_key(PREDICT))).status == 200
+            allowed = await get(server, path, **with_key(PREDICT))
+            assert allowed.status == (404 if "report" in path else 200)  # it has none
 
 
 async def test_metrics_can_be_closed(models: Path) -> None:
@@ -209,7 +210,16 @@ async def test_metrics_can_be_closed(models: Path) -> None:
 
 async def test_hosts_hold_for_every_path_but_probes(models: Path) -> None:
     async with listening(models, trusted_hosts="models.example") as server:
-        for path in ("/models", "/metrics", "/docs", "/openapi.json", "/nope", "/"):
+        for path in (
+            "/models",
+            "/metrics",
+            "/live",
+            "/docs",
+            "/openapi.json",
+            "/nope",
+            "/",
+            "/page/x",
+        ):
             answer = await get(server, path)
             assert (answer.status, answer.code) == (400, "untrusted_host"), path
         assert (await server.ask(READY)).status == 200
@@ -335,7 +345,15 @@ class TestDocument:
     async def test_with_keys(self, models: Path) -> None:
         operations = await self.operations(models, api_keys=KEYS)
         for name, operation in operations.items():
-            open_to_all = name in {"live", "ready", "v2_live", "v2_ready", "ping", "metrics"}
+            open_to_all = name in {
+                "live",
+                "ready",
+                "v2_live",
+                "v2_ready",
+                "ping",
+                "metrics",
+                "live_load",
+            }
             assert ("security" in operation) is not open_to_all, name
             if not open_to_all:
                 assert operation["security"] == [{"bearer": []}, {"api_key": []}], name
@@ -346,6 +364,7 @@ class TestDocument:
     async def test_closed_metrics(self, models: Path) -> None:
         operations = await self.operations(models, open_metrics=False)
         assert "security" in operations["metrics"]
+        assert "security" in operations["live_load"]
 
     async def test_a_limit_without_keys(self, models: Path) -> None:
         operations = await self.operations(models, rate_limit="5/second")

@@ -19,7 +19,11 @@ INFO = SUMMARY | {
 }
 DETAILS = INFO | {"settings", "variant", "signed_by", "replicas", "manifest"}
 PATHS = ("/models", "/models/double")
-READY = {"version": 1, "state": "ready", "problem": None, "step": None, "seconds": None}
+READY = {
+    "version": 1,
+    "state": "ready",
+    **dict.fromkeys(("problem", "step", "stage", "progress", "seconds")),
+}
 
 
 async def versions(api: Api) -> list[dict[str, Any]]:
@@ -99,6 +103,7 @@ async def test_a_load_tells_its_step_and_how_long_it_takes(tmp_path: Path) -> No
         finally:
             go_on.set()
         assert (found[0]["state"], found[0]["step"]) == ("loading", "reading weights for cpu#0")
+        assert (found[0]["stage"], found[0]["progress"]) == ("load", 0.0)
         assert found[0]["seconds"] >= 0
         await settled(api)
         assert (await versions(api))[0] == READY

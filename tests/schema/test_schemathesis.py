@@ -88,7 +88,7 @@ def tried(told: str) -> int:
         map(int, re.search(pattern, told).groups())  # type: ignore[union-attr]  # it says so
         for pattern in (r"(\d+) selected / (\d+) total", r"(\d+) generated")
     )
-    assert selected == total
+    assert selected == total - 1  # all but /live
     return cases
 
 
@@ -105,6 +105,7 @@ def schemathesis(
     command = [
         *(str(Path(sys.executable).with_name("schemathesis")), "--config-file"),
         *(str(HERE / "schemathesis.toml"), "run", "--checks=all", "--continue-on-failure"),
+        "--exclude-path=/live",  # its answer never ends
         *(f"--seed={seed}", f"--max-examples={cases}", "--generation-database=none", "--no-color"),
     ]
     with running(models, scratch / "log", default_model=default_model, **settings) as server:

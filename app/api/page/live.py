@@ -52,6 +52,7 @@ class Live:
 
     Attributes:
         latest: the last one as an event; None: there is none yet.
+        next: the one that comes; None: there are no more. There while somebody listens.
     """
 
     def __init__(self, service: Service) -> None:
@@ -60,7 +61,6 @@ class Live:
         self._hides_detail = service.limits.open_metrics and service.guard.asks_for_keys
         self._listeners = 0
         self._ticking: asyncio.Task[None] | None = None
-        self._next: asyncio.Future[bytes | None] | None = None
         self.latest: bytes | None = None
 
     @contextlib.contextmanager
@@ -79,6 +79,7 @@ class Live:
         try:
             if self._ticking is None:
                 self._ticking = asyncio.create_task(self._tick())
+                self._expect()
             yield
         finally:
             self._listeners -= 1
@@ -86,21 +87,15 @@ class Live:
                 self._ticking.cancel()
                 self._ended()
 
-    def next(self) -> asyncio.Future[bytes | None]:
-        """The next snapshot; None: there will be no more. Not to be cancelled."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        return self._next
-
     async def _tick(self) -> None:
         try:
             before, before_at = await self._read()
-            while not self._service.lifecycle.stopping:
-                await asyncio.sleep(_until_next())
+            while not await _has_come(self._service.lifecycle.stop_begun, _until_next()):
                 now, now_at = await self._read()
                 self.latest = self._event(Change(before, now, now_at - before_at))
                 before, before_at = now, now_at
-                self._tell(self.latest)
+                self.next.set_result(self.latest)
+                self._expect()
         except Exception:
             LOG.exception("live_failed")
         self._ended()
@@ -108,14 +103,12 @@ class Live:
     async def _read(self) -> tuple[Series, float]:
         return await self._service.metrics.read(read), time.monotonic()
 
+    def _expect(self) -> None:
+        self.next: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
     def _ended(self) -> None:
         self.latest = self._ticking = None
-        self._tell(None)
-
-    def _tell(self, event: bytes | None) -> None:
-        told, self._next = self._next, None
-        if told is not None:
-            told.set_result(event)
+        self.next.set_result(None)
 
     def _event(self, change: Change) -> bytes:
         loaded = self._service.loaded
@@ -172,7 +165,7 @@ class LiveStream(Response):
             elif event is not None:
                 stuck = 0
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-            coming = self._live.next()
+            coming = self._live.next
             await asyncio.wait((gone, coming), return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():
                 return
@@ -194,6 +187,13 @@ class LiveStream(Response):
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _has_come(event: asyncio.Event, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    return event.is_set()
 
 
 def _until_next() -> float:

@@ -1,0 +1,90 @@
+"""GET /live of real processes: it counts all workers, and keeps no server from stopping."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import PLAIN, running
+
+REQUESTS = 60
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+def snapshots(answer: httpx.Response) -> Iterator[dict[str, Any]]:
+    for line in answer.iter_lines():
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+
+
+@pytest.mark.parametrize("drain_s", ["0.3", "30"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_stop_waits_for_no_listener(
+    models: Path, tmp_path: Path, workers: str, drain_s: str
+) -> None:
+    with running(models, tmp_path / "log", workers=workers, drain_s=drain_s) as server:
+        with httpx.stream("GET", f"{server.url}/live", verify=PLAIN) as answer:
+            coming = snapshots(answer)
+            assert next(coming)["ready"] is True
+            began = time.monotonic()
+            server.signal()
+            for _ in coming:  # it ends as an answer should, else httpx raises
+                pass
+        assert server.exit_code() == 0
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.slow
+def test_it_counts_all_workers(models: Path, tmp_path: Path) -> None:
+    with running(models, tmp_path / "log", workers="2") as server:
+        with httpx.stream("GET", f"{server.url}/live", verify=PLAIN) as answer:
+            coming = snapshots(answer)
+            first = next(coming)
+            assert [each["name"] for each in first["replicas"]] == ["cpu#0", "cpu#1"]
+            with contextlib.ExitStack() as stack:  # connections that stay open go to both workers
+                made = [httpx.Client(verify=PLAIN, base_url=server.url) for _ in range(6)]
+                clients = [stack.enter_context(each) for each in made]
+                for number, client in zip(range(REQUESTS), itertools.cycle(clients), strict=False):
+                    answer_to = client.post("/predict", json={"input": [number, 2]})
+                    assert answer_to.status_code == 200
+            counted, items = 0.0, 0.0
+            by_replica = dict.fromkeys(("cpu#0", "cpu#1"), 0.0)
+            for each in coming:
+                counted += each["requests"]["per_s"] * each["interval_s"]
+                items += each["models"][0]["items_per_s"] * each["interval_s"]
+                for replica in each["replicas"]:
+                    by_replica[replica["name"]] += replica["items_per_s"] * each["interval_s"]
+                if counted > REQUESTS - 0.5:
+                    break
+        assert counted == pytest.approx(REQUESTS, abs=0.5)
+        assert items == pytest.approx(REQUESTS, abs=0.5)
+        assert all(each > 1 for each in by_replica.values())
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_the_server_prints_where_the_page_is(models: Path, tmp_path: Path, workers: str) -> None:
+    with running(models, tmp_path / "log", workers=workers, host="0.0.0.0", page="on") as server:
+        (url,) = re.findall(r"page .*url=(\S+)", server.log)
+        assert url == f"{server.url}/"
+        assert "<html" in httpx.get(url, verify=PLAIN).text
+
+
+def test_nothing_is_printed_where_there_is_none(models: Path, tmp_path: Path) -> None:
+    with running(models, tmp_path / "log", host="0.0.0.0") as server:
+        assert "url=" not in server.log
+        assert httpx.get(server.url, verify=PLAIN).status_code == 404

@@ -1,0 +1,276 @@
+"""GET /live: what a listener gets, who may listen, and how a listener ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.access.entries import make_key
+from app.api.transport import closing
+from tests.artifacts import write_artifact
+from tests.integration.harness import held
+from tests.integration.listening import Listening, listening, until
+from tests.integration.wire import LIMIT_S, request
+
+SCRAPE, SCRAPE_LINE = make_key("prometheus", ["metrics"])
+PREDICT, PREDICT_LINE = make_key("mobile", ["predict"])
+FAST_S = 0.05
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More snapshots a second than there are in earnest."""
+    monkeypatch.setattr("app.api.page.live.INTERVAL_S", FAST_S)
+    monkeypatch.setattr("app.api.page.live.LEAST_S", FAST_S / 2)
+
+
+def ask(method: str = "GET", **headers: str) -> bytes:
+    return request("/live", b"", method=method, **headers)
+
+
+class Listener:
+    """A connection that listens."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self.head = b""
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The next one; EOFError: there are no more."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                line = await self._reader.readline()
+                if not line or line == b"0\r\n":
+                    raise EOFError
+                if line.startswith(b"data: "):
+                    assert (await self._reader.readline()) == b"\n"
+                    found: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+                    return found
+
+    async def ended(self) -> None:
+        """Return when the stream ends as it should, and its connection with it."""
+        with contextlib.suppress(EOFError):
+            while True:
+                await self.snapshot()
+        async with asyncio.timeout(LIMIT_S):
+            assert (await self._reader.read()).strip() == b""
+
+
+@contextlib.asynccontextmanager
+async def listener(server: Listening, **headers: str) -> AsyncIterator[Listener]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        writer.write(ask(**headers))
+        made = Listener(reader, writer)
+        async with asyncio.timeout(LIMIT_S):
+            made.head = await reader.readuntil(b"\r\n\r\n")
+        assert made.head.startswith(b"HTTP/1.1 200 "), made.head
+        yield made
+    finally:
+        writer.close()
+
+
+async def test_it_tells_what_happens(models: Path) -> None:
+    async with listening(models) as server, listener(server) as live:
+        assert b"content-type: text/event-stream\r\n" in live.head
+        assert b"cache-control: no-store\r\n" in live.head
+        assert b"x-accel-buffering: no\r\n" in live.head
+        first = await live.snapshot()
+        for number in range(20):
+            await server.ask(request(body=b'{"input": [%d, 2]}' % number))
+        seen = [first]
+        while sum(each["requests"]["per_s"] * each["interval_s"] for each in seen) < 19.9:
+            seen.append(await live.snapshot())
+        assert all(0.4 < each["interval_s"] < 2.0 for each in seen)
+        (model,) = seen[-1]["models"]
+        assert (model["name"], model["version"], model["queue_limit_items"]) == ("double", 1, 1024)
+        assert seen[-1]["requests"]["p99_ms"] > 0
+        (version,) = seen[-1]["versions"]
+        assert version == {
+            **{"name": "double", "version": 1, "state": "ready"},
+            **dict.fromkeys(("detail", "stage", "seconds", "progress")),
+        }
+        assert seen[-1]["ready"] is True
+
+
+@pytest.mark.usefixtures("fast")
+async def test_all_listeners_get_the_same_snapshot_and_a_new_one_the_last(models: Path) -> None:
+    async with listening(models) as server, listener(server) as one, listener(server) as two:
+        first, other = await one.snapshot(), await two.snapshot()
+        while first["at"] < other["at"]:
+            first = await one.snapshot()
+        while other["at"] < first["at"]:
+            other = await two.snapshot()
+        assert first == other
+
+
+async def test_a_new_listener_gets_the_last_snapshot_at_once(models: Path) -> None:
+    async with listening(models) as server, listener(server) as one:
+        last = await one.snapshot()
+        async with listener(server) as two:
+            assert await two.snapshot() == last
+
+
+@pytest.mark.usefixtures("fast")
+async def test_without_a_listener_nothing_is_read(models: Path) -> None:
+    async with listening(models) as server:
+        read = server.service.metrics.read
+        reads = 0
+
+        async def counted(how: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read(how)
+
+        server.service.metrics.read = counted  # type: ignore[method-assign]
+        await asyncio.sleep(4 * FAST_S)
+        assert reads == 0
+        async with listener(server) as live:
+            await live.snapshot()
+        await until(lambda: not server.connections)
+        then = reads
+        assert then >= 2
+        await asyncio.sleep(4 * FAST_S)
+        assert reads == then
+
+
+async def test_head_has_no_body_and_no_listener(models: Path) -> None:
+    async with listening(models) as server:
+        wire = await server.connect()
+        answer = await wire.ask(ask("HEAD"))
+        assert (answer.status, answer["content-type"]) == (200, "text/event-stream")
+        assert (await server.ask(ask("POST"))).status == 405
+
+
+@pytest.mark.usefixtures("fast")
+async def test_one_listener_too_many_is_told_when_to_come_back(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.api.page.live.MAX_LISTENERS", 2)
+    async with listening(models) as server, listener(server) as one:
+        async with listener(server):
+            refused = await server.ask(ask())
+            assert (refused.status, refused.code) == (503, "overloaded")
+            assert int(refused["retry-after"]) >= 1
+            await one.snapshot()
+        await until(lambda: len(server.connections) == 1)
+        async with listener(server) as again:  # there is room as soon as one has left
+            await again.snapshot()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_listener_that_reads_nothing_is_given_up_and_delays_nobody(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closing, "LAST_READ_S", FAST_S)
+    monkeypatch.setattr(closing, "UNREAD_S", FAST_S)
+    async with listening(models) as server, listener(server) as live:
+        with socket.socket() as mute:
+            mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            mute.connect(("127.0.0.1", server.port))
+            mute.sendall(ask())
+            await until(lambda: len(server.connections) == 2)
+            most = 0
+            async with asyncio.timeout(LIMIT_S):
+                while len(server.connections) > 1:
+                    one = await live.snapshot()
+                    assert one["interval_s"] < 1
+                    waiting = [
+                        each.transport.get_write_buffer_size() for each in server.connections
+                    ]
+                    most = max(most, *waiting)
+            assert 0 < most < 2048  # one snapshot at most
+            assert await server.metric("torchlane_connections_cut_total", code="answer_unread") == 1
+
+
+@pytest.mark.usefixtures("fast")
+async def test_it_is_open_where_metrics_are_open(models: Path) -> None:
+    async with listening(models, api_keys=SCRAPE_LINE) as server, listener(server) as live:
+        assert (await live.snapshot())["models"]
+
+
+@pytest.mark.usefixtures("fast")
+async def test_where_metrics_are_closed_it_needs_a_key_with_that_scope(models: Path) -> None:
+    keys = f"{SCRAPE_LINE};{PREDICT_LINE}"
+    async with listening(models, api_keys=keys, open_metrics=False) as server:
+        assert (await server.ask(ask())).status == 401
+        assert (await server.ask(ask(authorization=f"Bearer {PREDICT}"))).status == 403
+        async with listener(server, authorization=f"Bearer {SCRAPE}") as live:
+            await live.snapshot()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_it_ends_when_its_key_is_revoked(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.access.keyring.CHECK_EVERY_S", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(f"{SCRAPE_LINE}\n{PREDICT_LINE}\n")
+    async with (
+        listening(models, api_keys_file=file, open_metrics=False) as server,
+        listener(server, authorization=f"Bearer {SCRAPE}") as live,
+    ):
+        await live.snapshot()
+        file.write_text(f"{PREDICT_LINE}\n")
+        await live.ended()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_it_tells_what_is_wrong_only_where_models_are_open_too(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    (write_artifact(tmp_path, "double", version=2) / "script.pt").write_bytes(b"broken")
+    for keys, shown in ((None, True), (SCRAPE_LINE, False)):
+        async with listening(tmp_path, api_keys=keys) as server, listener(server) as live:
+            newest = (await live.snapshot())["versions"][0]
+            assert (newest["version"], newest["state"]) == (2, "failed")
+            assert ("script.pt" in (newest["detail"] or "")) is shown
+
+
+@pytest.mark.usefixtures("fast")
+async def test_it_ends_when_the_server_drains(models: Path) -> None:
+    async with listening(models) as server, listener(server) as live:
+        await live.snapshot()
+        server.service.lifecycle.begin_drain(10.0)
+        await live.ended()
+        late = await server.ask(ask())
+        assert (late.status, late.code) == (503, "shutting_down")
+
+
+@pytest.mark.usefixtures("fast")
+async def test_it_tells_how_far_a_load_is(models: Path, tmp_path: Path) -> None:
+    go_on = threading.Event()
+    go_on.set()
+    async with listening(models, make_backend=held(go_on), reload_s=0) as server:
+        go_on.clear()
+        try:
+            write_artifact(models, "double", version=2)
+            reload = asyncio.create_task(server.service.lifecycle.reload())
+            async with listener(server) as live:
+                version = (await live.snapshot())["versions"][0]
+                while version["stage"] != "load":
+                    version = (await live.snapshot())["versions"][0]
+                assert (version["version"], version["state"]) == (2, "loading")
+                assert version["progress"] == 0.0
+                assert version["seconds"] >= 0
+                go_on.set()
+                await reload
+                while version["state"] != "ready":
+                    version = (await live.snapshot())["versions"][0]
+                assert (version["stage"], version["progress"]) == (None, None)
+        finally:
+            go_on.set()

@@ -1,0 +1,157 @@
+"""The page at / and its files, as a browser asks for them, and the reports of versions."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+from app.access.entries import make_key
+from app.api.page import report
+from tests.artifacts import write_artifact
+from tests.integration.harness import serving, settled
+
+STATIC = Path(report.__file__).with_name("static")
+FILES = {
+    str(path.relative_to(STATIC)): path.read_bytes()
+    for path in sorted(STATIC.rglob("*"))
+    if path.is_file()
+}
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+MAX_COMPRESSED_BYTES = 200_000
+_, KEY_LINE = make_key("mobile", ["predict"])
+REPORT = b"<!doctype html><title>double/1</title>"
+
+
+@pytest.mark.parametrize("name", FILES)
+async def test_each_file_is_served_and_revalidated(tmp_path: Path, name: str) -> None:
+    url = "/" if name == "index.html" else f"/page/{name}"
+    async with serving(tmp_path, wait_ready=False) as api:
+        answer = await api.client.get(url)
+        assert (answer.status_code, answer.content) == (200, FILES[name])
+        media_type = TYPES.get(Path(name).suffix, "text/plain")
+        assert answer.headers["content-type"] == f"{media_type}; charset=utf-8"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        etag = answer.headers["etag"]
+        head = await api.client.head(url)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == str(len(answer.content))
+        again = await api.client.get(url, headers={"If-None-Match": etag})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+        assert (await api.client.post(url)).status_code == 405
+
+
+async def test_the_policy_lets_nothing_in_but_the_servers_own_files(tmp_path: Path) -> None:
+    async with serving(tmp_path, wait_ready=False) as api:
+        page = await api.client.get("/")
+    policy = dict(
+        each.split(" ", 1) for each in page.headers["content-security-policy"].split("; ")
+    )
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' blob: data:",
+        "connect-src": "'self'",
+        "frame-ancestors": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    assert not re.search(r"<script[^>]*>[^<]|<style|\sstyle=|\son\w+=", page.text)
+    addresses = re.findall(r'(?:src|href)="(.*?)"', page.text)
+    assert not [each for each in addresses if "//" in each or each.startswith("/")]
+
+
+def test_all_files_are_small() -> None:
+    assert sum(len(gzip.compress(content)) for content in FILES.values()) < MAX_COMPRESSED_BYTES
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/page", "/page/", "/page/nope.js", "/index.html", "/page/../files.py"),
+        *("/page/..%2Ffiles.py", "/page/%2e%2e/files.py", "/page//etc/passwd"),
+        *("/page/%2Fetc%2Fpasswd", "/page/index.html%00", "/page/vendor"),
+    ],
+)
+async def test_no_other_file_is_served(tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path, wait_ready=False) as api:
+        answer = await api.client.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "page", "shown"),
+    [
+        *(("127.0.0.1", None, "auto", True), ("localhost", None, "auto", True)),
+        *(("::1", None, "auto", True), ("127.8.0.1", None, "auto", True)),
+        *(("127.1", None, "auto", True), ("::ffff:127.0.0.1", None, "auto", True)),
+        *(("0.0.0.0", None, "auto", False), ("::", None, "auto", False)),
+        *(("192.0.2.7", None, "auto", False), ("no-such-host.invalid", None, "auto", False)),
+        *(("0.0.0.0", KEY_LINE, "auto", True), ("0.0.0.0", None, "on", True)),
+        *(("127.0.0.1", KEY_LINE, "off", False), ("127.0.0.1", None, "off", False)),
+    ],
+)
+async def test_where_it_is_shown(
+    tmp_path: Path, host: str, keys: str | None, page: str, shown: bool
+) -> None:
+    async with serving(tmp_path, wait_ready=False, host=host, api_keys=keys, page=page) as api:
+        for path in ("/", "/page/index.html"):
+            answer = await api.client.get(path)
+            assert answer.status_code == (200 if shown else 404), path
+        # What it shows has its own rules: that of /metrics, and that of /models.
+        assert (await api.client.head("/live")).status_code == 200
+        assert (await api.client.get("/models")).status_code == (401 if keys else 200)
+
+
+async def test_a_report_is_shown_without_scripts_and_apart_from_the_server(tmp_path: Path) -> None:
+    folder = write_artifact(tmp_path, "double")
+    (folder / "report.html").write_bytes(REPORT)
+    async with serving(tmp_path) as api:
+        answer = await api.client.get("/models/double/versions/1/report")
+        assert (answer.status_code, answer.content) == (200, REPORT)
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        policy = answer.headers["content-security-policy"].split("; ")
+        assert {"sandbox", "default-src 'none'", "frame-ancestors 'none'"} < set(policy)
+        assert "script" not in answer.headers["content-security-policy"]
+        head = await api.client.head("/models/double/versions/1/report")
+        assert (head.content, head.headers["content-length"]) == (b"", str(len(REPORT)))
+
+
+async def test_a_version_that_failed_has_its_report_too(tmp_path: Path) -> None:
+    folder = write_artifact(tmp_path, "double")
+    (folder / "report.html").write_bytes(REPORT)
+    (folder / "script.pt").write_bytes(b"broken")
+    async with serving(tmp_path, wait_ready=False) as api:
+        await settled(api)
+        assert (await api.client.get("/models/double/versions/1/report")).content == REPORT
+
+
+async def test_where_there_is_no_report_a_sentence_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_artifact(tmp_path / "models", "double")
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    async with serving(tmp_path / "models") as api:
+
+        async def refused(path: str = "double/versions/1") -> str:
+            answer = await api.client.get(f"/models/{path}/report")
+            assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+            return str(answer.json()["error"])
+
+        assert "export writes one" in await refused()
+        assert "no version 2" in await refused("double/versions/2")
+        assert "whole number" in await refused("double/versions/latest")
+        assert "no version 1 of 'nope'" in await refused("nope/versions/1")
+        assert "no version 1 of '..'" in await refused("%2e%2e/versions/1")
+        (folder / "report.html").symlink_to(secret)
+        assert "leads out" in await refused()
+        (folder / "report.html").unlink()
+        (folder / "report.html").write_bytes(REPORT)
+        monkeypatch.setattr(report, "MAX_BYTES", 10)
+        assert "at most 10" in await refused()

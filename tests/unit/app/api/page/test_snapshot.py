@@ -1,0 +1,193 @@
+"""The arithmetic of GET /live: rates, means and quantiles between two readings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge
+
+from app.api.page.snapshot import Change, Series, quantile, read, snapshot
+from app.metrics import Metrics
+from app.metrics.gauges import ModelGauges
+from app.types import CacheCounts, ModelId
+
+DIGITS = ModelId("digits", 3)
+
+
+async def between(metrics: Metrics, happens: Callable[[], None], seconds: float) -> dict[str, Any]:
+    """The snapshot of an interval in which something happens."""
+    before = await metrics.read(read)
+    happens()
+    return snapshot(Change(before, await metrics.read(read), seconds))
+
+
+def served(metrics: Metrics, model: ModelId) -> None:
+    values = ModelGauges(
+        waiting=5.0,
+        queue_limit=64.0,
+        replicas=1.0,
+        waiting_bytes=0.0,
+        queue_limit_bytes=0.0,
+        predicted_wait_s=0.0125,
+    )
+    metrics.served(model, ModelGauges(*(lambda value=each: value for each in values)))
+
+
+async def test_rates_are_by_second_and_count_only_the_interval() -> None:
+    metrics = Metrics()
+    metrics.request("/predict", 200, "ok").ended(0.002)
+    metrics.requests_open = 7
+
+    def happens() -> None:
+        for _ in range(30):
+            metrics.request("/predict", 200, "ok").ended(0.002)
+            metrics.request("/batch-predict", 200, "ok").ended(0.002)
+        for _ in range(3):
+            metrics.request("/predict", 503, "overloaded").ended(0.0001)
+
+    requests = (await between(metrics, happens, 1.5))["requests"]
+    assert (requests["per_s"], requests["in_flight"]) == (42.0, 7)
+    assert requests["failed_per_s"] == {"overloaded": 2.0}
+    assert 1 < requests["p50_ms"] < requests["p99_ms"] <= 2.5
+
+
+async def test_a_model_has_what_it_did_and_what_waits() -> None:
+    metrics = Metrics()
+    served(metrics, DIGITS)
+    model = metrics.model(DIGITS)
+
+    def happens() -> None:
+        model.outcome("ok", 12)
+        model.outcome("backend_failed", 4)
+        model.computed.inc(8)
+        model.looked_up(CacheCounts(hit=3, miss=8, joined=1))
+        for size, seconds in ((2, 0.002), (6, 0.004)):
+            model.batch_size.observe(size)
+            model.compute_seconds.observe(seconds)
+        model.queue_seconds.observe(0.001)
+
+    (found,) = (await between(metrics, happens, 2.0))["models"]
+    assert found == {
+        "name": "digits",
+        "version": 3,
+        "items_per_s": 6.0,
+        "computed_per_s": 4.0,
+        "batches_per_s": 1.0,
+        "batch_items": 4.0,
+        "queue_items": 5,
+        "queue_limit_items": 64,
+        "predicted_wait_ms": 12.5,
+        "hit_per_s": 1.5,
+        "miss_per_s": 4.0,
+        "joined_per_s": 0.5,
+        "queue_ms": 1.0,
+        "compute_ms": 3.0,
+    }
+
+
+async def test_without_work_there_are_no_means_and_no_quantiles() -> None:
+    metrics = Metrics()
+    served(metrics, DIGITS)
+    metrics.request("/predict", 200, "ok").ended(0.002)
+    metrics.model(DIGITS).batch_size.observe(2)
+    found = await between(metrics, lambda: None, 1.0)
+    requests, (model,) = found["requests"], found["models"]
+    assert (requests["per_s"], requests["p50_ms"], requests["p99_ms"]) == (0.0, None, None)
+    assert requests["failed_per_s"] == {}
+    assert (model["batch_items"], model["queue_ms"], model["compute_ms"]) == (None, None, None)
+
+
+async def test_a_retired_model_is_left_out() -> None:
+    metrics = Metrics()
+    for model in (DIGITS, ModelId("other", 1)):
+        served(metrics, model)
+        metrics.model(model).outcome("ok")
+    metrics.retired(DIGITS)
+    found = await between(metrics, lambda: None, 1.0)
+    assert [(each["name"], each["version"]) for each in found["models"]] == [("other", 1)]
+
+
+async def test_a_replica_has_its_share_of_the_time() -> None:
+    metrics = Metrics()
+    metrics.replica("cpu#0", "cpu", lambda: True)
+    metrics.replica("cpu#1", "cpu", lambda: False)
+
+    def happens() -> None:
+        metrics.batches_of("cpu#0", "cpu").ran(10, busy_s=0.5, compute_s=0.4)
+        metrics.batches_of("cpu#1", "cpu").ran(4, busy_s=9.0, compute_s=9.0)  # began long before
+
+    one, two = (await between(metrics, happens, 2.0))["replicas"]
+    assert one == {
+        "name": "cpu#0",
+        "device": "cpu",
+        "ready": True,
+        "busy_share": 0.25,
+        "items_per_s": 5.0,
+    }
+    assert (two["name"], two["ready"], two["busy_share"]) == ("cpu#1", False, 1.0)
+
+
+async def test_a_reading_of_a_device_that_fails_is_null() -> None:
+    metrics = Metrics()
+    metrics.device("cuda:0", {"memory_bytes": lambda: 8e9, "temperature_celsius": lambda: math.nan})
+    (device,) = (await between(metrics, lambda: None, 1.0))["devices"]
+    assert device == {
+        "name": "cuda:0",
+        "memory_used_bytes": None,
+        "memory_bytes": 8e9,
+        "temperature_celsius": None,
+        "utilization_ratio": None,
+    }
+
+
+def test_a_counter_that_began_anew_has_no_negative_rate() -> None:
+    empty = read(CollectorRegistry())
+    before: Series = {**empty, "requests_total": {("ok",): 900.0, ("overloaded",): 1.0}}
+    now: Series = {**empty, "requests_total": {("ok",): 20.0, ("overloaded",): 3.0}}
+    assert Change(before, now, 1.0).rates("requests_total") == {("ok",): 0.0, ("overloaded",): 2.0}
+
+
+def test_what_is_not_wanted_is_not_kept() -> None:
+    registry = CollectorRegistry()
+    Gauge("torchlane_ready", "", registry=registry).set(1)
+    Gauge("torchlane_something_new", "", registry=registry).set(1)
+    assert {name: series for name, series in read(registry).items() if series} == {
+        "ready": {(): 1.0}
+    }
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "wanted"),
+    [
+        ({"1.0": 10, "2.0": 10, "+Inf": 10}, 0.5, 0.5),
+        ({"1.0": 0, "2.0": 10, "+Inf": 10}, 0.5, 1.5),
+        ({"1.0": 5, "2.0": 10, "+Inf": 10}, 0.5, 1.0),
+        ({"1.0": 50, "2.0": 100, "+Inf": 100}, 0.99, 1.98),
+        ({"1.0": 0, "2.0": 0, "+Inf": 4}, 0.5, 2.0),  # beyond the last bound
+        ({"1.0": 0, "2.0": 0, "+Inf": 0}, 0.5, None),
+        ({}, 0.5, None),
+    ],
+)
+def test_quantiles_are_interpolated(
+    counts: dict[str, float], share: float, wanted: float | None
+) -> None:
+    found = quantile(share, {(bound,): count for bound, count in counts.items()})
+    assert found == (None if wanted is None else pytest.approx(wanted))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=4, max_size=4), st.floats(0.01, 0.99))
+def test_a_quantile_is_in_the_bucket_that_holds_it(each: list[int], share: float) -> None:
+    bounds = (1.0, 2.0, 4.0, math.inf)
+    upto = [float(sum(each[: n + 1])) for n in range(4)]
+    found = quantile(share, {(str(b),): c for b, c in zip(bounds, upto, strict=True)})
+    if not upto[-1]:
+        assert found is None
+        return
+    place = next(n for n in range(4) if upto[n] >= share * upto[-1])
+    assert found is not None
+    assert (0.0, 1.0, 2.0, 4.0)[place] <= found <= min(bounds[place], 4.0)
