@@ -2,7 +2,7 @@
 
 import { arrayView, heatMap } from "./arrays.js";
 import { h } from "./dom.js";
-import { bars, spansIn } from "./labels.js";
+import { bars, share, spansIn } from "./labels.js";
 import { rowsView } from "./rows.js";
 
 const MAX_CARDS = 50;
@@ -12,8 +12,8 @@ const MAX_COMPARED = 40; // embeddings
 
 /**
  * The predictions of an answer.
- * @param {object} answer the parsed body
- * @param {object} model of GET /models/NAME?full=true
+ * @param {Record<string, any>} answer the parsed body
+ * @param {Record<string, any>} model of GET /models/NAME?full=true
  * @param {import("./inputs.js").Shown[]} shown the items that were sent
  * @returns {HTMLElement[]}
  */
@@ -22,18 +22,26 @@ export function predictionsOf(answer, model, shown) {
   if (answer.prediction !== undefined) {
     return [predictionView(answer.prediction, model, shown[0], labels, BARS.one)];
   }
-  const first = new Map(shown.map((item, index) => [item.key, index]).reverse());
+  /** @type {Map<string, number>} */
+  const first = new Map();
+  for (const [index, { key }] of shown.entries()) if (!first.has(key)) first.set(key, index);
   const cards = answer.predictions.slice(0, MAX_CARDS).map((prediction, index) => {
     const item = shown[index];
     const equal = item ? first.get(item.key) : index;
-    return h("section.result.stack", { "aria-label": `Item ${index + 1}` },
-      h("div.row", null,
+    return h(
+      "section.result.stack",
+      { "aria-label": `Item ${index + 1}` },
+      h(
+        "div.row",
+        null,
         item?.picture && thumbnail(item.picture),
         h("h3", { text: `Item ${index + 1}` }),
         item?.title && h("span.note", { text: item.title }),
-        equal !== index && h("span.tag", { text: `same as item ${equal + 1}` })),
-      item?.text !== undefined && h("p.note.quoted", { text: item.text }),
-      predictionView(prediction, model, item, labels, BARS.many));
+        equal !== index && h("span.tag", { text: `same as item ${equal + 1}` }),
+      ),
+      item?.text !== undefined && !prediction.spans && h("p.note.quoted", { text: item.text }),
+      predictionView(prediction, model, item, labels, BARS.many),
+    );
   });
   const more = answer.predictions.length - cards.length;
   return [
@@ -52,20 +60,30 @@ function thumbnail(blob) {
 function predictionView(prediction, model, item, labels, count) {
   if (prediction.error !== undefined) {
     const details = prediction.details?.length ? JSON.stringify(prediction.details) : "";
-    return h("div.alert", null,
+    return h(
+      "div.alert",
+      null,
       h("p", { text: prediction.error }),
-      h("p.facts", { text: [prediction.code, details].filter(Boolean).join(" · ") }));
+      h("p.facts", { text: [prediction.code, details].filter(Boolean).join(" · ") }),
+    );
   }
   const view = h("div.stack");
   if (prediction.spans) view.append(spansIn(prediction.spans, item?.text));
   if (prediction.scores) {
     view.append(
-      h("p.top", null, h("strong", { text: prediction.label }), " ", h("span.note", { text: prediction.score.toFixed(4) })),
+      h(
+        "p.top",
+        null,
+        h("strong", { text: prediction.label }),
+        " ",
+        h("span.note", { text: share(prediction.score) }),
+      ),
       bars(prediction, labels, count),
     );
   }
   const counted = model.outputs.filter((spec) => spec.count && prediction.outputs?.[spec.name]);
-  if (counted.length) view.append(rowsView(prediction, counted, model.manifest.codec, item?.picture));
+  if (counted.length)
+    view.append(rowsView(prediction, counted, model.manifest.codec, item?.picture));
   const rowNames = new Set(counted.map((spec) => spec.name));
   for (const [name, value] of Object.entries(prediction.outputs ?? {})) {
     if (!rowNames.has(name)) view.append(arrayView(name, value));
@@ -88,14 +106,42 @@ function compared(predictions, model) {
   if (vectors.length !== predictions.length) return null;
   const dot = (one, other) => one.reduce((sum, value, index) => sum + value * other[index], 0);
   const norms = vectors.map((each) => Math.sqrt(dot(each, each)) || 1);
-  const cosines = vectors.map((one, row) => vectors.map((other, column) => dot(one, other) / norms[row] / norms[column]));
-  if (vectors.length > 8) return h("section.result", null, h("h3", { text: "Cosine similarity" }), heatMap("cosine similarity", cosines));
-  const heads = vectors.map((_, index) => h("th.number", { scope: "col", text: String(index + 1) }));
+  const cosines = vectors.map((one, row) =>
+    vectors.map((other, column) => dot(one, other) / norms[row] / norms[column]),
+  );
+  if (vectors.length > 8)
+    return h(
+      "section.result",
+      null,
+      h("h3", { text: "Cosine similarity" }),
+      heatMap("cosine similarity", cosines),
+    );
+  const heads = vectors.map((_, index) =>
+    h("th.number", { scope: "col", text: String(index + 1) }),
+  );
   const rows = cosines.map((row, index) =>
-    h("tr", null, h("th", { scope: "row", text: `Item ${index + 1}` }), ...row.map((each) => h("td.number", { text: each.toFixed(3) }))));
-  return h("section.result", null,
+    h(
+      "tr",
+      null,
+      h("th", { scope: "row", text: `Item ${index + 1}` }),
+      ...row.map((each) => h("td.number", { text: each.toFixed(3) })),
+    ),
+  );
+  return h(
+    "section.result",
+    null,
     h("h3", { text: "Cosine similarity" }),
-    h("div.scroll", null, h("table", null, h("thead", null, h("tr", null, h("td"), ...heads)), h("tbody", null, ...rows))));
+    h(
+      "div.scroll",
+      null,
+      h(
+        "table",
+        null,
+        h("thead", null, h("tr", null, h("td"), ...heads)),
+        h("tbody", null, ...rows),
+      ),
+    ),
+  );
 }
 
 /**
@@ -104,14 +150,21 @@ function compared(predictions, model) {
  */
 export function jsonView(text) {
   const pretty = text.length <= MAX_JSON ? indented(text) : `${text.slice(0, MAX_JSON)} …`;
-  return h("details", null,
+  return h(
+    "details",
+    null,
     h("summary", { text: "JSON" }),
     h("pre", { tabindex: "0", "aria-label": "JSON", text: pretty }),
-    text.length > MAX_JSON && h("p.note", { text: `The first ${MAX_JSON} of ${text.length} characters.` }));
+    text.length > MAX_JSON &&
+      h("p.note", { text: `The first ${MAX_JSON} of ${text.length} characters.` }),
+  );
 }
 
 /** Indent objects, and keep each list of numbers on one line. */
 function indented(text) {
   const spaced = JSON.stringify(JSON.parse(text), null, 2);
-  return spaced.replace(/\[\s+([^[\]{}"]*?)\s+\]/g, (_, inside) => `[${inside.replace(/\s+/g, " ")}]`);
+  return spaced.replace(
+    /\[\s+([^[\]{}"]*?)\s+\]/g,
+    (_, inside) => `[${inside.replace(/\s+/g, " ")}]`,
+  );
 }

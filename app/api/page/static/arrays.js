@@ -1,13 +1,19 @@
 // Outputs as numbers, tables or heat maps, by their shape; large ones are cut for display.
 
-import { h, short } from "./dom.js";
+import { facts, h, short } from "./dom.js";
 
 const MAX_LISTED = 16; // numbers of a vector that is shown whole
 const FIRST = 8; // numbers shown of a longer one
 const MAX_TABLE = [12, 8]; // rows and columns of a table
 const MAX_MAP = 256; // rows and columns of a heat map
 // Dark to light, as in matplotlib's viridis: legible without colour vision and in both themes.
-const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+const STOPS = [
+  [68, 1, 84],
+  [59, 82, 139],
+  [33, 145, 140],
+  [94, 201, 98],
+  [253, 231, 37],
+];
 
 /** The shape of nested lists. */
 export function shapeOf(value) {
@@ -30,7 +36,8 @@ export function arrayView(name, value) {
   let slice = value;
   const at = shape.slice(0, -2).map(() => 0);
   for (const index of at) slice = slice[index];
-  const note = at.length > 0 && h("p.note", { text: `Slice [${[...at, ":", ":"].join(", ")}] of it.` });
+  const note =
+    at.length > 0 && h("p.note", { text: `Slice [${[...at, ":", ":"].join(", ")}] of it.` });
   const [rows, columns] = shape.slice(-2);
   const isSmall = rows <= MAX_TABLE[0] && columns <= MAX_TABLE[1];
   return h("div", null, title, note, isSmall ? table(slice) : heatMap(name, slice));
@@ -41,17 +48,31 @@ function vector(values) {
   if (values.length <= MAX_LISTED) return h("p.mono", { text: numbers.map(short).join("  ") });
   const norm = Math.sqrt(numbers.reduce((sum, each) => sum + each * each, 0));
   const { least, most, mean } = summary(numbers);
-  const facts = [["Norm", norm], ["Smallest", least], ["Largest", most], ["Mean", mean]];
-  return h("div", null,
+  return h(
+    "div",
+    null,
     h("p.mono", { text: `${numbers.slice(0, FIRST).map(short).join("  ")}  …` }),
-    h("dl.facts", null, ...facts.map(([term, number]) => h("div", null, h("dt", { text: term }), h("dd", { text: short(number) })))),
-    h("p.note", { text: `The first ${FIRST} of ${values.length} numbers.` }));
+    facts({ Norm: norm, Smallest: least, Largest: most, Mean: mean }),
+    h("p.note", { text: `The first ${FIRST} of ${values.length} numbers.` }),
+  );
 }
 
 function table(rows) {
-  return h("div.scroll", null,
-    h("table", null, h("tbody", null,
-      ...rows.map((row) => h("tr", null, ...row.map((each) => h("td.number", { text: short(Number(each)) })))))));
+  return h(
+    "div.scroll",
+    null,
+    h(
+      "table",
+      null,
+      h(
+        "tbody",
+        null,
+        ...rows.map((row) =>
+          h("tr", null, ...row.map((each) => h("td.number", { text: short(Number(each)) }))),
+        ),
+      ),
+    ),
+  );
 }
 
 /**
@@ -63,9 +84,14 @@ export function heatMap(name, rows) {
   const shown = rows.slice(0, MAX_MAP).map((row) => row.slice(0, MAX_MAP).map(Number));
   const { least, most, mean } = summary(shown.flat());
   const [height, width] = [shown.length, shown[0].length];
-  const facts = `Dark is ${short(least)}, bright is ${short(most)}, the mean is ${short(mean)}.`;
-  const caption = h("figcaption.note", { text: facts });
-  const canvas = h("canvas.heat", { width, height, role: "img", "aria-label": `Heat map of ${name}, ${height} rows and ${width} columns. ${facts}` });
+  const said = `Dark is ${short(least)}, bright is ${short(most)}, the mean is ${short(mean)}.`;
+  const caption = h("figcaption.note", { text: said });
+  const canvas = h("canvas.heat", {
+    width,
+    height,
+    role: "img",
+    "aria-label": `Heat map of ${name}, ${height} rows and ${width} columns. ${said}`,
+  });
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(width, height);
   for (const [row, numbers] of shown.entries()) {
@@ -77,14 +103,28 @@ export function heatMap(name, rows) {
   canvas.style.aspectRatio = `${width} / ${height}`;
   canvas.style.width = `${Math.min(480, Math.max(160, 16 * width), (480 * width) / height)}px`;
   canvas.addEventListener("pointermove", (event) => {
-    const row = Math.min(height - 1, Math.max(0, Math.floor((event.offsetY / canvas.clientHeight) * height)));
-    const column = Math.min(width - 1, Math.max(0, Math.floor((event.offsetX / canvas.clientWidth) * width)));
-    caption.textContent = `[${row}, ${column}] is ${short(shown[row][column])}. ${facts}`;
+    const row = Math.min(
+      height - 1,
+      Math.max(0, Math.floor((event.offsetY / canvas.clientHeight) * height)),
+    );
+    const column = Math.min(
+      width - 1,
+      Math.max(0, Math.floor((event.offsetX / canvas.clientWidth) * width)),
+    );
+    caption.textContent = `[${row}, ${column}] is ${short(shown[row][column])}. ${said}`;
   });
-  canvas.addEventListener("pointerleave", () => (caption.textContent = facts));
+  canvas.addEventListener("pointerleave", () => (caption.textContent = said));
   const isCut = rows.length > height || rows[0].length > width;
-  return h("figure", null, canvas, caption,
-    isCut && h("p.note", { text: `The first ${height} x ${width} of ${rows.length} x ${rows[0].length} are shown.` }));
+  return h(
+    "figure",
+    null,
+    canvas,
+    caption,
+    isCut &&
+      h("p.note", {
+        text: `The first ${height} x ${width} of ${rows.length} x ${rows[0].length} are shown.`,
+      }),
+  );
 }
 
 function summary(numbers) {
@@ -101,5 +141,8 @@ function summary(numbers) {
 function shade(share) {
   const at = share * (STOPS.length - 1);
   const low = Math.min(Math.floor(at), STOPS.length - 2);
-  return [...STOPS[low].map((from, channel) => from + (STOPS[low + 1][channel] - from) * (at - low)), 255];
+  return [
+    ...STOPS[low].map((from, channel) => from + (STOPS[low + 1][channel] - from) * (at - low)),
+    255,
+  ];
 }

@@ -1,13 +1,13 @@
 // One prediction as an HTTP call: what the page sends, and what the copied calls send.
 
 /**
- * @typedef {{path: string, model: object, version: string, input: import("./inputs.js").Input,
+ * @typedef {{path: string, model: Record<string, any>, version: string, input: import("./inputs.js").Input,
  *   headers: Record<string, string>, body: BodyInit}} Call
  */
 
 /**
  * The call for an input.
- * @param {object} model of GET /models/NAME?full=true
+ * @param {Record<string, any>} model of GET /models/NAME?full=true
  * @param {string} version "" for the newest that is served
  * @param {import("./inputs.js").Input} input
  * @returns {Call}

@@ -27,7 +27,8 @@ export class DrawingPad {
       width: SIDE,
       height: SIDE,
       role: "img",
-      "aria-label": "Drawing pad, for mouse, pen or touch. With a keyboard, choose a file or the example.",
+      "aria-label":
+        "Drawing pad, for mouse, pen or touch. With a keyboard, choose a file or the example.",
       onpointerdown: (event) => this.#begin(event),
       onpointermove: (event) => this.#move(event),
       onpointerup: () => this.#end(),

@@ -9,6 +9,7 @@
  */
 export function h(tag, given, ...children) {
   const [name, ...classes] = tag.split(".");
+  /** @type {any} */
   const element = document.createElement(name);
   if (classes.length) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(given ?? {})) {
@@ -18,7 +19,7 @@ export function h(tag, given, ...children) {
     else if (key === "value") element.value = value;
     else element.setAttribute(key, value === true ? "" : String(value));
   }
-  element.append(...children.filter((child) => child || child === ""));
+  element.append(...kept(children));
   return element;
 }
 
@@ -28,7 +29,19 @@ export function h(tag, given, ...children) {
  * @param {...(Node | string | null | undefined | false)} children
  */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.filter((child) => child || child === ""));
+  element.replaceChildren(...kept(children));
+}
+
+/**
+ * Terms with their values.
+ * @param {Record<string, string | number>} values
+ */
+export function facts(values) {
+  const pairs = Object.entries(values).map(([term, value]) => {
+    const text = typeof value === "number" ? short(value) : value;
+    return h("div", null, h("dt", { text: term }), h("dd", { text }));
+  });
+  return h("dl.facts", null, ...pairs);
 }
 
 let last = 0;
@@ -60,4 +73,9 @@ export function bytes(count) {
   if (count < 1024) return `${count} B`;
   if (count < 1024 * 1024) return `${(count / 1024).toFixed(1)} KiB`;
   return `${(count / 1024 / 1024).toFixed(1)} MiB`;
+}
+
+/** @returns {(Node | string)[]} the children that are not left out */
+function kept(children) {
+  return children.filter((child) => child || child === "");
 }

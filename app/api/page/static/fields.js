@@ -21,9 +21,12 @@ export class FieldItems {
       "div.stack",
       null,
       this.#list,
-      h("div.row", null,
+      h(
+        "div.row",
+        null,
         h("button", { type: "button", text: "Add another", onclick: add }),
-        h("span.note", { text: "Several items are one batch." })),
+        h("span.note", { text: "Several items are one batch." }),
+      ),
     );
   }
 
@@ -46,14 +49,17 @@ export class FieldItems {
     for (const [index, field] of this.#fields.entries()) {
       const id = freshId();
       item.append(
-        h("div.field", null,
+        h(
+          "div.field",
+          null,
           h("label", { for: id, text: field.label }),
           h(field.mono ? "textarea.mono" : "textarea", {
             id,
             rows: field.rows,
             spellcheck: field.mono ? "false" : null,
             value: values[index],
-          })),
+          }),
+        ),
       );
     }
     item.append(h("button.quiet.remove", { type: "button", text: "Remove", onclick: remove }));

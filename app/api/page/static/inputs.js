@@ -1,6 +1,6 @@
 // The form of a model's input, as its manifest says: pictures, texts or tensors.
 
-import { h, fill, freshId } from "./dom.js";
+import { freshId, h } from "./dom.js";
 import { FieldItems } from "./fields.js";
 import { headerOf } from "./npy.js";
 import { PictureInput } from "./pictures.js";
@@ -10,10 +10,10 @@ const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
 
 /**
  * What is sent, and what the page shows of it.
- * @typedef {{kind: "json", text: string}
- *   | {kind: "file", name: string, blob: Blob, type: string, made?: boolean}
- *   | {kind: "files", files: {name: string, blob: Blob, type: string, made?: boolean}[]}} Body
- *   `made`: not a file of the user's disk
+ * @typedef {{name?: string, blob?: Blob, type?: string, made?: boolean}} SentFile
+ *   `made`: by the page, not a file of the user's disk
+ * @typedef {SentFile & {kind: string, text?: string, files?: SentFile[]}} Body
+ *   kind `json` has the text, `files` those of a form, and `file` is one file
  * @typedef {{title: string, key: string, text?: string, picture?: Blob}} Shown
  *   of an item; `key` is equal for equal items
  * @typedef {{many: boolean, shown: Shown[], body: Body}} Input
@@ -21,7 +21,7 @@ const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
 
 /**
  * The form for a model.
- * @param {object} model of GET /models/NAME?full=true
+ * @param {Record<string, any>} model of GET /models/NAME?full=true
  * @returns {{element: Element, read: () => Promise<Input | null>, close: () => void}}
  */
 export function inputFor(model) {
@@ -33,10 +33,20 @@ export function inputFor(model) {
 function textInput(model) {
   const { pairs, max_tokens: most } = model.manifest.codec;
   const names = pairs ? ["Text", "Second text"] : ["Text"];
-  const fields = names.map((label, index) => ({ label, name: label, value: exampleText(model.example, index), rows: pairs ? 2 : 4 }));
+  const fields = names.map((label, index) => ({
+    label,
+    name: label,
+    value: exampleText(model.example, index),
+    rows: pairs ? 2 : 4,
+  }));
   const items = new FieldItems(fields);
   return {
-    element: h("div.stack", null, items.element, h("p.note", { text: `The model reads up to ${most} tokens of an item.` })),
+    element: h(
+      "div.stack",
+      null,
+      items.element,
+      h("p.note", { text: `The model reads up to ${most} tokens of an item.` }),
+    ),
     async read() {
       const texts = items.values();
       const values = texts.map((each) => JSON.stringify(pairs ? each : each[0]));
@@ -65,12 +75,17 @@ class TensorInput {
     this.#model = model;
     const inputs = model.inputs;
     const example = model.example;
-    const values = inputs.map((spec) => (inputs.length > 1 || isNamed(example, spec) ? example?.[spec.name] : example));
+    const values = inputs.map((spec) =>
+      inputs.length > 1 || isNamed(example, spec) ? example?.[spec.name] : example,
+    );
     this.#items = new FieldItems(
       inputs.map((spec, index) => ({
         name: spec.name,
         label: described(spec),
-        value: values[index] === undefined || values[index] === null ? "" : JSON.stringify(values[index]),
+        value:
+          values[index] === undefined || values[index] === null
+            ? ""
+            : JSON.stringify(values[index]),
         rows: inputs.length > 1 ? 3 : 6,
         mono: true,
       })),
@@ -88,7 +103,9 @@ class TensorInput {
     // As typed: the server sees every digit, and says what is wrong.
     const values = this.#items.values().map((texts) => {
       if (inputs.length === 1) return texts[0].trim() || "null";
-      const pairs = inputs.map(({ name }, index) => `${JSON.stringify(name)}: ${texts[index].trim() || "null"}`);
+      const pairs = inputs.map(
+        ({ name }, index) => `${JSON.stringify(name)}: ${texts[index].trim() || "null"}`,
+      );
       return `{${pairs.join(", ")}}`;
     });
     const shown = values.map((key) => ({ title: "", key }));
@@ -159,7 +176,12 @@ function jsonBody(values) {
 }
 
 function isNamed(example, spec) {
-  return example !== null && typeof example === "object" && !Array.isArray(example) && spec.name in example;
+  return (
+    example !== null &&
+    typeof example === "object" &&
+    !Array.isArray(example) &&
+    spec.name in example
+  );
 }
 
 /** An input for people, such as "a: float32 [p ≤ 256, 2]". */
@@ -170,6 +192,9 @@ export function described(spec) {
     const { name, least, most } = spec.dimensions[free++] ?? {};
     return most === undefined ? "any" : `${name ?? "any"}: ${least} to ${most}`;
   });
-  const range = spec.minimum === null && spec.maximum === null ? "" : `, ${spec.minimum ?? "…"} to ${spec.maximum ?? "…"}`;
+  const range =
+    spec.minimum === null && spec.maximum === null
+      ? ""
+      : `, ${spec.minimum ?? "…"} to ${spec.maximum ?? "…"}`;
   return `${spec.name}: ${spec.dtype} [${sizes.join(", ")}]${range}`;
 }

@@ -2,6 +2,7 @@
 
 import { h, short } from "./dom.js";
 
+const LONG_LABEL = 20; // characters: such labels may take several lines
 const MAX_SPANS = 200;
 const COLOURS = 6; // classes span-1 to span-6 of try.css
 
@@ -23,15 +24,32 @@ export function bars(prediction, labels, count) {
   const rows = shown.map(({ label, score }, index) => {
     const bar = h("span.fill");
     bar.style.width = `${(100 * Math.max(0, score)) / (isShare ? 1 : most)}%`;
-    return h(index ? "tr" : "tr.best", null,
+    return h(
+      index ? "tr" : "tr.best",
+      null,
       h("th", { scope: "row", text: label }),
       h("td.track", { "aria-hidden": "true" }, h("span.rail", null, bar)),
-      h("td.number", { text: isShare ? score.toFixed(4) : short(score) }));
+      h("td.number", { text: isShare ? share(score) : short(score) }),
+    );
   });
   const left = ranked.length - shown.length;
-  return h("div", null,
-    h("table.bars", null, h("caption.visually-hidden", { text: "Labels by score" }), h("tbody", null, ...rows)),
-    left > 0 && h("p.note", { text: `and ${left} more` }));
+  const isLong = shown.some(({ label }) => label.length > LONG_LABEL);
+  return h(
+    "div",
+    null,
+    h(
+      isLong ? "table.bars.long" : "table.bars",
+      null,
+      h("caption.visually-hidden", { text: "Labels by score" }),
+      h("tbody", null, ...rows),
+    ),
+    left > 0 && h("p.note", { text: `and ${left} more` }),
+  );
+}
+
+/** A score from 0 to 1 with four decimals. */
+export function share(score) {
+  return score > 0 && score < 0.00005 ? "< 0.0001" : score.toFixed(4);
 }
 
 /**
@@ -49,24 +67,54 @@ export function spansIn(spans, text) {
     pieces.push(characters.slice(at, span.start).join(""));
     const kind = (names.indexOf(span.label) % COLOURS) + 1;
     pieces.push(
-      h(`mark.span-${kind}`, null, characters.slice(span.start, span.end).join(""), h("small", { text: span.label })),
+      h(
+        `mark.span-${kind}`,
+        null,
+        characters.slice(span.start, span.end).join(""),
+        h("small", { text: span.label }),
+      ),
     );
     at = span.end;
   }
   pieces.push(characters.slice(at).join(""));
-  const rows = spans.slice(0, MAX_SPANS).map((span) =>
-    h("tr", null,
-      h("th", { scope: "row", text: span.label }),
-      h("td", { text: span.text }),
-      h("td.number", { text: short(span.score) }),
-      h("td.number", { text: `${span.start} to ${span.end}` })),
-  );
+  const rows = spans
+    .slice(0, MAX_SPANS)
+    .map((span) =>
+      h(
+        "tr",
+        null,
+        h("th", { scope: "row", text: span.label }),
+        h("td", { text: span.text }),
+        h("td.number", { text: short(span.score) }),
+        h("td.number", { text: `${span.start} to ${span.end}` }),
+      ),
+    );
   if (!rows.length) return h("p.note", { text: "No spans were found." });
-  return h("div.stack", null,
+  return h(
+    "div.stack",
+    null,
     h("p.spans", null, ...pieces),
-    h("div.scroll", null,
-      h("table", null,
-        h("thead", null, h("tr", null, ...["Label", "Text", "Score", "Characters"].map((name) => h("th", { scope: "col", text: name })))),
-        h("tbody", null, ...rows))),
-    spans.length > MAX_SPANS && h("p.note", { text: `The first ${MAX_SPANS} of ${spans.length} spans are shown.` }));
+    h(
+      "div.scroll",
+      null,
+      h(
+        "table",
+        null,
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            ...["Label", "Text", "Score", "Characters"].map((name) =>
+              h("th", { scope: "col", text: name }),
+            ),
+          ),
+        ),
+        h("tbody", null, ...rows),
+      ),
+    ),
+    spans.length > MAX_SPANS &&
+      h("p.note", { text: `The first ${MAX_SPANS} of ${spans.length} spans are shown.` }),
+  );
 }

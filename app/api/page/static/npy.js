@@ -18,6 +18,9 @@ export async function headerOf(file) {
   const dtype = /'descr':\s*'([^']*)'/.exec(text)?.[1];
   const sizes = /'shape':\s*\(([^)]*)\)/.exec(text)?.[1];
   if (dtype === undefined || sizes === undefined) return null;
-  const shape = sizes.split(",").filter((each) => each.trim()).map(Number);
+  const shape = sizes
+    .split(",")
+    .filter((each) => each.trim())
+    .map(Number);
   return { dtype, shape, isFortran: /'fortran_order':\s*True/.test(text) };
 }

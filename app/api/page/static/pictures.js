@@ -20,7 +20,7 @@ export class PictureInput {
   #closed = new AbortController();
   #said = h("p.note", { role: "status" });
 
-  /** @param {object} model of GET /models/NAME?full=true */
+  /** @param {Record<string, any>} model of GET /models/NAME?full=true */
   constructor(model) {
     this.#model = model;
     const id = freshId();
@@ -81,7 +81,10 @@ export class PictureInput {
 
   #addPad(how) {
     const note = h("p.note", { text: "Several pictures are one batch." });
-    this.#pad = new DrawingPad(how.polarity === "light-on-dark", () => (this.#said.textContent = ""));
+    this.#pad = new DrawingPad(
+      how.polarity === "light-on-dark",
+      () => (this.#said.textContent = ""),
+    );
     this.#centre = h("input", { type: "checkbox", id: freshId(), checked: true });
     const add = async () => {
       if (this.#pad.isBlank) {
@@ -102,10 +105,18 @@ export class PictureInput {
           "div.stack",
           null,
           h("p", { text: "Draw here." }),
-          h("div.row", null,
+          h(
+            "div.row",
+            null,
             h("button", { type: "button", text: "Clear", onclick: () => this.#pad.clear() }),
-            h("button", { type: "button", text: "Add to batch", onclick: add })),
-          h("div.check", null, this.#centre, h("label", { for: this.#centre.id, text: "Centre the drawing" })),
+            h("button", { type: "button", text: "Add to batch", onclick: add }),
+          ),
+          h(
+            "div.check",
+            null,
+            this.#centre,
+            h("label", { for: this.#centre.id, text: "Centre the drawing" }),
+          ),
           note,
         ),
       ),
@@ -139,7 +150,9 @@ export class PictureInput {
   }
 
   #useExample() {
-    const octets = Uint8Array.from(atob(this.#model.example.replace(/^data:[^,]*,/, "")), (each) => each.charCodeAt(0));
+    const octets = Uint8Array.from(atob(this.#model.example.replace(/^data:[^,]*,/, "")), (each) =>
+      each.charCodeAt(0),
+    );
     const type = octets[0] === 0x89 ? "image/png" : "image/jpeg";
     this.#take([new File([octets], `example.${type.slice(6)}`, { type })], true);
   }
@@ -167,7 +180,12 @@ export class PictureInput {
       h("img", { src: picture.url, alt: "" }),
       h("span.name", { text: picture.name, title: picture.name }),
       h("span.note", { text: bytes(picture.blob.size) }),
-      h("button.quiet", { type: "button", text: "Remove", "aria-label": `Remove ${picture.name}`, onclick: remove }),
+      h("button.quiet", {
+        type: "button",
+        text: "Remove",
+        "aria-label": `Remove ${picture.name}`,
+        onclick: remove,
+      }),
     );
     this.#list.append(item);
   }

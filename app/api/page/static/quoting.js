@@ -26,7 +26,10 @@ function escaped(character) {
  */
 export function python(json) {
   const words = { true: "True", false: "False", null: "None" };
-  return json.replace(/"(?:[^"\\]|\\.)*"|true|false|null/g, (token) => words[token] ?? string(JSON.parse(token)));
+  return json.replace(
+    /"(?:[^"\\]|\\.)*"|true|false|null/g,
+    (token) => words[token] ?? string(JSON.parse(token)),
+  );
 }
 
 /**
@@ -36,7 +39,9 @@ export function python(json) {
  */
 export function javascript(json) {
   const outside = json.replace(/"(?:[^"\\]|\\.)*"/g, '""');
-  return /(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/.test(outside) ? null : json.replace(/[\u2028\u2029]/g, escaped);
+  return /(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/.test(outside)
+    ? null
+    : json.replace(/[\u2028\u2029]/g, escaped);
 }
 
 /** Whether a text is JSON. */

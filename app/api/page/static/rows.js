@@ -8,34 +8,60 @@ const WIDTH = [320, 640]; // pixels of the drawing at least and at most
 
 /**
  * Rows as a table, with the boxes on the picture if there are any.
- * @param {object} prediction
- * @param {object[]} specs of the outputs that have rows
- * @param {object} codec of the manifest
+ * @param {Record<string, any>} prediction
+ * @param {Record<string, any>[]} specs of the outputs that have rows
+ * @param {Record<string, any>} codec of the manifest
  * @param {Blob | undefined} picture as it was sent
  */
 export function rowsView(prediction, specs, codec, picture) {
   const values = specs.map((spec) => prediction.outputs[spec.name]);
   const labels = prediction.labels;
   const count = values[0].length;
-  const boxes = picture && specs.findIndex((spec) => spec.shape.length === 3 && spec.shape[2] === 4);
+  const boxes =
+    picture && specs.findIndex((spec) => spec.shape.length === 3 && spec.shape[2] === 4);
   const columns = [...(labels ? ["Label"] : []), ...specs.map((spec) => spec.name)];
   const body = Array.from({ length: Math.min(count, MAX_ROWS) }, (_, row) =>
-    h("tr", null,
+    h(
+      "tr",
+      null,
       labels && h("th", { scope: "row", text: labels[row] }),
-      ...values.map((each) => h("td.number", { text: cell(each[row]) }))),
+      ...values.map((each) => h("td.number", { text: cell(each[row]) })),
+    ),
   );
-  const view = h("div.stack", null,
-    h("div.scroll", null,
-      h("table.rows", null,
-        h("thead", null, h("tr", null, ...columns.map((name) => h("th", { scope: "col", text: name })))),
-        h("tbody", null, ...body))),
+  const view = h(
+    "div.stack",
+    null,
+    h(
+      "div.scroll",
+      null,
+      h(
+        "table.rows",
+        null,
+        h(
+          "thead",
+          null,
+          h("tr", null, ...columns.map((name) => h("th", { scope: "col", text: name }))),
+        ),
+        h("tbody", null, ...body),
+      ),
+    ),
     count === 0 && h("p.note", { text: "No rows: nothing was found." }),
-    count > MAX_ROWS && h("p.note", { text: `The first ${MAX_ROWS} of ${count} rows are shown.` }));
+    count > MAX_ROWS && h("p.note", { text: `The first ${MAX_ROWS} of ${count} rows are shown.` }),
+  );
   if (boxes >= 0 && codec.preprocess) {
     const names = labels ?? values[boxes].map((_, row) => String(row));
     draw(picture, values[boxes].slice(0, MAX_ROWS), names, codec.preprocess).then(
-      (canvas) => view.prepend(h("figure", null, canvas,
-        h("figcaption.note", { text: "Boxes are read as left, top, right and bottom, in pixels of the model's input." }))),
+      (canvas) =>
+        view.prepend(
+          h(
+            "figure",
+            null,
+            canvas,
+            h("figcaption.note", {
+              text: "Boxes are read as left, top, right and bottom, in pixels of the model's input.",
+            }),
+          ),
+        ),
       () => view.append(h("p.note", { text: "The browser cannot show this picture." })),
     );
   }
@@ -43,7 +69,9 @@ export function rowsView(prediction, specs, codec, picture) {
 }
 
 function cell(value) {
-  return Array.isArray(value) ? value.flat(shapeOf(value).length).map(Number).map(short).join(", ") : short(Number(value));
+  return Array.isArray(value)
+    ? value.flat(shapeOf(value).length).map(Number).map(short).join(", ")
+    : short(Number(value));
 }
 
 async function draw(picture, boxes, labels, how) {
@@ -66,7 +94,9 @@ async function draw(picture, boxes, labels, how) {
   const onPicture = placer(image, how);
   for (const [index, box] of boxes.entries()) {
     const [left, top, right, bottom] = onPicture(box.map(Number)).map((value) => value * zoom);
-    context.strokeStyle = context.fillStyle = colour(`--c${(names.indexOf(labels[index]) % 6) + 1}`);
+    context.strokeStyle = context.fillStyle = colour(
+      `--c${(names.indexOf(labels[index]) % 6) + 1}`,
+    );
     context.strokeRect(left, top, right - left, bottom - top);
     const above = Math.max(0, top - 17);
     context.fillRect(left - 1, above, context.measureText(labels[index]).width + 8, 17);

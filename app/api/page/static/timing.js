@@ -1,6 +1,6 @@
 // Where the time of a call went, from Server-Timing and the browser's clock.
 
-import { h } from "./dom.js";
+import { facts, h } from "./dom.js";
 
 const STAGES = {
   decode: "Decode",
@@ -36,29 +36,42 @@ export function timingView(response, total) {
   const inside = stages.reduce((sum, [, each]) => sum + each, 0);
   const all = Math.max(total, inside) || 1;
   let begin = 0;
-  const row = (name, from, length) => {
-    const bar = h("span.fill");
+  const row = (name, from, length, kind = "span.fill") => {
+    const bar = h(kind);
     bar.style.marginLeft = `${(100 * from) / all}%`;
     bar.style.width = `${Math.max(0.5, (100 * length) / all)}%`;
-    return h("tr", null,
+    return h(
+      "tr",
+      null,
       h("th", { scope: "row", text: name }),
       h("td.track", { "aria-hidden": "true" }, h("span.rail", null, bar)),
-      h("td.number", { text: `${length.toFixed(2)} ms` }));
+      h("td.number", { text: `${length.toFixed(2)} ms` }),
+    );
   };
   const rows = stages.map(([name, length]) => {
     const made = row(STAGES[name], begin, length);
     begin += length;
     return made;
   });
-  rows.push(row("Network and browser", inside, Math.max(0, total - inside)), row("Total", 0, total));
-  const cache = response.headers.get("X-Torchlane-Cache");
-  const facts = [
-    ["Cache", cache ?? "not used"],
-    ["Largest batch", batch === null ? "none ran" : `${batch} ${batch === "1" ? "item" : "items"}`],
-    ["Request ID", response.headers.get("X-Request-ID") ?? ""],
-  ];
-  return h("section.card.stack", { "aria-label": "Time" },
+  rows.push(
+    row("Network and browser", inside, Math.max(0, total - inside), "span.fill.outside"),
+    row("Total", 0, total, "span.fill.outside"),
+  );
+  const ran = batch === null ? "none ran" : `${batch} ${batch === "1" ? "item" : "items"}`;
+  return h(
+    "section.card.stack",
+    { "aria-label": "Time" },
     h("h2", { text: "Time" }),
-    h("table.bars", null, h("caption.visually-hidden", { text: "Time by stage" }), h("tbody", null, ...rows)),
-    h("dl.facts", null, ...facts.map(([term, text]) => h("div", null, h("dt", { text: term }), h("dd", { text })))));
+    h(
+      "table.bars",
+      null,
+      h("caption.visually-hidden", { text: "Time by stage" }),
+      h("tbody", null, ...rows),
+    ),
+    facts({
+      Cache: response.headers.get("X-Torchlane-Cache") ?? "not used",
+      "Largest batch": ran,
+      "Request ID": response.headers.get("X-Request-ID") ?? "",
+    }),
+  );
 }

@@ -10,16 +10,18 @@ const DATATYPES = {
 
 /**
  * The program, or the reason why there is none.
- * @param {{model: object, version: string, input: object, body: object}} call
+ * @param {{model: Record<string, any>, version: string, input: import("./inputs.js").Input,
+ *   body: import("./inputs.js").Body}} call
  * @param {string} root address of the server
  * @param {boolean} isKeyed whether the server asks for keys
- * @returns {{code: string} | {why: string}}
+ * @returns {{code?: string, why?: string}}
  */
 export function triton({ model, version, input, body }, root, isKeyed) {
   if (model.codec === "text") {
     return { why: "The Open Inference Protocol takes token ids of this model, not texts." };
   }
-  const arrays = model.codec === "image" ? pictures(model, input, body) : tensors(model, input, body);
+  const arrays =
+    model.codec === "image" ? pictures(model, input, body) : tensors(model, input, body);
   if (arrays.why) return arrays;
   const address = new URL(root);
   const server = `${address.host}${address.pathname.replace(/\/$/, "")}`;
@@ -48,7 +50,10 @@ export function triton({ model, version, input, body }, root, isKeyed) {
   return { code: lines.join("\n") };
 }
 
-/** Files as BYTES. */
+/**
+ * Files as BYTES.
+ * @returns {{imports?: string[], lines?: string[], why?: string}}
+ */
 function pictures(model, input, body) {
   const name = string(model.inputs[0].name);
   if (body.kind === "json") {
@@ -56,18 +61,25 @@ function pictures(model, input, body) {
     const texts = (input.many ? given.inputs : [given.input]).map(string).join(", ");
     return {
       imports: ["import base64"],
-      lines: [`${name}: ("BYTES", np.array([base64.b64decode(each) for each in [${texts}]], dtype=object))`],
+      lines: [
+        `${name}: ("BYTES", np.array([base64.b64decode(each) for each in [${texts}]], dtype=object))`,
+      ],
     };
   }
   const files = body.kind === "files" ? body.files : [body];
   const names = files.map((each) => string(each.name)).join(", ");
   return {
     imports: [],
-    lines: [`${name}: ("BYTES", np.array([open(each, "rb").read() for each in [${names}]], dtype=object))`],
+    lines: [
+      `${name}: ("BYTES", np.array([open(each, "rb").read() for each in [${names}]], dtype=object))`,
+    ],
   };
 }
 
-/** Numbers, with an axis for the items in front. */
+/**
+ * Numbers, with an axis for the items in front.
+ * @returns {{imports?: string[], lines?: string[], why?: string}}
+ */
 function tensors(model, input, body) {
   if (body.kind === "file" && body.name.endsWith(".npy")) {
     const { name, dtype } = model.inputs[0];
@@ -77,14 +89,18 @@ function tensors(model, input, body) {
   }
   if (body.kind !== "json") return { why: "The input is too long to show here." };
   if (!isJson(body.text)) return { why: "The input is not JSON." };
-  if (javascript(body.text) === null) return { why: "A whole number has more digits than this page can rewrite." };
+  if (javascript(body.text) === null)
+    return { why: "A whole number has more digits than this page can rewrite." };
   const given = JSON.parse(body.text);
   const items = input.many ? given.inputs : [given.input];
   const lines = [];
   for (const spec of model.inputs) {
-    const of = (item) => (item !== null && typeof item === "object" && !Array.isArray(item) ? item[spec.name] : item);
+    const of = (item) =>
+      item !== null && typeof item === "object" && !Array.isArray(item) ? item[spec.name] : item;
     if (new Set(items.map((item) => String(shapeOf(of(item))))).size > 1) {
-      return { why: "The items differ in shape, which one call of the Open Inference Protocol cannot carry." };
+      return {
+        why: "The items differ in shape, which one call of the Open Inference Protocol cannot carry.",
+      };
     }
     const array = `np.array(${python(JSON.stringify(items.map(of)))}, dtype=${string(spec.dtype)})`;
     const shape = spec.shape.includes(-1, 1) ? "" : `.reshape(${spec.shape.join(", ")})`;

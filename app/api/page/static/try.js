@@ -14,19 +14,33 @@ const NEWEST = ""; // the version of a call that names none
 const alert = new Alert();
 const status = h("p.note", { role: "status" });
 const models = h("select", { id: freshId(), onchange: () => chosen(models.value, NEWEST) });
-const versions = h("select", { id: freshId(), onchange: () => chosen(models.value, versions.value) });
+const versions = h("select", {
+  id: freshId(),
+  onchange: () => chosen(models.value, versions.value),
+});
 const about = h("p.note");
 const place = h("div");
 const send = h("button.main", { type: "submit", text: "Predict" });
-const cancel = h("button", { type: "button", text: "Cancel", hidden: true, onclick: () => running?.abort() });
+const cancel = h("button", {
+  type: "button",
+  text: "Cancel",
+  hidden: true,
+  onclick: () => running?.abort(),
+});
 const result = h("div.stack");
-const form = h("form.card.stack", { "aria-label": "Input", novalidate: true, onsubmit: submit, onkeydown: submitByKey },
-  h("div.choice", null,
+const form = h(
+  "form.card.stack",
+  { "aria-label": "Input", novalidate: true, onsubmit: submit, onkeydown: submitByKey },
+  h(
+    "div.choice",
+    null,
     h("div.field", null, h("label", { for: models.id, text: "Model" }), models),
-    h("div.field", null, h("label", { for: versions.id, text: "Version" }), versions)),
+    h("div.field", null, h("label", { for: versions.id, text: "Version" }), versions),
+  ),
   about,
   place,
-  h("div.row", null, send, cancel, status));
+  h("div.row", null, send, cancel, status),
+);
 
 let api = null;
 let input = null; // the form of the model that is chosen
@@ -42,7 +56,15 @@ let waiting = 0; // the timer that looks again for a model that is not ready
 export async function start(panel, given) {
   api = given;
   if (!form.isConnected) {
-    fill(panel, h("div.try", null, h("div.stack", null, h("h2.visually-hidden", { text: "Try a model" }), form), h("div.stack", null, alert.element, result)));
+    fill(
+      panel,
+      h(
+        "div.try",
+        null,
+        h("div.stack", null, h("h2.visually-hidden", { text: "Try a model" }), form),
+        h("div.stack", null, alert.element, result),
+      ),
+    );
   }
   await list();
 }
@@ -63,10 +85,18 @@ async function list() {
     return;
   }
   const before = models.value;
-  fill(models, ...found.map((each) =>
-    h("option", { value: each.name, text: each.state === "ready" ? each.name : `${each.name} (${each.state})` })));
+  fill(
+    models,
+    ...found.map((each) =>
+      h("option", {
+        value: each.name,
+        text: each.state === "ready" ? each.name : `${each.name} (${each.state})`,
+      }),
+    ),
+  );
   const isThere = (name) => found.some((each) => each.name === name);
-  const usual = found.find((each) => each.default) ?? found.find((each) => each.state === "ready") ?? found[0];
+  const usual =
+    found.find((each) => each.default) ?? found.find((each) => each.state === "ready") ?? found[0];
   models.value = isThere(before) ? before : (usual?.name ?? "");
   if (!usual) about.textContent = "The repository holds no model yet.";
   send.hidden = !usual;
@@ -89,10 +119,17 @@ async function chosen(name, version) {
     return;
   }
   if (models.value !== name) return; // another one was chosen meanwhile
-  const ready = found.versions.filter((each) => each.state === "ready").map((each) => String(each.version));
-  fill(versions,
-    h("option", { value: NEWEST, text: found.version === null ? "none" : `served (${found.version})` }),
-    ...ready.map((each) => h("option", { value: each, text: each })));
+  const ready = found.versions
+    .filter((each) => each.state === "ready")
+    .map((each) => String(each.version));
+  fill(
+    versions,
+    h("option", {
+      value: NEWEST,
+      text: found.version === null ? "none" : `served (${found.version})`,
+    }),
+    ...ready.map((each) => h("option", { value: each, text: each })),
+  );
   versions.value = ready.includes(version) ? version : NEWEST;
   clearTimeout(waiting);
   const isSame = model !== null && found.name === model.name && found.version === model.version;
@@ -102,7 +139,9 @@ async function chosen(name, version) {
   input = null;
   alert.clear();
   const problem = found.versions.find((each) => each.problem)?.problem;
-  about.textContent = found.manifest ? (found.description ?? "") : (problem ?? `The model is ${found.state}.`);
+  about.textContent = found.manifest
+    ? (found.description ?? "")
+    : (problem ?? `The model is ${found.state}.`);
   send.hidden = !found.manifest;
   status.textContent = "";
   if (found.manifest) {
@@ -157,18 +196,36 @@ async function predict(call, signal) {
     const text = await response.text();
     const total = performance.now() - response.sentAt;
     const answer = JSON.parse(text);
-    fill(result,
-      h("section.card.stack", { "aria-label": "Answer" },
-        h("div.row", null, h("h2", { text: "Answer" }), h("span.tag", { text: `${answer.model} ${answer.version}` }), ...cacheTags(response)),
+    fill(
+      result,
+      h(
+        "section.card.stack",
+        { "aria-label": "Answer" },
+        h(
+          "div.row",
+          null,
+          h("h2", { text: "Answer" }),
+          h("span.tag", { text: `${answer.model} ${answer.version}` }),
+          ...cacheTags(response),
+        ),
         ...predictionsOf(answer, call.model, call.input.shown),
-        jsonView(text)),
+        jsonView(text),
+      ),
       timingView(response, total),
-      snippetsView(call, api));
-    status.textContent = `Answered in ${total.toFixed(1)} ms.`;
+      snippetsView(call, api),
+    );
+    const label = answer.prediction?.label;
+    status.textContent = `Answered in ${total.toFixed(1)} ms${label === undefined ? "" : `: ${label}`}.`;
+    bringIntoView();
   } catch (error) {
     if (error.name !== "AbortError") fill(result, snippetsView(call, api));
     throw error;
   }
+}
+
+/** On a narrow screen the answer is below the form. */
+function bringIntoView() {
+  if (result.getBoundingClientRect().top > innerHeight * 0.8) result.scrollIntoView();
 }
 
 /** What the cache did, in words: "cache hit", or "2 computed" and "1 joined" of a batch. */
