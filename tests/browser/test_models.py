@@ -61,7 +61,6 @@ def test_what_loads_and_what_failed_is_shown(
     failed = page.locator(version(page, "broken"))
     expect(failed).to_contain_text("failed")
     expect(failed).to_contain_text("script.pt")
-    visit.keep_pictures()
     gate.touch()
     expect(slow).to_contain_text("ready")
     expect(slow.get_by_role("progressbar")).to_have_count(0)

@@ -145,6 +145,7 @@ def test_a_key_that_only_predicts_is_told_what_it_lacks(visit: Visits, guarded: 
     expect(page.get_by_role("status").first).to_contain_text("metrics")
     page.get_by_role("button", name="Profile 5 s").click()
     expect(page.locator("#panel-watch").get_by_role("alert")).to_contain_text("admin")
+    expect(page.locator("#panel-watch figure").first).not_to_be_visible()
 
 
 def test_the_keyboard_is_enough(visit: Visits, server: Server) -> None:

@@ -23,10 +23,11 @@ REQUEST = (
     "POST /models/double/predict HTTP/1.1\r\nHost: loopback\r\nContent-Type: application/json\r\n"
     f"Content-Length: {len(BODY)}\r\n\r\n{BODY}"
 ).encode()
+REQUESTS = {"per_s": 7.0, "in_flight": 0, "p50_ms": 1, "p99_ms": 2, "failed_per_s": {}}
 SNAPSHOT = {
     "at": 1000.0,
     "ready": True,
-    "requests": {"per_s": 7.0, "in_flight": 0, "p50_ms": 1, "p99_ms": 2, "failed_per_s": {}},
+    "requests": REQUESTS,
     "models": [],
     "replicas": [],
     "devices": [],
@@ -76,15 +77,18 @@ def test_a_load_of_200_requests_per_second_is_shown(visit: Visits, server: Serve
     for _ in range(4):
         page.wait_for_timeout(1000)
         values.append(shown(page, "Requests", "answered"))
+    page.locator("#watch-model").select_option("double/1")
     items = shown(page, "Items", "answered")
     hits = shown(page, "Cache", "hits")
+    page.locator("#watch-model").select_option("digits/1")
+    others = shown(page, "Items", "answered")
     replicas = page.get_by_role("region", name="Replicas")
     expect(replicas).to_contain_text("cpu#0")
     answered_per_s = load.answered_per_s()
     # What was really answered: on a busy machine it is not what was asked for.
     assert abs(statistics.median(values) / answered_per_s - 1) <= 0.05, (values, answered_per_s)
     assert abs(answered_per_s / RATE_PER_S - 1) <= 0.05
-    assert items > RATE_PER_S / 2
+    assert (items > RATE_PER_S / 2, others) == (True, 0)
     assert hits > 90
 
 
@@ -119,6 +123,40 @@ def test_a_lost_connection_is_told_and_made_again(visit: Visits, server: Server)
     expect(state).to_contain_text("Disconnected since")
     page.unroute("**/live")
     expect(state).to_have_text("Live")
+
+
+def test_devices_and_failures_are_shown_where_there_are_some(
+    visit: Visits, server: Server
+) -> None:
+    """Of a server with GPUs, as GET /live tells it."""
+    gpu = {"memory_bytes": 8 << 30, "utilization_ratio": 0.4, "temperature_celsius": 61.0}
+    silent = {"memory_used_bytes": None, "memory_bytes": None, "utilization_ratio": None}
+    devices = [
+        {"name": "cuda:0", "memory_used_bytes": 2 << 30, **gpu},
+        {"name": "cuda:1", "temperature_celsius": None, **silent},
+    ]
+    failed = {"overloaded": 12.0, "deadline_exceeded": 3.0}
+    snapshots = [
+        {
+            **SNAPSHOT,
+            "at": float(at),
+            "devices": devices,
+            "requests": {**REQUESTS, "failed_per_s": failed},
+        }
+        for at in (1000, 1001)
+    ]
+    events = "".join(f"data: {json.dumps(each)}\n\n" for each in snapshots)
+    page = visit(server.url)
+    page.route("**/live", lambda route: route.fulfill(body=events))
+    page.get_by_role("tab", name="Watch").click()
+    table = page.get_by_role("region", name="Devices")
+    expect(table.get_by_role("row", name="cuda:0")).to_contain_text("of 8192.0 MiB")
+    expect(table.get_by_role("row", name="cuda:0")).to_contain_text("40 %")
+    expect(table.get_by_role("row", name="cuda:0")).to_contain_text("61 °C")
+    expect(table.get_by_role("row", name="cuda:1")).to_contain_text("–")
+    assert shown(page, "GPU memory", "cuda:0") == 25
+    assert shown(page, "GPU temperature", "cuda:0") == 61
+    assert shown(page, "Rejections and failures", "overloaded") == 12
 
 
 def test_events_are_read_however_they_are_cut(visit: Visits, server: Server) -> None:

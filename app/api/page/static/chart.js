@@ -48,6 +48,7 @@ export class Chart {
     const heading = h("figcaption", null, h("h3", { text: title }), h("span.note", { text: unit }));
     this.element = h("figure.card.chart", null, heading, this.#values, this.#canvas, this.#spoken);
     this.#canvas.addEventListener("keydown", (event) => this.#step(event));
+    this.#canvas.addEventListener("pointermove", () => (this.#held = null));
     this.#canvas.addEventListener("blur", () => this.#hold(null));
     new ResizeObserver(() => this.#resize()).observe(this.#canvas);
   }
@@ -69,7 +70,8 @@ export class Chart {
     } else {
       this.#plot.setData(this.#data());
     }
-    if (this.#held !== null) this.#hold(this.#held); // it has moved to the left
+    // It has moved to the left, as uPlot knows once it has drawn.
+    if (this.#held !== null) queueMicrotask(() => this.#hold(this.#held));
     this.#tell();
   }
 
@@ -115,8 +117,9 @@ export class Chart {
     }
   }
 
-  /** The sample under the pointer, else the newest. */
+  /** The sample that the keyboard has chosen, that under the pointer, else the newest. */
   #index() {
+    if (this.#held !== null) return Math.max(0, this.#times.findLastIndex((each) => each <= this.#held));
     return this.#plot?.cursor.idx ?? this.#times.length - 1;
   }
 
@@ -126,8 +129,8 @@ export class Chart {
     const said = this.#lines.map(({ label, values }, index) =>
       h("li", null, h(`span.swatch.c${(index % COLOURS) + 1}`), `${label} `,
         h("b", { text: this.#said(values[at]) })));
-    const past = this.#plot?.cursor.idx != null && this.#times.length > 0;
-    fill(this.#values, ...said, past && h("li.note", { text: clock(this.#times[at]) }));
+    const past = this.#held !== null || this.#plot?.cursor.idx != null;
+    fill(this.#values, ...said, past && this.#times.length > 0 && h("li.note", { text: clock(this.#times[at]) }));
     // Not while it has the focus: some screen readers would say each change.
     if (document.activeElement !== this.#canvas) {
       this.#canvas.setAttribute("aria-label", `${this.title}. ${this.#sentence(at)}`);

@@ -125,8 +125,10 @@ class Models {
 
 /** What an answer about changes says. */
 function sentence({ loaded, retired, failed }) {
-  const names = (list) => list.map((each) => `${each.model}/${each.version}`).join(", ");
-  const failures = failed.map((each) => `${each.model}/${each.version} failed: ${each.problem}`);
+  const name = (each) => `${each.model}/${each.version}`;
+  const names = (list) => list.map(name).join(", ");
+  const failures = failed.map((each) =>
+    `${name(each)} failed: ${each.problem.replace(`${name(each)}: `, "")}`);
   return [
     loaded.length && `loaded ${names(loaded)}`,
     retired.length && `retired ${names(retired)}`,

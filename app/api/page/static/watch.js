@@ -41,6 +41,7 @@ class Watch {
   #replicas = h("tbody");
   #devices = h("tbody");
   #ofDevices = h("section.stack", { hidden: true });
+  #known = h("div.stack", { hidden: true }); // what there is to see once something is known
 
   constructor(panel, api) {
     this.feed = new Feed(
@@ -59,17 +60,22 @@ class Watch {
       table("Devices", ["Device", "Memory", "Utilization", "Temperature"], this.#devices),
       devices,
     );
+    const profiler = new Profiler(api);
+    fill(
+      this.#known,
+      h("h2", { text: "Server" }), this.#facts, server,
+      h("div.row", null, h("h2", { text: "Models" }),
+        h("label.visually-hidden", { for: "watch-model", text: "Model" }), this.#model),
+      model,
+      h("h2", { text: "Replicas" }),
+      table("Replicas", ["Replica", "Device", "State", "Busy", "Items/s"], this.#replicas),
+      this.#ofDevices,
+    );
     fill(
       panel,
-      h("div.stack.watch", null,
-        h("div.row", null, this.#status, this.#connect, this.#pause, new Profiler(api).element),
-        h("h2", { text: "Server" }), this.#facts, server,
-        h("div.row", null, h("h2", { text: "Models" }),
-          h("label.visually-hidden", { for: "watch-model", text: "Model" }), this.#model),
-        model,
-        h("h2", { text: "Replicas" }),
-        table("Replicas", ["Replica", "Device", "State", "Busy", "Items/s"], this.#replicas),
-        this.#ofDevices),
+      h("div.stack", null,
+        h("div.row", null, this.#status, this.#connect, this.#pause, profiler.element),
+        profiler.alert.element, this.#known),
     );
   }
 
@@ -86,6 +92,7 @@ class Watch {
     const samples = this.#paused ?? this.feed.history.samples;
     const newest = samples.findLast((each) => each.snapshot)?.snapshot;
     if (!newest) return;
+    this.#known.hidden = false;
     this.#choices(newest.models.map(nameOf));
     this.#facts.textContent = factsOf(newest);
     fill(this.#replicas, ...newest.replicas.map(replicaRow));
@@ -130,26 +137,27 @@ class Profiler {
   #button = h("button", { type: "button", text: `Profile ${PROFILE_S} s`,
     onclick: () => this.#profile() });
   #said = h("span", { role: "status" });
-  #alert = new Alert();
-  element = h("div.row.profiler", null, this.#button,
-    h("span.note", null, this.#said), this.#alert.element);
+  alert = new Alert();
+  element = h("div.row.profiler", null, h("span.note", null, this.#said), this.#button);
 
   constructor(api) {
     this.api = api;
   }
 
   async #profile() {
-    this.#alert.clear();
+    this.alert.clear();
     this.#button.disabled = true;
     this.#said.textContent = `Profiling for ${PROFILE_S} s …`;
     try {
       const path = `./admin/profile?seconds=${PROFILE_S}`;
-      const name = `torchlane-${new Date().toISOString().replace(/[:.]/g, "-")}.json`;
-      await save(await this.api.request(path, { method: "POST" }), name);
-      this.#said.textContent = "Downloaded. Open the trace in Perfetto (ui.perfetto.dev).";
+      const response = await this.api.request(path, { method: "POST" });
+      await save(response, "torchlane-profile.json");
+      const recorded = response.headers.get("X-Torchlane-Profile");
+      const what = recorded ? ` (${recorded})` : "";
+      this.#said.textContent = `Downloaded${what}. Open the trace in Perfetto: ui.perfetto.dev.`;
     } catch (error) {
       this.#said.textContent = "";
-      this.#alert.show(error);
+      this.alert.show(error);
     } finally {
       this.#button.disabled = false;
     }
