@@ -1,86 +1,114 @@
-"""A headless Chromium that reaches only the loopback interface; what it says about a page."""
+"""A headless Chromium that reaches only the loopback interface, and what it complains about."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.common.by import By
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 FLAGS = (
-    *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync"),
-    *("disable-background-networking", "disable-component-update", "disable-dev-shm-usage"),
-    "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    "window-size=1200,1600",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-PATIENCE_S = 30.0
-
-
-@dataclass(frozen=True)
-class Browser:
-    """A browser with one page."""
-
-    driver: webdriver.Chrome
-
-    def open(self, url: str) -> None:
-        """Load a page; what the browser asked for before, for its own first page, is forgotten."""
-        self.requests()
-        self.driver.get(url)
-
-    def find(self, css: str, text: str = "") -> WebElement:
-        """The first visible element of a selector that holds the text, once there is one."""
-
-        def there(driver: webdriver.Chrome) -> WebElement | Literal[False]:
-            found = driver.find_elements(By.CSS_SELECTOR, css)
-            return next((one for one in found if one.is_displayed() and text in one.text), False)
-
-        wait = WebDriverWait(self.driver, PATIENCE_S)
-        return wait.until(there, f"no visible {css} with {text!r}")
-
-    def texts(self, css: str) -> list[str]:
-        """What all elements of a selector say."""
-        return [each.text for each in self.driver.find_elements(By.CSS_SELECTOR, css)]
-
-    def complaints(self) -> list[str]:
-        """Errors and warnings in the console since the last call, violated policies among them."""
-        log: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return [each["message"] for each in log if each["level"] in ("SEVERE", "WARNING")]
-
-    def requests(self) -> list[str]:
-        """The address of everything that was asked for since the last call."""
-        log: list[dict[str, Any]] = self.driver.get_log("performance")  # type: ignore[no-untyped-call]
-        events = [json.loads(each["message"])["message"] for each in log]
-        sent = [each for each in events if each["method"] == "Network.requestWillBeSent"]
-        return [each["params"]["request"]["url"] for each in sent]
+PATIENCE_MS = 20_000
+# An error's status is told in the console, whatever the page makes of it.
+STATUS = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
+PICTURES = Path(__file__).parents[2] / "reports" / "browser"  # of each test, as it ends
 
 
 @contextlib.contextmanager
-def chromium(folder: Path) -> Iterator[Browser]:
-    """A fresh browser; the test is skipped where there is none.
+def chromium() -> Iterator[Browser]:
+    """The system's browser; the test is skipped where there is none."""
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("needs chromium (Debian: chromium)")
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Tab:
+    """A page in a context of its own, and what it did wrong.
 
     Args:
-        folder: for its profile.
+        page: the page.
+        root: the address below which everything has to be that is asked for.
+        expected: statuses of errors which are no complaints.
     """
-    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if browser is None or driver is None:
-        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS, f"user-data-dir={folder / 'profile'}"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(executable_path=driver)
-    chrome = webdriver.Chrome(options=options, service=service)
-    try:
-        yield Browser(chrome)
-    finally:
-        chrome.quit()
+
+    page: Page
+    root: str
+    expected: Collection[int] = ()
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """What was asked for from other origins."""
+        own = (f"{self.root}/", "data:", f"blob:{'/'.join(self.root.split('/')[:3])}/")
+        return [each for each in self.requests if not each.startswith(own)]
+
+    def close(self) -> None:
+        self.page.context.close()
+
+    def _said(self, message: ConsoleMessage) -> None:
+        status = STATUS.match(message.text)
+        if status and int(status[1]) in self.expected:
+            return
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+
+@dataclass
+class Visits:
+    """The pages that a test opens; none may complain, or ask another origin for anything."""
+
+    browser: Browser
+    name: str
+    tabs: list[Tab] = field(default_factory=list)
+
+    def __call__(
+        self, root: str, path: str = "/", *, expected: Collection[int] = (), **context: Any
+    ) -> Page:
+        """Open ROOT/PATH; `context` says how, such as `color_scheme`."""
+        page = self.browser.new_context(**{"locale": "en-GB", **context}).new_page()
+        self.tabs.append(Tab(page, root, expected))
+        page.goto(root + path)
+        return page
+
+    def keep_pictures(self) -> None:
+        """Write down what each page looks like."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        for number, tab in enumerate(self.tabs):
+            name = re.sub(r"[^\w-]+", "-", f"{self.name}-{number}" if number else self.name)
+            tab.page.screenshot(path=PICTURES / f"{name.strip('-')}.png")
+
+    def close(self) -> None:
+        """Close all pages.
+
+        Raises:
+            AssertionError: if one did wrong.
+        """
+        for tab in self.tabs:
+            tab.close()
+        assert [each for tab in self.tabs for each in tab.complaints] == []
+        assert [each for tab in self.tabs for each in tab.elsewhere] == []

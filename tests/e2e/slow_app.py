@@ -1,7 +1,8 @@
 """`python -m tests.e2e.slow_app`: the application with a model that takes SLOW_S seconds a batch.
 
 With SLOW_UNTIL a batch takes until the file of that name is there; one with a -1 in it takes the
-interpreter's lock with it and never comes back. All else is real: settings,
+interpreter's lock with it and never comes back. With LOAD_UNTIL a model named `slow` is loaded once
+the file of that name is there. All else is real: settings,
 signals, sockets, engine, threads.
 """
 
@@ -29,6 +30,9 @@ from app.types import Arrays, Device
 def make_backend(artifact: Artifact, selection: Selection, device: Device) -> Backend:
     slow_s = float(os.environ.get("SLOW_S", "0.2"))
     gate = os.environ.get("SLOW_UNTIL")
+    if artifact.id.name == "slow":
+        while not Path(os.environ["LOAD_UNTIL"]).exists():
+            time.sleep(0.01)
 
     def script(inputs: Arrays) -> Arrays:
         if (inputs["x"] == 1).any():  # the golden example is quick

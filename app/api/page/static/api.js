@@ -5,7 +5,7 @@ export class ApiError extends Error {
   /**
    * @param {string} message the server's sentence
    * @param {{status?: number, code?: string, requestId?: string, retryAfterMs?: number,
-   *   details?: object[]}} [more] status 0: there was no answer
+   *   details?: object[], body?: any}} [more] status 0: there was no answer
    */
   constructor(message, more = {}) {
     super(message);
@@ -15,6 +15,7 @@ export class ApiError extends Error {
     this.requestId = more.requestId ?? "";
     this.retryAfterMs = more.retryAfterMs ?? 0;
     this.details = more.details ?? [];
+    this.body = more.body ?? null; // what else the answer says
   }
 }
 
@@ -107,5 +108,6 @@ async function errorOf(response) {
     requestId: body?.request_id ?? response.headers.get("X-Request-ID") ?? "",
     retryAfterMs: body?.retry_after_ms || seconds * 1000 || 0,
     details: body?.details,
+    body,
   });
 }

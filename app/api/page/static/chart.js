@@ -1,0 +1,176 @@
+// A chart over time, drawn by uPlot: a title, the values of now or under the pointer, lines.
+
+import { colour, fill, h } from "./dom.js";
+
+const HEIGHT = 130;
+const COLOURS = 6; // --c1 to --c6 of the theme
+const SHORTEST_S = 60; // of time that is shown
+let library = null;
+
+/** Load uPlot: a classic script, which names itself in the window. */
+function load() {
+  library ??= new Promise((done, failed) => {
+    const folder = new URL(".", import.meta.url);
+    const script = h("script", { src: new URL("vendor/uPlot.iife.min.js", folder) });
+    script.addEventListener("load", () => done(window["uPlot"]));
+    script.addEventListener("error", () => failed(new Error("uPlot could not be loaded")));
+    document.head.append(script);
+  });
+  return library;
+}
+
+/**
+ * @typedef {{label: string, values: (number | null)[]}} Line
+ */
+
+/** One chart; `element` belongs into the page. Lines may come and go. */
+export class Chart {
+  #plot = null;
+  #labels = "";
+  /** @type {number[]} */
+  #times = [];
+  /** @type {Line[]} */
+  #lines = [];
+  #held = null; // the time that the keyboard has chosen
+  #values = h("ul.values");
+  #canvas = h("div.plot", { role: "img", tabindex: 0 });
+  #spoken = h("p.visually-hidden", { "aria-live": "polite" });
+
+  /**
+   * @param {string} title
+   * @param {string} unit  of its values, such as "ms"
+   * @param {(value: number) => string} format
+   */
+  constructor(title, unit, format) {
+    this.title = title;
+    this.unit = unit;
+    this.format = format;
+    const heading = h("figcaption", null, h("h3", { text: title }), h("span.note", { text: unit }));
+    this.element = h("figure.card.chart", null, heading, this.#values, this.#canvas, this.#spoken);
+    this.#canvas.addEventListener("keydown", (event) => this.#step(event));
+    this.#canvas.addEventListener("pointermove", () => (this.#held = null));
+    this.#canvas.addEventListener("blur", () => this.#hold(null));
+    new ResizeObserver(() => this.#resize()).observe(this.#canvas);
+  }
+
+  /**
+   * Show these lines; the times are in seconds.
+   * @param {number[]} times
+   * @param {Line[]} lines
+   */
+  async show(times, lines) {
+    this.#times = times;
+    this.#lines = lines;
+    const uPlot = await load();
+    const labels = JSON.stringify(lines.map((each) => each.label));
+    if (labels !== this.#labels || !this.#plot) {
+      this.#plot?.destroy();
+      this.#plot = new uPlot(this.#options(), this.#data(), this.#canvas);
+      this.#labels = labels;
+    } else {
+      this.#plot.setData(this.#data());
+    }
+    // It has moved to the left, as uPlot knows once it has drawn.
+    if (this.#held !== null) queueMicrotask(() => this.#hold(this.#held));
+    this.#tell();
+  }
+
+  #data() {
+    return [this.#times, ...this.#lines.map((each) => each.values)];
+  }
+
+  #options() {
+    const axis = { stroke: () => colour("--quiet"), ticks: { show: false } };
+    const grid = { stroke: () => colour("--line"), width: 1 };
+    return {
+      width: this.#canvas.clientWidth || 300,
+      height: HEIGHT,
+      padding: [6, 12, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, drag: { x: false, y: false }, sync: { key: "watch" } },
+      scales: {
+        x: { range: (_, from, to) => [Math.min(from, to - SHORTEST_S), to] },
+        y: { range: (_, from, to) => [Math.min(0, from), to > 0 ? to * 1.1 : 1] },
+      },
+      axes: [
+        { ...axis, grid: { show: false }, size: 24, space: 80,
+          values: (_, times) => times.map(clock) },
+        { ...axis, grid, size: 46, values: (_, values) => values.map(this.format) },
+      ],
+      series: [
+        {},
+        ...this.#lines.map((each, index) => ({
+          label: each.label,
+          stroke: () => colour(`--c${(index % COLOURS) + 1}`),
+          width: 1.5,
+          points: { show: false },
+        })),
+      ],
+      hooks: { setCursor: [() => this.#tell()] },
+    };
+  }
+
+  #resize() {
+    const width = this.#canvas.clientWidth;
+    if (width && this.#plot && width !== this.#plot.width) {
+      this.#plot.setSize({ width, height: HEIGHT });
+    }
+  }
+
+  /** The sample that the keyboard has chosen, that under the pointer, else the newest. */
+  #index() {
+    if (this.#held !== null) return Math.max(0, this.#times.findLastIndex((each) => each <= this.#held));
+    return this.#plot?.cursor.idx ?? this.#times.length - 1;
+  }
+
+  /** Write the values as text. */
+  #tell() {
+    const at = this.#index();
+    const said = this.#lines.map(({ label, values }, index) =>
+      h("li", null, h(`span.swatch.c${(index % COLOURS) + 1}`), `${label} `,
+        h("b", { text: this.#said(values[at]) })));
+    const past = this.#held !== null || this.#plot?.cursor.idx != null;
+    fill(this.#values, ...said, past && this.#times.length > 0 && h("li.note", { text: clock(this.#times[at]) }));
+    // Not while it has the focus: some screen readers would say each change.
+    if (document.activeElement !== this.#canvas) {
+      this.#canvas.setAttribute("aria-label", `${this.title}. ${this.#sentence(at)}`);
+    }
+  }
+
+  #said(value) {
+    return value == null ? "–" : this.format(value);
+  }
+
+  #sentence(at) {
+    const parts = this.#lines.map(({ label, values }) => {
+      const known = values.filter((each) => each !== null);
+      if (!known.length) return `${label}: no data`;
+      const [low, high] = [Math.min(...known), Math.max(...known)].map(this.format);
+      return `${label}: ${this.#said(values[at])} ${this.unit}, between ${low} and ${high}`;
+    });
+    return `${parts.join("; ")}. Arrow keys show earlier values.`;
+  }
+
+  #step(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+    if (!this.#plot || (!by && event.key !== "Escape")) return;
+    event.preventDefault();
+    const to = Math.max(0, Math.min(this.#times.length - 1, this.#index() + (by ?? 0)));
+    this.#hold(by ? this.#times[to] : null);
+    const values = this.#lines.map(({ label, values }) => `${label} ${this.#said(values[to])}`);
+    this.#spoken.textContent = `${clock(this.#times[to])}: ${values.join(", ")} ${this.unit}`;
+  }
+
+  /** Keep the cursor at a time; null removes it. */
+  #hold(time) {
+    if (time === null && this.#held === null) return;
+    this.#held = time;
+    const left = time === null ? -10 : this.#plot.valToPos(time, "x");
+    this.#plot.setCursor({ left, top: time === null ? -10 : 0 });
+  }
+}
+
+/** @param {number} seconds */
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}

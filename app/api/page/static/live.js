@@ -1,0 +1,136 @@
+// The live data of GET /live: one connection of the page, and the last ten minutes of it.
+
+import { ApiError } from "./api.js";
+
+/** Seconds that are kept. */
+export const KEPT_S = 600;
+// Twice what the server sends in that time: a bound, whatever it sends.
+const MOST_SAMPLES = 2 * KEPT_S;
+const MOST_CHARACTERS = 4_000_000; // of one event
+const SILENCE_MS = 10_000;
+const LONGEST_WAIT_MS = 15_000;
+
+/**
+ * @typedef {{at: number, snapshot: any}} Sample  snapshot null: nothing is known of that time
+ * @typedef {{kind: "connecting" | "live" | "lost" | "refused", since: Date, reason: string}} State
+ */
+
+/**
+ * A reader of server-sent events: call what it returns with each piece of text.
+ * @param {(data: string) => void} deliver  gets the data of each event
+ */
+export function eventReader(deliver) {
+  let rest = "";
+  let data = [];
+  let length = 0;
+  return (text) => {
+    // A carriage return at the end may be the first half of a line's end.
+    const lines = (rest + text).split(/\r\n|\n|\r(?!$)/);
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "" && data.length) {
+        deliver(data.join("\n"));
+        data = [];
+        length = 0;
+      } else if (line.startsWith("data:")) {
+        data.push(line.slice(5).replace(/^ /, ""));
+        length += line.length;
+      }
+    }
+    if (rest.length + length > MOST_CHARACTERS) throw new Error("an event is too long");
+  };
+}
+
+/** Samples of the last ten minutes, the oldest first; bounded. */
+export class History {
+  /** @type {Sample[]} */
+  samples = [];
+
+  /** @param {{at: number}} snapshot */
+  add(snapshot) {
+    const last = this.samples.at(-1);
+    if (last && snapshot.at <= last.at) this.samples = []; // the server's clock was set back
+    this.samples.push({ at: snapshot.at, snapshot });
+    const fresh = this.samples.findIndex((each) => each.at > snapshot.at - KEPT_S);
+    this.samples.splice(0, Math.max(fresh, this.samples.length - MOST_SAMPLES));
+  }
+
+  /** No line is drawn from what is there to what follows. */
+  interrupt() {
+    const last = this.samples.at(-1);
+    if (last?.snapshot) this.samples.push({ at: last.at + 0.001, snapshot: null });
+  }
+}
+
+/** The connection, made again when it is lost. */
+export class Feed {
+  history = new History();
+  /** @type {State} */
+  state = { kind: "connecting", since: new Date(), reason: "" };
+  #open;
+  #changed;
+  #running = false;
+
+  /**
+   * @param {(signal: AbortSignal) => Promise<Response>} open  sends the request
+   * @param {() => void} changed  called after each snapshot and each change of the state
+   */
+  constructor(open, changed) {
+    this.#open = open;
+    this.#changed = changed;
+  }
+
+  /** Stay connected until the server refuses; does nothing while it is at it. */
+  async run() {
+    if (this.#running) return;
+    this.#running = true;
+    this.#become("connecting", "");
+    for (let failures = 0; this.state.kind !== "refused"; failures += 1) {
+      const newest = this.history.samples.at(-1);
+      const wait = await this.#connection();
+      if (this.history.samples.at(-1) !== newest) failures = 0;
+      this.history.interrupt();
+      const backoff = Math.min(LONGEST_WAIT_MS, 500 * 2 ** failures) * (0.75 + Math.random() / 2);
+      if (this.state.kind !== "refused") await sleep(Math.max(wait, backoff));
+    }
+    this.#running = false;
+  }
+
+  /** Read one connection to its end; returns how many ms the server asks to wait. */
+  async #connection() {
+    const silence = new AbortController();
+    let alarm = 0;
+    try {
+      const response = await this.#open(silence.signal);
+      const reader = response.body.getReader();
+      const decoder = new TextDecoder();
+      const read = eventReader((data) => {
+        this.history.add(JSON.parse(data));
+        this.#become("live", "");
+      });
+      for (;;) {
+        alarm = setTimeout(() => silence.abort(), SILENCE_MS);
+        const { value, done } = await reader.read();
+        clearTimeout(alarm);
+        if (done) throw new Error("the server closed the connection");
+        read(decoder.decode(value, { stream: true }));
+      }
+    } catch (error) {
+      const refused = error instanceof ApiError && error.status >= 400 && error.status < 429;
+      const silent = silence.signal.aborted ? `no data for ${SILENCE_MS / 1000} s` : "";
+      this.#become(refused ? "refused" : "lost", silent || error.message);
+      return error.retryAfterMs ?? 0;
+    } finally {
+      clearTimeout(alarm);
+      silence.abort(); // also ends a response that is not read to its end
+    }
+  }
+
+  #become(kind, reason) {
+    const since = kind === this.state.kind ? this.state.since : new Date();
+    this.state = { kind, since, reason };
+    this.#changed();
+  }
+}
+
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));

@@ -1,0 +1,261 @@
+// Models: what is loaded, loading or failed, which form serves which batch size; load and unload.
+
+import { Alert } from "./alert.js";
+import { fill, h } from "./dom.js";
+import { save } from "./download.js";
+import { Plan } from "./plan.js";
+import { number } from "./series.js";
+
+const IDLE_MS = 5000;
+const LOADING_MS = 1000;
+const SERVED = ["ready", "loading"];
+const TONES = { ready: "good", failed: "bad", loading: "warn" };
+let view = null;
+
+/**
+ * Show the view, and look at the models again and again.
+ * @param {HTMLElement} panel
+ * @param {import("./api.js").Api} api
+ */
+export function start(panel, api) {
+  view ??= new Models(panel, api);
+  view.shown = true;
+  return view.refresh();
+}
+
+/** Look no more. */
+export function stop() {
+  view.shown = false;
+  clearTimeout(view.timer);
+}
+
+class Models {
+  shown = false;
+  timer = 0;
+  /** @type {Map<string, Card>} */
+  #cards = new Map();
+  #alert = new Alert();
+  #said = h("p.note", { role: "status" });
+  #list = h("div.stack");
+  #reload = h("button", { type: "button", text: "Reload repository",
+    title: "Look for new versions, and try those again that failed to load",
+    onclick: () => this.change("reload", "./admin/reload", this.#reload) });
+  #again = h("button", { type: "button", text: "Try again", hidden: true,
+    onclick: () => this.refresh() });
+  #dialog = new Confirmation();
+
+  constructor(panel, api) {
+    this.api = api;
+    fill(panel, h("div.stack", null,
+      h("div.row", null, h("h2", { text: "Models" }), this.#reload, this.#again, this.#said),
+      this.#alert.element, this.#list, this.#dialog.element));
+  }
+
+  /** Show what there is, and look again later, unless the server refuses to say. */
+  async refresh() {
+    clearTimeout(this.timer);
+    this.#again.hidden = true;
+    try {
+      const { models } = await this.api.json("./models");
+      this.#show(models);
+      const loading = models.some((each) => each.versions.some((one) => one.state === "loading"));
+      this.#later(loading ? LOADING_MS : IDLE_MS);
+    } catch (error) {
+      this.#alert.show(error);
+      const refused = error.status === 401 || error.status === 403;
+      this.#again.hidden = !refused;
+      if (!refused) this.#later(IDLE_MS);
+    }
+  }
+
+  #later(ms) {
+    clearTimeout(this.timer);
+    if (this.shown) this.timer = setTimeout(() => this.refresh(), ms);
+  }
+
+  #show(models) {
+    const before = [...this.#cards.keys()].join();
+    const names = models.map((each) => each.name);
+    for (const each of models) {
+      if (!this.#cards.has(each.name)) this.#cards.set(each.name, new Card(each.name, this));
+      this.#cards.get(each.name).show(each);
+    }
+    for (const name of this.#cards.keys()) if (!names.includes(name)) this.#cards.delete(name);
+    if (before !== [...this.#cards.keys()].join()) {
+      fill(this.#list, ...[...this.#cards.values()].map((each) => each.element));
+    }
+    if (!models.length) fill(this.#list, h("p.note", { text: "The repository has no models." }));
+  }
+
+  /**
+   * Ask the server for a change, and say what came of it.
+   * @param {string} what  for people, such as "unload digits"
+   * @param {string} path
+   * @param {HTMLButtonElement} button
+   */
+  async change(what, path, button) {
+    if (what.startsWith("unload") && !(await this.#dialog.ask(what))) return;
+    this.#alert.clear();
+    button.disabled = true;
+    this.#said.textContent = `${what} …`;
+    this.#later(LOADING_MS);
+    try {
+      const changes = await this.api.json(path, { method: "POST" });
+      this.#said.textContent = `${what}: ${sentence(changes)}`;
+    } catch (error) {
+      this.#said.textContent = "";
+      if (error.body?.failed) error.message = `${what}: ${sentence(error.body)}`;
+      this.#alert.show(error);
+    } finally {
+      button.disabled = false;
+    }
+    await this.refresh();
+  }
+
+  /** Keep a version's report: a link has no key. */
+  async report(path, name) {
+    this.#alert.clear();
+    try {
+      await save(await this.api.request(path), name);
+    } catch (error) {
+      this.#alert.show(error);
+    }
+  }
+}
+
+/** What an answer about changes says. */
+function sentence({ loaded, retired, failed }) {
+  const name = (each) => `${each.model}/${each.version}`;
+  const names = (list) => list.map(name).join(", ");
+  const failures = failed.map((each) =>
+    `${name(each)} failed: ${each.problem.replace(`${name(each)}: `, "")}`);
+  return [
+    loaded.length && `loaded ${names(loaded)}`,
+    retired.length && `retired ${names(retired)}`,
+    ...failures,
+  ].filter(Boolean).join("; ") || "nothing changed";
+}
+
+/** One model. Its elements stay when it changes, and with them what has the focus. */
+class Card {
+  /** @type {Map<number, Version>} */
+  #versions = new Map();
+  #tags = h("span.row");
+  #switch;
+  #body = h("tbody");
+
+  constructor(name, models) {
+    this.name = name;
+    this.models = models;
+    this.path = `models/${encodeURIComponent(name)}`;
+    this.plan = new Plan(models.api, this.path);
+    this.#switch = new Switch(models, name, this.path);
+    const columns = ["Version", "State", "", "Actions"].map((text) =>
+      h("th", { scope: "col" }, text || h("span.visually-hidden", { text: "Details" })));
+    this.element = h("section.card.stack", { "aria-label": `Model ${name}` },
+      h("div.row", null, h("h3", { text: name }), this.#tags,
+        this.#switch.element),
+      h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Versions of ${name}` },
+        h("table.versions", null, h("thead", null, h("tr", null, ...columns)), this.#body)),
+      this.plan.element);
+  }
+
+  show({ default: isDefault, version, versions }) {
+    fill(this.#tags, isDefault && h("span.tag", { text: "default" }),
+      version !== null && h("span.note", { text: `serves version ${version}` }));
+    this.#switch.show(versions.some((each) => SERVED.includes(each.state)));
+    this.plan.changed(JSON.stringify(versions.map((each) => [each.version, each.state])));
+    const before = [...this.#versions.keys()].join();
+    const numbers = versions.map((each) => each.version);
+    for (const each of versions) {
+      const known = this.#versions.get(each.version) ?? new Version(this, each.version);
+      this.#versions.set(each.version, known);
+      known.show(each);
+    }
+    for (const each of this.#versions.keys()) if (!numbers.includes(each)) this.#versions.delete(each);
+    if (before !== numbers.join()) {
+      fill(this.#body, ...numbers.map((each) => this.#versions.get(each).element));
+    }
+  }
+}
+
+/** One version: a row of its model's table. */
+class Version {
+  #state = h("td");
+  #detail = h("td");
+  #shown = "";
+  #switch;
+
+  constructor(card, number) {
+    const name = `${card.name}/${number}`;
+    const path = `${card.path}/versions/${number}`;
+    const report = h("a", { href: `./${path}/report`, target: "_blank", rel: "noopener",
+      text: "Report", "aria-label": `Report of ${name}`,
+      onclick: (event) => {
+        if (!card.models.api.keyed) return;
+        event.preventDefault();
+        card.models.report(`./${path}/report`, `${card.name}-${number}-report.html`);
+      } });
+    this.name = name;
+    this.#switch = new Switch(card.models, name, path);
+    this.element = h("tr", null, h("th", { scope: "row", text: String(number) }), this.#state,
+      this.#detail, h("td", null, h("span.row.actions", null, report, this.#switch.element)));
+  }
+
+  show(status) {
+    const shown = JSON.stringify(status);
+    if (shown === this.#shown) return;
+    this.#shown = shown;
+    this.#switch.show(SERVED.includes(status.state));
+    const { state, problem, step, seconds, progress } = status;
+    fill(this.#state, h(`span.tag.${TONES[state] ?? "none"}`, { text: state }));
+    if (state === "loading") {
+      const bar = h("progress", { max: 1, "aria-label": `${this.name} is loading` });
+      if (progress != null) bar.value = progress;
+      const words = [step, seconds != null && `${number(seconds)} s`].filter(Boolean).join(", ");
+      fill(this.#detail, bar, ` ${words}`);
+    } else {
+      this.#detail.textContent = problem ?? "";
+    }
+  }
+}
+
+/** The button that loads what is not loaded, and unloads what is. */
+class Switch {
+  #verb = "load";
+
+  constructor(models, name, path) {
+    this.name = name;
+    this.element = h("button", { type: "button", onclick: () =>
+      models.change(`${this.#verb} ${name}`, `./admin/${path}/${this.#verb}`, this.element) });
+  }
+
+  /** @param {boolean} loaded */
+  show(loaded) {
+    this.#verb = loaded ? "unload" : "load";
+    this.element.textContent = loaded ? "Unload" : "Load";
+    this.element.setAttribute("aria-label", `${this.element.textContent} ${this.name}`);
+  }
+}
+
+/** A dialog that asks before something is taken away. */
+class Confirmation {
+  #title = h("h2", { id: "confirm-title" });
+  #yes = h("button.main", { type: "submit", value: "yes", text: "Unload" });
+  element = h("dialog", { "aria-labelledby": "confirm-title" },
+    h("form.stack", { method: "dialog" }, this.#title,
+      h("p", { text: "Requests that name it are rejected until it is loaded again." }),
+      h("div.row.end", null,
+        h("button.quiet", { type: "submit", value: "no", text: "Cancel" }), this.#yes)));
+
+  /** @param {string} what */
+  ask(what) {
+    this.#title.textContent = `${what[0].toUpperCase()}${what.slice(1)}?`;
+    this.element.returnValue = "";
+    this.element.showModal();
+    return new Promise((resolve) => {
+      const closed = () => resolve(this.element.returnValue === "yes");
+      this.element.addEventListener("close", closed, { once: true });
+    });
+  }
+}

@@ -1,0 +1,151 @@
+// What the charts of Watch show: from snapshots of GET /live to lines.
+
+/** @typedef {import("./live.js").Sample} Sample */
+/** @typedef {import("./chart.js").Line} Line */
+
+const MOST_LINES = 6;
+const RATES = ["items_per_s", "computed_per_s", "batches_per_s", "hit_per_s", "miss_per_s",
+  "joined_per_s", "queue_items"];
+const MEANS = ["batch_items", "queue_ms", "compute_ms"];
+
+/** A number for people: three digits. */
+export function number(value) {
+  const digits = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
+  return Number(value.toFixed(digits)).toLocaleString("en");
+}
+
+/** How a model of a snapshot is called in the selection. */
+export const nameOf = (model) => `${model.name}/${model.version}`;
+
+/**
+ * A model of a snapshot; all models together if none is chosen, null if it is not there.
+ * @param {any} snapshot
+ * @param {string} chosen
+ */
+export function modelOf(snapshot, chosen) {
+  const models = snapshot.models.filter((each) => !chosen || nameOf(each) === chosen);
+  if (!models.length) return null;
+  const sum = (name) => models.reduce((total, each) => total + (each[name] ?? 0), 0);
+  const all = Object.fromEntries(RATES.map((name) => [name, sum(name)]));
+  for (const name of MEANS) {
+    const known = models.filter((each) => each[name] != null);
+    const weights = known.reduce((total, each) => total + each.batches_per_s, 0);
+    const weighed = known.reduce((total, each) => total + each[name] * each.batches_per_s, 0);
+    all[name] = weights ? weighed / weights : null;
+  }
+  const waits = models.map((each) => each.predicted_wait_ms).filter((each) => each != null);
+  all.predicted_wait_ms = waits.length ? Math.max(...waits) : null;
+  return all;
+}
+
+/** The share of answers, in percent, that were not computed for the item: a name and a rate. */
+function share(model, rate) {
+  const all = model.hit_per_s + model.miss_per_s + model.joined_per_s;
+  return all ? (100 * model[rate]) / all : null;
+}
+
+/** @type {(label: string, of: (snapshot: any) => any) => (samples: Sample[]) => Line[]} */
+const server = (label, of) => (samples) => [
+  { label, values: samples.map(({ snapshot }) => (snapshot && of(snapshot)) ?? null) },
+];
+
+/** @type {(label: string, of: (model: any) => any) => (samples: Sample[], chosen: string) => Line[]} */
+const model = (label, of) => (samples, chosen) =>
+  server(label, (snapshot) => {
+    const found = modelOf(snapshot, chosen);
+    return found && of(found);
+  })(samples);
+
+/**
+ * A line for each name that a sample has a value for.
+ * @param {Sample[]} samples
+ * @param {(snapshot: any) => [string, number | null][]} pairs
+ * @param {number | null} absent  the value where a snapshot lacks the name
+ * @returns {Line[]}
+ */
+function named(samples, pairs, absent) {
+  const found = samples.map(({ snapshot }) => snapshot && new Map(pairs(snapshot)));
+  const names = [...new Set(found.flatMap((each) => (each ? [...each.keys()] : [])))].sort();
+  return names.slice(0, MOST_LINES).map((label) => ({
+    label,
+    values: found.map((each) => each && (each.get(label) ?? absent)),
+  }));
+}
+
+function failures(samples) {
+  const lines = named(samples, (snapshot) => Object.entries(snapshot.requests.failed_per_s), 0);
+  return lines.length ? lines : server("none", () => 0)(samples);
+}
+
+const device = (of) => (samples) =>
+  named(samples, (snapshot) => snapshot.devices.map((each) => [each.name, of(each)]), null)
+    .filter((line) => line.values.some((each) => each !== null));
+
+/** @type {{title: string, unit: string, lines: ((samples: Sample[], chosen: string) => Line[])[]}[]} */
+export const OF_SERVER = [
+  {
+    title: "Requests",
+    unit: "per second",
+    lines: [server("answered", (snapshot) => snapshot.requests.per_s)],
+  },
+  {
+    title: "Latency",
+    unit: "ms",
+    lines: [
+      server("p50", (snapshot) => snapshot.requests.p50_ms),
+      server("p99", (snapshot) => snapshot.requests.p99_ms),
+    ],
+  },
+  { title: "Rejections and failures", unit: "per second", lines: [failures] },
+];
+
+export const OF_MODEL = [
+  {
+    title: "Items",
+    unit: "per second",
+    lines: [
+      model("answered", (found) => found.items_per_s),
+      model("computed", (found) => found.computed_per_s),
+    ],
+  },
+  {
+    title: "Batch size",
+    unit: "items, mean",
+    lines: [model("batch", (found) => found.batch_items)],
+  },
+  { title: "Queue", unit: "items", lines: [model("queued", (found) => found.queue_items)] },
+  {
+    title: "Time of an item",
+    unit: "ms",
+    lines: [
+      model("predicted wait", (found) => found.predicted_wait_ms),
+      model("in the queue", (found) => found.queue_ms),
+      model("compute", (found) => found.compute_ms),
+    ],
+  },
+  {
+    title: "Cache",
+    unit: "% of items",
+    lines: [
+      model("hits", (found) => share(found, "hit_per_s")),
+      model("joined", (found) => share(found, "joined_per_s")),
+    ],
+  },
+];
+
+export const OF_DEVICES = [
+  {
+    title: "GPU memory",
+    unit: "% used",
+    lines: [
+      device((each) =>
+        each.memory_bytes ? (100 * each.memory_used_bytes) / each.memory_bytes : null,
+      ),
+    ],
+  },
+  {
+    title: "GPU temperature",
+    unit: "°C",
+    lines: [device((each) => each.temperature_celsius ?? null)],
+  },
+];

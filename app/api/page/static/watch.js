@@ -1,0 +1,201 @@
+// Watch: charts of the server's live data, its replicas and devices, and the profiler.
+
+import { Alert } from "./alert.js";
+import { Chart } from "./chart.js";
+import { bytes, fill, h } from "./dom.js";
+import { save } from "./download.js";
+import { Feed } from "./live.js";
+import { nameOf, number, OF_DEVICES, OF_MODEL, OF_SERVER } from "./series.js";
+
+const PROFILE_S = 5;
+let view = null;
+
+/**
+ * Show the view. Once started, data is collected while other views are shown, too.
+ * @param {HTMLElement} panel
+ * @param {import("./api.js").Api} api
+ */
+export function start(panel, api) {
+  view ??= new Watch(panel, api);
+  view.shown = true;
+  view.feed.run();
+  view.draw();
+}
+
+/** Draw no more. */
+export function stop() {
+  view.shown = false;
+}
+
+class Watch {
+  shown = false;
+  /** @type {import("./live.js").Sample[] | null} */
+  #paused = null;
+  #status = h("p.live", { role: "status" });
+  #connect = h("button", { type: "button", text: "Connect", onclick: () => this.feed.run() });
+  #pause = h("button", { type: "button", "aria-pressed": "false", text: "Pause",
+    onclick: () => this.#toggle() });
+  #model = h("select", { id: "watch-model", onchange: () => this.draw() },
+    h("option", { value: "", text: "All models" }));
+  #facts = h("p.note");
+  #replicas = h("tbody");
+  #devices = h("tbody");
+  #ofDevices = h("section.stack", { hidden: true });
+  #known = h("div.stack", { hidden: true }); // what there is to see once something is known
+
+  constructor(panel, api) {
+    this.feed = new Feed(
+      (signal) => api.request("./live", { signal, headers: { Accept: "text/event-stream" } }),
+      () => this.draw(),
+    );
+    this.charts = [OF_SERVER, OF_MODEL, OF_DEVICES].map((group) =>
+      group.map(({ title, unit, lines }) => ({ chart: new Chart(title, unit, number), lines })),
+    );
+    const [server, model, devices] = this.charts.map((group) =>
+      h("div.charts", null, ...group.map(({ chart }) => chart.element)),
+    );
+    fill(
+      this.#ofDevices,
+      h("h2", { text: "Devices" }),
+      table("Devices", ["Device", "Memory", "Utilization", "Temperature"], this.#devices),
+      devices,
+    );
+    const profiler = new Profiler(api);
+    fill(
+      this.#known,
+      h("h2", { text: "Server" }), this.#facts, server,
+      h("div.row", null, h("h2", { text: "Models" }),
+        h("label.visually-hidden", { for: "watch-model", text: "Model" }), this.#model),
+      model,
+      h("h2", { text: "Replicas" }),
+      table("Replicas", ["Replica", "Device", "State", "Busy", "Items/s"], this.#replicas),
+      this.#ofDevices,
+    );
+    fill(
+      panel,
+      h("div.stack", null,
+        h("div.row", null, this.#status, this.#connect, this.#pause, profiler.element),
+        profiler.alert.element, this.#known),
+    );
+  }
+
+  #toggle() {
+    this.#paused = this.#paused ? null : [...this.feed.history.samples];
+    this.#pause.setAttribute("aria-pressed", String(this.#paused !== null));
+    this.draw();
+  }
+
+  /** Show what is known now, or what was when it was paused. */
+  draw() {
+    if (!this.shown) return;
+    this.#tellState();
+    const samples = this.#paused ?? this.feed.history.samples;
+    const newest = samples.findLast((each) => each.snapshot)?.snapshot;
+    if (!newest) return;
+    this.#known.hidden = false;
+    this.#choices(newest.models.map(nameOf));
+    this.#facts.textContent = factsOf(newest);
+    fill(this.#replicas, ...newest.replicas.map(replicaRow));
+    fill(this.#devices, ...newest.devices.map(deviceRow));
+    this.#ofDevices.hidden = newest.devices.length === 0;
+    const times = samples.map((each) => each.at);
+    for (const { chart, lines } of this.charts.flat()) {
+      const drawn = lines.flatMap((each) => each(samples, this.#model.value));
+      chart.element.hidden = drawn.length === 0;
+      if (drawn.length) chart.show(times, drawn);
+    }
+  }
+
+  /** The state in words; unchanged ones are not written, so that they are not said again. */
+  #tellState() {
+    const { kind, since, reason } = this.feed.state;
+    const at = since.toLocaleTimeString("en-GB");
+    const paused = this.#paused && "Paused; data is still collected";
+    const words = {
+      connecting: "Connecting",
+      live: paused ?? "Live",
+      lost: `Disconnected since ${at}, connecting again: ${reason}`,
+      refused: `Not connected: ${reason}`,
+    }[kind];
+    if (this.#status.textContent !== words) this.#status.textContent = words;
+    this.#status.dataset.state = this.#paused && kind === "live" ? "paused" : kind;
+    this.#connect.hidden = kind !== "refused";
+  }
+
+  #choices(names) {
+    const chosen = this.#model.value;
+    const known = [...this.#model.options].map((each) => each.value).slice(1);
+    if (JSON.stringify(known) === JSON.stringify(names)) return;
+    const options = names.map((name) => h("option", { value: name, text: name }));
+    fill(this.#model, this.#model.options[0], ...options);
+    this.#model.value = names.includes(chosen) ? chosen : "";
+  }
+}
+
+/** The button for a profile, with what comes of it. */
+class Profiler {
+  #button = h("button", { type: "button", text: `Profile ${PROFILE_S} s`,
+    onclick: () => this.#profile() });
+  #said = h("span", { role: "status" });
+  alert = new Alert();
+  element = h("div.row.profiler", null, h("span.note", null, this.#said), this.#button);
+
+  constructor(api) {
+    this.api = api;
+  }
+
+  async #profile() {
+    this.alert.clear();
+    this.#button.disabled = true;
+    this.#said.textContent = `Profiling for ${PROFILE_S} s …`;
+    try {
+      const path = `./admin/profile?seconds=${PROFILE_S}`;
+      const response = await this.api.request(path, { method: "POST" });
+      await save(response, "torchlane-profile.json");
+      const recorded = response.headers.get("X-Torchlane-Profile");
+      const what = recorded ? ` (${recorded})` : "";
+      this.#said.textContent = `Downloaded${what}. Open the trace in Perfetto: ui.perfetto.dev.`;
+    } catch (error) {
+      this.#said.textContent = "";
+      this.alert.show(error);
+    } finally {
+      this.#button.disabled = false;
+    }
+  }
+}
+
+function table(name, columns, body) {
+  const heads = columns.map((text) => h("th", { scope: "col", text }));
+  return h("div.scroll.card", { tabindex: 0, role: "region", "aria-label": name },
+    h("table", null, h("thead", null, h("tr", null, ...heads)), body));
+}
+
+function factsOf({ ready, requests, cache }) {
+  const of = cache?.limit_bytes ? ` of ${bytes(cache.limit_bytes)}` : "";
+  return [
+    ready ? "ready" : "not ready",
+    `${requests.in_flight} in flight`,
+    cache && `cache: ${bytes(cache.bytes)}${of} (entries: ${number(cache.entries)})`,
+  ].filter(Boolean).join(" · ");
+}
+
+/** A share as a bar with its percentage. */
+function bar(share, name) {
+  if (share == null) return h("td", { text: "–" });
+  const text = `${Math.round(100 * share)} %`;
+  return h("td", null, h("meter", { value: share, min: 0, max: 1, "aria-label": name }), ` ${text}`);
+}
+
+function replicaRow({ name, device, ready, busy_share: busy, items_per_s: items }) {
+  return h("tr", null, h("th", { scope: "row", text: name }), h("td", { text: device }),
+    h("td", null, h(ready ? "span.tag.good" : "span.tag.bad", { text: ready ? "ready" : "not ready" })),
+    bar(busy, `${name} is busy`), h("td.number", { text: items == null ? "–" : number(items) }));
+}
+
+function deviceRow(device) {
+  const { name, memory_used_bytes: used, memory_bytes: all, temperature_celsius: heat } = device;
+  const memory = all ? `${bytes(used)} of ${bytes(all)}` : "–";
+  return h("tr", null, h("th", { scope: "row", text: name }), h("td", { text: memory }),
+    bar(device.utilization_ratio, `${name} is used`),
+    h("td.number", { text: heat == null ? "–" : `${number(heat)} °C` }));
+}

@@ -1,0 +1,49 @@
+"""One browser for the tests of a file; pages that may not complain."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from torch import nn
+
+from models.codec_specs import TensorCodecSpec
+from tests.artifacts import write_artifact
+from tests.browser.chromium import Visits, chromium
+from tests.e2e.server import Server, running
+
+HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]:
+    visits = Visits(browser, request.node.name)
+    yield visits
+    visits.keep_pictures()
+    visits.close()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """A repository with digits, which is the default, and small models."""
+    folder = tmp_path_factory.mktemp("models")
+    shutil.copytree(repository / "digits", folder / "digits")
+    write_artifact(folder, "double")
+    write_artifact(folder, "hostile", 1, nn.Identity(), codec=TensorCodecSpec(labels=HOSTILE))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(models: Path) -> Iterator[Server]:
+    """A server without keys."""
+    with running(models, models.parent / "log", default_model="digits") as found:
+        yield found

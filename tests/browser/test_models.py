@@ -1,0 +1,129 @@
+"""Models, on the page at /: what is loaded, loading and failed, and changes by an administrator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from app.access.entries import ADMIN, PREDICT, make_key
+from tests.artifacts import write_artifact
+from tests.browser.chromium import Visits
+from tests.browser.test_page import use_key
+from tests.e2e.server import Server, running
+
+ADMIN_KEY, ADMIN_LINE = make_key("boss", [PREDICT, ADMIN])
+PREDICT_KEY, PREDICT_LINE = make_key("caller", [PREDICT])
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The model `slow` is loaded once this file is there."""
+    monkeypatch.setenv("LOAD_UNTIL", str(tmp_path / "gate"))
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, gate: Path) -> Iterator[Server]:
+    """A server with keys, one model, and a repository that may be changed."""
+    write_artifact(tmp_path / "models", "double")
+    with running(
+        tmp_path / "models",
+        tmp_path / "log",
+        module="tests.e2e.slow_app",
+        api_keys=f"{ADMIN_LINE}\n{PREDICT_LINE}",
+        reload_s="0",
+    ) as server:
+        yield server
+
+
+def version(page: Page, model: str) -> str:
+    return f"section[aria-label='Model {model}'] tbody tr"
+
+
+def test_what_loads_and_what_failed_is_shown(
+    visit: Visits, guarded: Server, gate: Path, tmp_path: Path
+) -> None:
+    page = visit(guarded.url, "/#models", expected={401, 409})
+    use_key(page, ADMIN_KEY)
+    expect(page.locator(version(page, "double"))).to_contain_text("ready")
+    write_artifact(tmp_path / "models", "slow")
+    broken = write_artifact(tmp_path / "models", "broken")
+    (broken / "script.pt").write_bytes(b"something else")
+    page.get_by_role("button", name="Reload repository").click()
+    slow = page.locator(version(page, "slow"))
+    expect(slow).to_contain_text("loading")
+    expect(slow.get_by_role("progressbar")).to_be_visible()
+    expect(slow).to_contain_text(" s")
+    failed = page.locator(version(page, "broken"))
+    expect(failed).to_contain_text("failed")
+    expect(failed).to_contain_text("script.pt")
+    gate.touch()
+    expect(slow).to_contain_text("ready")
+    expect(slow.get_by_role("progressbar")).to_have_count(0)
+    expect(page.get_by_role("alert").first).to_contain_text("broken/1 failed")
+
+
+def test_unload_asks_and_load_brings_it_back(visit: Visits, guarded: Server) -> None:
+    page = visit(guarded.url, "/#models", expected={401})
+    use_key(page, ADMIN_KEY)
+    shown = page.locator(version(page, "double"))
+    button = page.get_by_role("button", name="Unload double", exact=True)
+    button.click()
+    dialog = page.get_by_role("dialog", name="Unload double?")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(shown).to_contain_text("ready")
+    button.click()
+    dialog.get_by_role("button", name="Unload").click()
+    expect(shown).to_contain_text("unloaded")
+    expect(page.get_by_role("status").filter(has_text="retired double/1")).to_be_visible()
+    page.get_by_role("button", name="Load double", exact=True).click()
+    expect(shown).to_contain_text("ready")
+    expect(page.get_by_role("status").filter(has_text="loaded double/1")).to_be_visible()
+
+
+def test_a_key_without_the_scope_sees_what_the_server_says(visit: Visits, guarded: Server) -> None:
+    page = visit(guarded.url, "/#models", expected={401, 403})
+    use_key(page, PREDICT_KEY)
+    expect(page.locator(version(page, "double"))).to_contain_text("ready")
+    page.get_by_role("button", name="Reload repository").click()
+    expect(page.get_by_role("alert").first).to_contain_text("admin")
+
+
+def test_the_plan_and_the_report_are_shown(visit: Visits, server: Server) -> None:
+    page = visit(server.url, "/#models")
+    digits = page.get_by_role("region", name="Model digits")
+    digits.get_by_text("Inputs, limits and plan").click()
+    expect(digits.get_by_role("region", name="Plan of digits")).to_contain_text("cpu#0")
+    expect(digits).to_contain_text("float32")
+    with page.expect_popup() as opened:
+        digits.get_by_role("link", name="Report of digits/1").click()
+    expect(opened.value.locator("h1")).to_be_visible()
+
+
+def test_with_a_key_the_report_is_downloaded(
+    visit: Visits, models: Path, tmp_path: Path
+) -> None:
+    with running(models, tmp_path / "log", api_keys=PREDICT_LINE) as server:
+        page = visit(server.url, "/#models", expected={401})
+        use_key(page, PREDICT_KEY)
+        with page.expect_download() as started:
+            page.get_by_role("link", name="Report of digits/1").click()
+        assert started.value.suggested_filename == "digits-1-report.html"
+        assert "<html" in Path(started.value.path()).read_text()
+
+
+def test_progress_is_a_bar_where_it_is_known(visit: Visits, server: Server) -> None:
+    """A load as the server tells it, whatever it was when it was asked."""
+    status = {"version": 1, "state": "loading", "problem": None, "step": "warm", "seconds": 3.2}
+    model = {"name": "digits", "default": True, "state": "loading", "version": None}
+    listed = {"models": [{**model, "versions": [{**status, "progress": 0.25}]}]}
+    page = visit(server.url)
+    page.route("**/models", lambda route: route.fulfill(body=json.dumps(listed)))
+    page.get_by_role("tab", name="Models").click()
+    row = page.locator(version(page, "digits"))
+    expect(row.get_by_role("progressbar")).to_have_attribute("value", "0.25")
+    expect(row).to_contain_text("warm, 3.2 s")

@@ -1,0 +1,121 @@
+"""Try, on the page at /: inputs of each kind become calls, and answers are shown."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.chromium import Visits
+from tests.browser.conftest import HOSTILE
+from tests.e2e.server import PLAIN, Server, running
+
+THREE = Path(__file__).parents[2] / "docs" / "three.png"
+# A three, as shares of the pad's side.
+STROKES = [(0.3, 0.25), (0.5, 0.17), (0.68, 0.28), (0.62, 0.42), (0.45, 0.48)]
+STROKES += [(0.65, 0.55), (0.7, 0.7), (0.52, 0.84), (0.3, 0.75)]
+# A file as another program hands it over: dropped on an element, or pasted.
+HAND_OVER = """(element, [kind, encoded]) => {
+  const octets = Uint8Array.from(atob(encoded), (each) => each.charCodeAt(0));
+  const data = new DataTransfer();
+  data.items.add(new File([octets], "three.png", { type: "image/png" }));
+  const event = kind === "paste"
+    ? new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true })
+    : new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true });
+  element.dispatchEvent(event);
+}"""
+
+
+def draw_three(page: Page) -> None:
+    pad = page.locator("canvas.pad")
+    box = pad.bounding_box()
+    assert box is not None
+    points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in STROKES]
+    page.mouse.move(*points[0])
+    page.mouse.down()
+    for point in points[1:]:
+        page.mouse.move(*point, steps=4)
+    page.mouse.up()
+
+
+def predict(page: Page) -> Locator:
+    """Send what is there; returns the answer."""
+    page.get_by_role("button", name="Predict").click()
+    answer = page.get_by_role("region", name="Answer")
+    expect(answer).to_be_visible()
+    return answer
+
+
+def choose(page: Page, model: str) -> None:
+    """Choose a model that takes numbers, and wait for its form."""
+    page.get_by_label("Model", exact=True).select_option(model)
+    expect(page.get_by_role("textbox")).to_be_visible()
+
+
+def test_a_drawn_three_is_read(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    draw_three(page)
+    answer = predict(page)
+    expect(answer.locator(".top strong")).to_have_text("3")
+    expect(answer.get_by_role("table").get_by_role("row").first).to_contain_text("3")
+    time = page.get_by_role("region", name="Time")
+    for stage in ("Decode", "Queue", "Compute", "Encode", "Total"):
+        expect(time.get_by_role("row", name=stage)).to_contain_text("ms")
+    expect(time).to_contain_text("1 item")
+    same = page.get_by_role("region", name="The same call")
+    for program in ("curl", "httpx", "tritonclient", "JavaScript"):
+        expect(same).to_contain_text(program)
+
+
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_a_picture_that_is_handed_over_is_read(visit: Visits, server: Server, kind: str) -> None:
+    page = visit(server.url)
+    expect(page.locator("canvas.pad")).to_be_visible()
+    encoded = base64.b64encode(THREE.read_bytes()).decode()
+    page.locator(".drop").evaluate(HAND_OVER, [kind, encoded])
+    pictures = page.get_by_role("list", name="Pictures to send").get_by_role("listitem")
+    expect(pictures).to_have_count(1)
+    expect(predict(page).locator(".top strong")).to_have_text("3")
+
+
+def test_of_three_pictures_two_are_computed_where_two_are_equal(
+    visit: Visits, models: Path, tmp_path: Path
+) -> None:
+    with running(models, tmp_path / "log", default_model="digits") as server:
+        page = visit(server.url)
+        draw_three(page)
+        page.get_by_role("button", name="Add to batch").click()
+        page.get_by_label("Choose pictures").set_input_files([THREE, THREE])
+        answer = predict(page)
+        expect(answer.locator(".top strong")).to_have_text(["3", "3", "3"])
+        expect(answer).to_contain_text("same as item 2")
+        time = page.get_by_role("region", name="Time")
+        expect(time).to_contain_text("2 items")
+        assert server.metric("torchlane_items_computed_total") == 2
+        predict(page)
+        expect(time).to_contain_text("none ran")
+        assert server.metric("torchlane_items_computed_total") == 2
+
+
+def test_a_wrong_input_shows_what_the_server_says(visit: Visits, server: Server) -> None:
+    page = visit(server.url, expected={422})
+    choose(page, "double")
+    page.get_by_role("textbox").fill("[1, 2, 3]")
+    page.get_by_role("button", name="Predict").click()
+    wrong = httpx.post(
+        f"{server.url}/models/double/predict", json={"input": [1, 2, 3]}, verify=PLAIN
+    )
+    assert wrong.status_code == 422
+    expect(page.get_by_role("alert").first).to_contain_text(wrong.json()["error"])
+
+
+def test_labels_are_text_whatever_they_say(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    choose(page, "hostile")
+    answer = predict(page)
+    for label in HOSTILE:
+        expect(answer.get_by_role("table")).to_contain_text(label)
+    assert page.locator("img[src=x]").count() == 0
