@@ -186,7 +186,7 @@ class RateLimited(RetryLater):
 
 
 class Overloaded(RetryLater):
-    """The queue is full or the deadline cannot be met; a retry succeeds once the queue is done."""
+    """A limit is reached, such as that of the queue, or the deadline cannot be met."""
 
     code = "overloaded"
 

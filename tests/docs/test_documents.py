@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app import errors
 from app.api.error_handlers import HTTP_CODES
 from app.api.errors import STATUS
+from app.api.page.snapshot import Change, read, snapshot, version
 from app.metrics import Metrics
+from app.metrics.gauges import ModelGauges
+from app.registry.loaded_models import ModelState, VersionStatus
 from app.registry.model_settings import ModelSettings
 from app.serving.models_file import Entry, ModelsFile
 from app.settings import PREFIX, Settings
+from app.types import ModelId
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("app", "export", "loadtests", "models")
@@ -70,6 +76,27 @@ def test_every_metric_is_documented() -> None:
     documented = {cells[0].strip("`").removesuffix("_total") for cells in rows("metrics.md")}
     families = {family.name for family in Metrics().registry.collect()}
     assert documented == {name for name in families if name.startswith("torchlane_")}
+
+
+def test_every_field_of_the_live_data_is_documented() -> None:
+    def fields(found: dict[str, Any], prefix: str = "") -> Iterator[str]:
+        for name, value in found.items():
+            if isinstance(value, list):
+                yield from fields(value[0], f"{prefix}{name}[].")
+            elif isinstance(value, dict) and name != "failed_per_s":  # by code
+                yield from fields(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name
+
+    metrics, model = Metrics(), ModelId("digits", 1)
+    metrics.served(model, ModelGauges(*[lambda: 1.0] * len(ModelGauges._fields)))
+    metrics.replica("cuda:0#0", "cuda:0", lambda: True)
+    metrics.device("cuda:0", {"memory_bytes": lambda: 1.0})
+    reading = read(metrics.registry)
+    found = snapshot(Change(reading, reading, 1.0))
+    found["versions"] = [version(VersionStatus(model, ModelState.LOADING), hides_detail=False)]
+    documented = [cells[0].strip("`") for cells in rows("page.md")]
+    assert sorted(documented) == sorted(["at", *fields(found)])
 
 
 @pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/security.md"])

@@ -149,6 +149,12 @@ async def test_without_a_listener_nothing_is_read(models: Path) -> None:
         assert reads == then
 
 
+async def test_without_chunks_there_is_no_stream(models: Path) -> None:
+    async with listening(models) as server:
+        answer = await server.ask(request("/live", b"", method="GET", version="1.0"))
+        assert (answer.status, answer.code) == (505, "http_version_not_supported")
+
+
 async def test_head_has_no_body_and_no_listener(models: Path) -> None:
     async with listening(models) as server:
         wire = await server.connect()

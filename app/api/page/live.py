@@ -11,7 +11,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import orjson
 import structlog
@@ -20,10 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from app.access.entries import METRICS
 from app.api.errors import HEAD_ONLY, TRANSPORT
-from app.api.page.snapshot import Change, Series, read, snapshot
+from app.api.page.snapshot import Change, Series, read, snapshot, version
 from app.api.service import Service
-from app.errors import Overloaded, ShuttingDown, TorchlaneError
-from app.registry.loaded_models import ModelState, VersionStatus
+from app.errors import HttpVersionNotSupported, Overloaded, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
 MAX_LISTENERS = 32  # of a process
@@ -113,7 +111,7 @@ class Live:
     def _event(self, change: Change) -> bytes:
         loaded = self._service.loaded
         versions = [
-            _version(status, hides_detail=self._hides_detail)
+            version(status, hides_detail=self._hides_detail)
             for name in loaded.names
             for status in loaded.statuses(name)
         ]
@@ -138,6 +136,8 @@ class LiveStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
+        if scope["http_version"] == "1.0":  # its answers need a length
+            raise HttpVersionNotSupported("/live needs HTTP/1.1; a proxy may have to be told so")
         start = {"type": "http.response.start", "status": 200, "headers": list(HEADERS)}
         if HEAD_ONLY in scope:
             await send(start)
@@ -200,16 +200,3 @@ def _until_next() -> float:
     """Seconds until the next moment for a reading."""
     left_s = INTERVAL_S - (time.time() - PHASE_S) % INTERVAL_S
     return left_s if left_s >= LEAST_S else left_s + INTERVAL_S
-
-
-def _version(status: VersionStatus, *, hides_detail: bool) -> dict[str, Any]:
-    loading = status.state is ModelState.LOADING
-    return {
-        "name": status.id.name,
-        "version": status.id.version,
-        "state": status.state.value,
-        "detail": None if hides_detail else status.problem,
-        "stage": status.stage if loading else None,
-        "seconds": round(time.monotonic() - status.since, 1) if loading else None,
-        "progress": status.progress if loading else None,
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +12,7 @@ from typing import Any
 from prometheus_client.registry import Collector
 
 from app.metrics.counters import LABELS, REPLICA_LABELS
+from app.registry.loaded_models import ModelState, VersionStatus
 
 Key = tuple[str, ...]  # values of the labels that are kept; the others are summed up
 Series = Mapping[str, Mapping[Key, float]]
@@ -132,6 +134,20 @@ def snapshot(change: Change) -> dict[str, Any]:
             "limit_bytes": int(change.value("cache_limit_bytes")),
             "entries": int(change.value("cache_entries")),
         },
+    }
+
+
+def version(status: VersionStatus, *, hides_detail: bool) -> dict[str, Any]:
+    """One of the `versions` of GET /live."""
+    loading = status.state is ModelState.LOADING
+    return {
+        "name": status.id.name,
+        "version": status.id.version,
+        "state": status.state.value,
+        "detail": None if hides_detail else status.problem,
+        "stage": status.stage if loading else None,
+        "seconds": round(time.monotonic() - status.since, 1) if loading else None,
+        "progress": status.progress if loading else None,
     }
 
 
