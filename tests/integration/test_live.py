@@ -38,7 +38,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.page.live.LEAST_S", FAST_S / 2)
 
 
-def ask(method: str = "GET", **headers: str) -> bytes:
+def ask(method: str = "GET", **headers: Any) -> bytes:
     return request("/live", b"", method=method, **headers)
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from app.access.entries import make_key
 from app.api.page import report
@@ -64,6 +65,12 @@ async def test_the_policy_lets_nothing_in_but_the_servers_own_files(tmp_path: Pa
     assert not re.search(r"<script[^>]*>[^<]|<style|\sstyle=|\son\w+=", page.text)
     addresses = re.findall(r'(?:src|href)="(.*?)"', page.text)
     assert not [each for each in addresses if "//" in each or each.startswith("/")]
+
+
+def test_all_files_are_in_the_package() -> None:
+    root = STATIC.parents[3]
+    packaged = {each.distribution_path for each in WheelBuilder(str(root)).recurse_included_files()}
+    assert {f"app/api/page/static/{name}" for name in FILES} <= packaged
 
 
 def test_all_files_are_small() -> None:
