@@ -26,7 +26,7 @@ def url_of(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     if bound.family == socket.AF_INET6:
         host = f"[{'::1' if host == '::' else host}]"
-    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"  # nosec B104 # compared
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"
 
 
 class Source:
