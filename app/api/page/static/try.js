@@ -125,6 +125,7 @@ function lookAgain() {
 
 function chooseModel() {
   isByHand = true;
+  takeAway(); // so that nothing is typed into the form of another model
   chosen(models.value, NEWEST);
 }
 
@@ -136,7 +137,7 @@ async function chosen(name, version) {
     found = await api.json(`./models/${encodeURIComponent(name)}?full=true`);
   } catch (error) {
     alert.show(error);
-    if (model) models.value = model.name; // whose form is shown
+    if (error.status !== 401) lookAgain();
     return;
   }
   if (turn !== asked) return; // another one was chosen meanwhile
@@ -156,8 +157,7 @@ async function chosen(name, version) {
   const isSame = model !== null && found.name === model.name && found.version === model.version;
   model = found;
   if (isSame && input) return;
-  input?.close();
-  input = null;
+  takeAway();
   alert.clear();
   about.textContent = found.manifest ? (found.description ?? "") : whyNot(found);
   send.hidden = !found.manifest;
@@ -165,10 +165,14 @@ async function chosen(name, version) {
   if (found.manifest) {
     input = inputFor(found);
     fill(place, input.element);
-  } else {
-    fill(place);
-    lookAgain();
-  }
+  } else lookAgain();
+}
+
+/** Remove the form. */
+function takeAway() {
+  input?.close();
+  input = null;
+  fill(place);
 }
 
 /** Why a model does not answer. */
