@@ -168,11 +168,13 @@ async function chosen(name, version) {
   } else lookAgain();
 }
 
-/** Remove the form. */
+/** Remove the form, and the answer to what was in it. */
 function takeAway() {
+  running?.abort();
   input?.close();
   input = null;
   fill(place);
+  fill(result);
 }
 
 /** Why a model does not answer. */
