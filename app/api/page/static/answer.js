@@ -3,6 +3,7 @@
 import { arrayView, heatMap } from "./arrays.js";
 import { h } from "./dom.js";
 import { bars, share, spansIn } from "./labels.js";
+import { hasLongNumber } from "./quoting.js";
 import { rowsView } from "./rows.js";
 
 const MAX_CARDS = 50;
@@ -150,21 +151,31 @@ function compared(predictions, model) {
  */
 export function jsonView(text) {
   const pretty = text.length <= MAX_JSON ? indented(text) : `${text.slice(0, MAX_JSON)} …`;
+  const rounded =
+    "Whole numbers of more than 15 digits are rounded above; the JSON has them as they came.";
   return h(
-    "details",
+    "div.stack",
     null,
-    h("summary", { text: "JSON" }),
-    h("pre", { tabindex: "0", "aria-label": "JSON", text: pretty }),
-    text.length > MAX_JSON &&
-      h("p.note", { text: `The first ${MAX_JSON} of ${text.length} characters.` }),
+    hasLongNumber(text) && h("p.note", { text: rounded }),
+    h(
+      "details",
+      null,
+      h("summary", { text: "JSON" }),
+      h("pre", { tabindex: "0", "aria-label": "JSON", text: pretty }),
+      text.length > MAX_JSON &&
+        h("p.note", { text: `The first ${MAX_JSON} of ${text.length} characters.` }),
+    ),
   );
 }
 
-/** Indent objects, and keep each list of numbers on one line. */
+/** Indent JSON, with every number as it came and each list of numbers on one line. */
 function indented(text) {
-  const spaced = JSON.stringify(JSON.parse(text), null, 2);
-  return spaced.replace(
-    /\[\s+([^[\]{}"]*?)\s+\]/g,
-    (_, inside) => `[${inside.replace(/\s+/g, " ")}]`,
-  );
+  let depth = 0;
+  const line = (by) => `\n${"  ".repeat((depth += by))}`;
+  return text.replace(/"(?:[^"\\]|\\.)*"|\{\}|\[[^[\]{}"]*\]|[{}[\],:]/g, (token) => {
+    if (token === "{" || token === "[") return token + line(1);
+    if (token === "}" || token === "]") return line(-1) + token;
+    if (token === ",") return token + line(0);
+    return token === ":" ? ": " : token;
+  });
 }

@@ -34,14 +34,16 @@ export function python(json) {
 
 /**
  * JSON as a literal of JavaScript.
- * @param {string} json valid
- * @returns {string | null} null: a whole number of it would lose digits
+ * @param {string} json valid, without a long number
  */
 export function javascript(json) {
+  return json.replace(/[\u2028\u2029]/g, escaped);
+}
+
+/** Whether JSON has a whole number with more digits than JavaScript keeps. */
+export function hasLongNumber(json) {
   const outside = json.replace(/"(?:[^"\\]|\\.)*"/g, '""');
-  return /(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/.test(outside)
-    ? null
-    : json.replace(/[\u2028\u2029]/g, escaped);
+  return /(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/.test(outside);
 }
 
 /** Whether a text is JSON. */

@@ -1,7 +1,7 @@
 // The call that was made, as programs to copy: curl, Python and JavaScript.
 
 import { h } from "./dom.js";
-import { formFile, isJson, javascript, python, shell, string } from "./quoting.js";
+import { formFile, hasLongNumber, isJson, javascript, python, shell, string } from "./quoting.js";
 import { triton } from "./triton.js";
 
 const MAX_INLINE = 20_000; // characters of JSON; more are a file
@@ -149,8 +149,8 @@ function fetched({ body }, url, isKeyed) {
   const before = [];
   let sent = "form";
   if (body.kind === "json") {
-    const value = isJson(body.text) ? javascript(body.text) : null;
-    sent = value === null ? string(body.text) : `JSON.stringify(${value})`;
+    const isLiteral = isJson(body.text) && !hasLongNumber(body.text);
+    sent = isLiteral ? `JSON.stringify(${javascript(body.text)})` : string(body.text);
     headers.push('"Content-Type": "application/json"');
   } else {
     before.push('import { readFile } from "node:fs/promises";', "");

@@ -1,7 +1,7 @@
 // The call as a program for Triton's client, where the Open Inference Protocol can carry it.
 
 import { shapeOf } from "./arrays.js";
-import { isJson, javascript, python, string } from "./quoting.js";
+import { hasLongNumber, isJson, python, string } from "./quoting.js";
 
 const DATATYPES = {
   ...{ float16: "FP16", float32: "FP32", float64: "FP64", uint8: "UINT8", bool: "BOOL" },
@@ -89,7 +89,7 @@ function tensors(model, input, body) {
   }
   if (body.kind !== "json") return { why: "The input is too long to show here." };
   if (!isJson(body.text)) return { why: "The input is not JSON." };
-  if (javascript(body.text) === null)
+  if (hasLongNumber(body.text))
     return { why: "A whole number has more digits than this page can rewrite." };
   const given = JSON.parse(body.text);
   const items = input.many ? given.inputs : [given.input];
