@@ -42,6 +42,7 @@ class BatchRecord:
         forwards: runs of the model; more than one means that the batch was split.
         fault: of the replica; the items move to another one, or fail.
         errors: of the model, about single items.
+        trace_id: of a trace that one of its requests belongs to; empty: none does.
         traces: of the requests that wait for its items, or did when it was handed over.
         kept: by the sink that makes spans.
     """
@@ -60,6 +61,7 @@ class BatchRecord:
         "length",
         "model",
         "replica",
+        "trace_id",
         "traces",
     )
 
@@ -75,6 +77,7 @@ class BatchRecord:
         self.forwards = 0
         self.fault: Exception | None = None
         self.errors: Sequence[Exception] = ()
+        self.trace_id = ""
         self.traces: list[RequestTrace] = []
         self.kept: object = None
 
@@ -84,6 +87,7 @@ class BatchRecord:
             if self not in trace.batches:
                 trace.batches.append(self)
                 self.traces.append(trace)
+                self.trace_id = self.trace_id or trace.trace_id
 
 
 class RequestTrace:

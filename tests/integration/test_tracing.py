@@ -108,7 +108,7 @@ async def test_joined_and_cached_requests(
         assert (await wire.answer()).status == 200
     assert (await server.ask(ask_for(1))).status == 200
     ((record, traces),) = heard.batches
-    one, two, cached = heard.requests
+    one, two, cached = sorted(heard.requests, key=lambda each: each.began)
     assert traces == [one, two]
     assert one.batches == two.batches == [record]
     assert two.cache is not None

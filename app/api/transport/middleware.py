@@ -121,11 +121,12 @@ class RequestMiddleware:
 
     def _ended(self, scope: Scope, status: int, began: float, outcome: str) -> None:
         outcome = scope.get(OUTCOME, outcome)
+        trace: RequestTrace | None = scope.get(TRACE)
         if ROUTE in scope:
             request = self._metrics.request(scope[ROUTE], status, outcome)
-            request.ended(time.perf_counter() - began)
-        if TRACE in scope:
-            trace: RequestTrace = scope[TRACE]
+            trace_id = trace.trace_id if trace is not None else ""
+            request.ended(time.perf_counter() - began, trace_id)
+        if trace is not None:
             trace.route = scope.get(ROUTE, "") or getattr(scope.get("route"), "path", "")
             self._service.tracing.end(trace, status, outcome)
 

@@ -288,7 +288,7 @@ class Dispatcher:
         queue.used_s += min(took.seconds, asked_s)
         if batch.record is not None:
             self._tell(batch, batch.record, report, took)
-        self._record(queue, replica, tickets, report, took.began)
+        self._record(batch, report, took.began)
         if report.fault is None:
             cost.took(len(tickets), report.compute_s, took.overhead_s, batch.length)
         self.worked_at = self._clock.now()
@@ -303,14 +303,14 @@ class Dispatcher:
 
     def _record(
         self,
-        queue: ModelQueue,
-        replica: Replica,
-        tickets: list[Ticket],
+        batch: Batch,
         report: Report,
         started: float,
     ) -> None:
+        queue, replica, tickets = batch.queue, batch.replica, batch.tickets
+        trace_id = "" if batch.record is None else batch.record.trace_id
         if report.forwards:
-            queue.metrics.compute_seconds.observe(report.compute_s)
+            queue.metrics.compute_seconds.observe(report.compute_s, trace_id)
         if report.forwards > 1:
             queue.metrics.splits.inc()
         if report.out_of_memory_at:
@@ -327,7 +327,8 @@ class Dispatcher:
                 if isinstance(outcome, BackendFailed)
             ]
             labels = partial(queue.flights.labels, failed)
-            queue.complaints.write(queue.model, report.errors, labels, self._clock.now())
+            traces = partial(queue.flights.traces, failed)
+            queue.complaints.write(queue.model, report.errors, labels, self._clock.now(), traces)
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
         computed, size = 0, len(tickets)
@@ -336,7 +337,8 @@ class Dispatcher:
             queue_s = started - ticket.enqueued_at
             if outcome is not None:
                 computed += 1
-                queue.metrics.queue_seconds.observe(queue_s)
+                own = _trace_id(queue, ticket) if trace_id else ""
+                queue.metrics.queue_seconds.observe(queue_s, own)
                 self._settle(queue, ticket, outcome, queue_s, report.compute_s, size)
             elif ticket.abandoned:
                 self._settle(queue, ticket, None, queue_s, report.compute_s, size)
@@ -367,6 +369,14 @@ def _begun(batch: Batch) -> BatchRecord:
 
 def _traces(batch: Batch) -> list[RequestTrace]:
     return batch.queue.flights.traces([(ticket.key, ticket) for ticket in batch.tickets])
+
+
+def _trace_id(queue: ModelQueue, ticket: Ticket) -> str:
+    """Of a trace that a request for the ticket's item belongs to; empty: none does."""
+    for trace in queue.flights.traces([(ticket.key, ticket)]):
+        if trace.trace_id:
+            return trace.trace_id
+    return ""
 
 
 def _sooner(one_s: float | None, other_s: float | None) -> float | None:

@@ -65,7 +65,8 @@ class Infer:
             await context.abort(refusal.code, refusal.details, refusal.metadata)
         finally:
             metrics.requests_open -= 1
-            metrics.request(ROUTE, status, outcome).ended(time.perf_counter() - began)
+            trace_id = trace.trace_id if trace is not None else ""
+            metrics.request(ROUTE, status, outcome).ended(time.perf_counter() - began, trace_id)
             if trace is not None:
                 self._service.tracing.end(trace, status, outcome)
 
