@@ -105,7 +105,8 @@ def _resource(version: str, worker: int | None) -> Resource:
 def _propagator(names: list[str]) -> TextMapPropagator:
     if "none" in names:
         return CompositePropagator([])
-    return CompositePropagator([_loaded(PROPAGATOR_GROUP, name)() for name in names])
+    wanted = [name for name in names if name != "baggage"]  # nothing here reads it
+    return CompositePropagator([_loaded(PROPAGATOR_GROUP, name)() for name in wanted])
 
 
 def _loaded(group: str, name: str) -> Any:

@@ -48,6 +48,13 @@ def test_spans_arrive(
             for number in range(4):
                 assert ask(server, number).status_code == 200
             assert ask(server, 9, flag="00").status_code == 200
+            wrong = {"traceparent": f"00-{TRACE}-{PARENT}-00" + " " * 600, "tracestate": "=" * 600}
+            assert (
+                httpx.get(f"{server.url}/metrics", headers=wrong, verify=PLAIN).status_code == 200
+            )
+            body = {"input": [9, 2]}
+            url = f"{server.url}/predict"
+            assert httpx.post(url, json=body, headers=wrong, verify=PLAIN).status_code == 200
             receiver.wait_for(
                 lambda found: len([each for each in found if not each.parent_id]) >= 4
             )
