@@ -253,7 +253,7 @@ def _export(service: Service, worker: Worker | None) -> Export | None:
 
     index = worker.index if worker else None
     export = Export(os.environ, _version("torchlane"), index, form_of)
-    service.tracing.add(export.spans)
+    service.tracing.add(export.spans, export.spans.may_want)
     return export
 
 

@@ -6,10 +6,12 @@ Times are seconds of `time.perf_counter`. All of this belongs to the event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 from app.types import CacheCounts, ModelId
+
+Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
 
 class Token:
@@ -196,24 +198,52 @@ class Tracing:
 
     Attributes:
         enabled: whether there is a sink; asked once for each request and each batch.
+        followed: requests that sinks follow and that are not over.
     """
 
-    __slots__ = ("_sinks", "enabled")
+    __slots__ = ("_asked", "_gates", "_sinks", "enabled", "followed")
 
     def __init__(self) -> None:
         self.enabled = False
+        self.followed = 0
         self._sinks: list[Sink] = []
+        self._gates: list[Gate | None] = []  # of each sink
+        self._asked: list[Sink] = []  # about the request that begins
 
-    def add(self, sink: Sink) -> None:
-        """Tell it too from now on."""
+    def add(self, sink: Sink, gate: Gate | None = None) -> None:
+        """Tell it too from now on.
+
+        With a gate, which gets a request's headers, `wants` is called only right after that has
+        returned True: most requests then cost nothing more.
+        """
         self._sinks.append(sink)
+        self._gates.append(gate)
         self.enabled = True
 
     def remove(self, sink: Sink) -> None:
         """Tell it nothing more; harmless if it was not told anything."""
         if sink in self._sinks:
-            self._sinks.remove(sink)
+            at = self._sinks.index(sink)
+            del self._sinks[at], self._gates[at]
         self.enabled = bool(self._sinks)
+
+    def may_follow(
+        self, headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes]
+    ) -> bool:
+        """Whether any sink may follow a request; `begin` is called next, if one may.
+
+        Args:
+            headers: all of them, their names in lower case.
+            fields: the last of each name.
+        """
+        if len(fields) != len(headers):
+            fields = _joined(headers)
+        asked: list[Sink] = []
+        for sink, gate in zip(self._sinks, self._gates, strict=True):
+            if gate is None or gate(fields):
+                asked.append(sink)  # compiled, a loop is quicker
+        self._asked = asked
+        return bool(asked)
 
     def begin(
         self,
@@ -221,25 +251,23 @@ class Tracing:
         headers: Sequence[tuple[bytes, bytes]],
         fields: Mapping[bytes, bytes],
     ) -> RequestTrace | None:
-        """The trace of a request, if any sink follows it.
-
-        Args:
-            trace: of that request.
-            headers: all of them, their names in lower case.
-            fields: the last of each name.
-        """
+        """The trace of a request, if any sink follows it; headers as in `may_follow`."""
         if len(fields) != len(headers):
             fields = _joined(headers)
-        for sink in self._sinks:
+        for sink in self._asked:
             token = sink.wants(trace, fields)
             if token is not None:
                 trace.tokens.append((sink, token))
                 if not trace.trace_id:
                     trace.trace_id, trace.span_id = token.trace_id, token.span_id
-        return trace if trace.tokens else None
+        if not trace.tokens:
+            return None
+        self.followed += 1
+        return trace
 
     def end(self, trace: RequestTrace, status: int, outcome: str) -> None:
         """A request is over."""
+        self.followed -= 1
         trace.ended = time.perf_counter()
         trace.status = status
         trace.outcome = outcome

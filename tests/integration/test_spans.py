@@ -8,13 +8,14 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -23,7 +24,7 @@ from structlog.testing import capture_logs
 
 from app.codecs.tensor import TensorCodec
 from app.errors import ModelError
-from app.telemetry.spans import Choice, Spans
+from app.telemetry.spans import Sampling, Spans
 from app.telemetry.tracing import Tracing
 from app.types import Arrays
 from tests.artifacts import write_artifact
@@ -41,21 +42,23 @@ class Made:
 
     def __init__(self, ratio: float = 1.0) -> None:
         self.exporter = InMemorySpanExporter()
-        choice = Choice(ParentBasedTraceIdRatio(ratio), RandomIdGenerator())
-        provider = TracerProvider(choice, shutdown_on_exit=False, id_generator=choice.ids)
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        propagator = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
-        self.sink = Spans(
-            provider,
-            choice,
-            propagator,
-            ratio=ratio,
+        sampling = Sampling(
+            ParentBasedTraceIdRatio(ratio),
+            RandomIdGenerator(),
+            CompositePropagator([TraceContextTextMapPropagator()]),
+            ratio,
             follows_parent=True,
-            form_of=lambda model, replica, items: f"{model} on {replica} of {items}",
+        )
+        self.sink = Spans(
+            [SimpleSpanProcessor(self.exporter)],
+            sampling,
+            Resource({}),
+            InstrumentationScope("torchlane"),
+            lambda model, replica, items: f"{model} on {replica} of {items}",
         )
 
     def begin(self, tracing: Tracing) -> Made:
-        tracing.add(self.sink)
+        tracing.add(self.sink, self.sink.may_want)
         return self
 
     @property

@@ -120,9 +120,11 @@ class Exchange:
 
     def _followed(self) -> RequestTrace | None:
         connection = self._connection
+        tracing = connection.service.tracing
+        if not tracing.may_follow(connection.headers, connection.fields):
+            return None
         path = connection.url.partition(b"?")[0].decode("latin-1")
         trace = RequestTrace("POST", path, self._endpoint.route, self._request_id, self._began)
-        tracing = connection.service.tracing
         return tracing.begin(trace, connection.headers, connection.fields)
 
     def _log_ids(self) -> dict[str, str]:

@@ -115,8 +115,11 @@ class RequestMiddleware:
     def _follow(
         self, scope: Scope, fields: dict[bytes, bytes], request_id: bytes, began: float
     ) -> None:
+        tracing, headers = self._service.tracing, scope["headers"]
+        if not tracing.may_follow(headers, fields):
+            return
         trace = RequestTrace(scope["method"], scope["path"], "", request_id, began)
-        if self._service.tracing.begin(trace, scope["headers"], fields) is not None:
+        if tracing.begin(trace, headers, fields) is not None:
             scope[TRACE] = trace
 
     def _ended(self, scope: Scope, status: int, began: float, outcome: str) -> None:

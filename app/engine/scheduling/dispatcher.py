@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -23,7 +23,7 @@ from app.engine.scheduling.timeline import Timeline
 from app.engine.scheduling.widening import widened
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import Metrics
-from app.telemetry.tracing import BatchRecord, RequestTrace, Tracing
+from app.telemetry.tracing import BatchRecord, Tracing
 from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
@@ -250,6 +250,7 @@ class Dispatcher:
         )
         if self.tracing.enabled:
             batch.record = _begun(batch)
+            self._follow(batch, batch.record)
         launches = undisturbed and replica.models[queue.model].launches
 
         def work(backend: Backend) -> Report | Later[Report]:
@@ -298,8 +299,15 @@ class Dispatcher:
         record.began = record.handed_over + (took.began - batch.started)
         record.compute_s, record.forwards = report.compute_s, report.forwards
         record.fault, record.errors = report.fault, report.errors
-        record.add(_traces(batch))
+        self._follow(batch, record)
         self.tracing.batch_ended(record)
+
+    def _follow(self, batch: Batch, record: BatchRecord) -> None:
+        """Note the requests that wait for its items now, if sinks follow any."""
+        if self.tracing.followed:
+            flights = batch.queue.flights
+            for ticket in batch.tickets:
+                record.add(flights.traces(ticket.key, ticket))
 
     def _record(
         self,
@@ -327,8 +335,8 @@ class Dispatcher:
                 if isinstance(outcome, BackendFailed)
             ]
             labels = partial(queue.flights.labels, failed)
-            traces = partial(queue.flights.traces, failed)
-            queue.complaints.write(queue.model, report.errors, labels, self._clock.now(), traces)
+            trace_ids = partial(_trace_ids, queue, [ticket for _, ticket in failed])
+            queue.complaints.write(queue.model, report.errors, labels, self._clock.now(), trace_ids)
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
         computed, size = 0, len(tickets)
@@ -362,18 +370,23 @@ class Dispatcher:
 def _begun(batch: Batch) -> BatchRecord:
     """The record of a batch that is handed over now."""
     model, replica = batch.queue.model, batch.replica
-    record = BatchRecord(model, replica.name, str(replica.device), len(batch.tickets), batch.length)
-    record.add(_traces(batch))
-    return record
+    size = len(batch.tickets)
+    return BatchRecord(model, replica.name, str(replica.device), size, batch.length)
 
 
-def _traces(batch: Batch) -> list[RequestTrace]:
-    return batch.queue.flights.traces([(ticket.key, ticket) for ticket in batch.tickets])
+def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
+    """Of the traces that requests for these items belong to."""
+    found = []
+    for ticket in tickets:
+        for trace in queue.flights.traces(ticket.key, ticket):
+            if trace.trace_id:
+                found.append(trace.trace_id)  # compiled, a loop is quicker
+    return found
 
 
 def _trace_id(queue: ModelQueue, ticket: Ticket) -> str:
     """Of a trace that a request for the ticket's item belongs to; empty: none does."""
-    for trace in queue.flights.traces([(ticket.key, ticket)]):
+    for trace in queue.flights.traces(ticket.key, ticket):
         if trace.trace_id:
             return trace.trace_id
     return ""

@@ -131,7 +131,10 @@ def followed(
         (name.encode(), value if isinstance(value, bytes) else value.encode())
         for name, value in context.invocation_metadata() or ()
     ]
-    return tracing.begin(RequestTrace("", route, route, request_id, began), headers, dict(headers))
+    fields = dict(headers)
+    if not tracing.may_follow(headers, fields):
+        return None
+    return tracing.begin(RequestTrace("", route, route, request_id, began), headers, fields)
 
 
 def fields_of(context: Context) -> dict[bytes, bytes]:
