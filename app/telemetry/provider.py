@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ class Export:
         def shut_down() -> None:
             for processor in self._processors:
                 processor.shutdown()  # type: ignore[no-untyped-call]
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(done.set)
 
         # A daemon, for which the end of the process does not wait.

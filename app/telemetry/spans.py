@@ -292,7 +292,7 @@ class Spans:
             ended = record.ended or trace.ended
             began = min(max(since, record.began), ended)
             links = [Link(self._batch(record))]
-            self._child(begun, "forward", began, ended, _of_batch(record), links)
+            self._child(begun, "forward", began, ended, _of_forward(record), links)
             if record.fault is not None:
                 since = ended  # items that moved to another replica wait again
 
@@ -412,14 +412,15 @@ def _add_end(found: Attributes, trace: RequestTrace) -> None:
         found["torchlane.cache.joined"] = trace.cache.joined
 
 
+def _of_forward(record: BatchRecord) -> Attributes:
+    return {"torchlane.replica": record.replica, "torchlane.batch.items": record.items}
+
+
 def _of_batch(record: BatchRecord) -> Attributes:
-    found: Attributes = {
-        "torchlane.model": record.model.name,
-        "torchlane.version": record.model.version,
-        "torchlane.replica": record.replica,
-        "torchlane.device": record.device,
-        "torchlane.batch.items": record.items,
-    }
+    found = _of_forward(record)
+    found["torchlane.model"] = record.model.name
+    found["torchlane.version"] = record.model.version
+    found["torchlane.device"] = record.device
     if record.length:
         found["torchlane.batch.length"] = record.length
     return found

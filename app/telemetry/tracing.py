@@ -201,13 +201,12 @@ class Tracing:
         followed: requests that sinks follow and that are not over.
     """
 
-    __slots__ = ("_asked", "_gates", "_sinks", "enabled", "followed")
+    __slots__ = ("_asked", "_gated", "enabled", "followed")
 
     def __init__(self) -> None:
         self.enabled = False
         self.followed = 0
-        self._sinks: list[Sink] = []
-        self._gates: list[Gate | None] = []  # of each sink
+        self._gated: list[tuple[Sink, Gate | None]] = []
         self._asked: list[Sink] = []  # about the request that begins
 
     def add(self, sink: Sink, gate: Gate | None = None) -> None:
@@ -216,16 +215,13 @@ class Tracing:
         With a gate, which gets a request's headers, `wants` is called only right after that has
         returned True: most requests then cost nothing more.
         """
-        self._sinks.append(sink)
-        self._gates.append(gate)
+        self._gated.append((sink, gate))
         self.enabled = True
 
     def remove(self, sink: Sink) -> None:
         """Tell it nothing more; harmless if it was not told anything."""
-        if sink in self._sinks:
-            at = self._sinks.index(sink)
-            del self._sinks[at], self._gates[at]
-        self.enabled = bool(self._sinks)
+        self._gated = [each for each in self._gated if each[0] is not sink]
+        self.enabled = bool(self._gated)
 
     def may_follow(
         self, headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes]
@@ -239,7 +235,7 @@ class Tracing:
         if len(fields) != len(headers):
             fields = _joined(headers)
         asked: list[Sink] = []
-        for sink, gate in zip(self._sinks, self._gates, strict=True):
+        for sink, gate in self._gated:
             if gate is None or gate(fields):
                 asked.append(sink)  # compiled, a loop is quicker
         self._asked = asked
@@ -272,14 +268,14 @@ class Tracing:
         trace.status = status
         trace.outcome = outcome
         for sink, token in trace.tokens:
-            if sink in self._sinks:
+            if any([sink is each for each, _ in self._gated]):  # noqa: C419  # compiled, a list is quicker
                 sink.request_ended(trace, token)
         trace.error = None  # its frames hold the request
 
     def batch_ended(self, record: BatchRecord) -> None:
         """A batch is over; its outcomes are not settled yet."""
         record.ended = time.perf_counter()
-        for sink in self._sinks:
+        for sink, _ in self._gated:
             sink.batch_ended(record)
         record.traces = []  # they hold the record
 
