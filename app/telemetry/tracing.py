@@ -9,7 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+import structlog
+
 from app.types import CacheCounts, ModelId
+
+LOG = structlog.get_logger(__name__)
 
 Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
@@ -181,7 +185,7 @@ class RequestTrace:
 
 
 class Sink(Protocol):
-    """What follows requests and batches. Its methods are quick, and raise nothing."""
+    """What follows requests and batches. Its methods are quick; one that raises is its last."""
 
     def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
         """Whether it follows a request that begins, with these headers; None: it does not."""
@@ -236,8 +240,11 @@ class Tracing:
             fields = _joined(headers)
         asked: list[Sink] = []
         for sink, gate in self._gated:
-            if gate is None or gate(fields):
-                asked.append(sink)  # compiled, a loop is quicker
+            try:
+                if gate is None or gate(fields):
+                    asked.append(sink)
+            except Exception:
+                self._failed(sink)
         self._asked = asked
         return bool(asked)
 
@@ -251,7 +258,11 @@ class Tracing:
         if len(fields) != len(headers):
             fields = _joined(headers)
         for sink in self._asked:
-            token = sink.wants(trace, fields)
+            try:
+                token = sink.wants(trace, fields)
+            except Exception:
+                self._failed(sink)
+                continue
             if token is not None:
                 trace.tokens.append((sink, token))
                 if not trace.trace_id:
@@ -268,16 +279,27 @@ class Tracing:
         trace.status = status
         trace.outcome = outcome
         for sink, token in trace.tokens:
-            if any([sink is each for each, _ in self._gated]):  # noqa: C419  # compiled, a list is quicker
-                sink.request_ended(trace, token)
+            if sink in [each for each, _ in self._gated]:
+                try:
+                    sink.request_ended(trace, token)
+                except Exception:
+                    self._failed(sink)
         trace.error = None  # its frames hold the request
 
     def batch_ended(self, record: BatchRecord) -> None:
         """A batch is over; its outcomes are not settled yet."""
         record.ended = time.perf_counter()
         for sink, _ in self._gated:
-            sink.batch_ended(record)
+            try:
+                sink.batch_ended(record)
+            except Exception:  # the batch's requests are still to be told
+                self._failed(sink)
         record.traces = []  # they hold the record
+
+    def _failed(self, sink: Sink) -> None:
+        """Do without a sink that has a bug: another request would meet it again."""
+        LOG.exception("sink_failed", sink=type(sink).__name__)
+        self.remove(sink)
 
 
 def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

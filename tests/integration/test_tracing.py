@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from app.errors import ModelError
 from app.telemetry.tracing import BatchRecord, RequestTrace, Token
@@ -198,3 +199,21 @@ async def test_calls_over_grpc(tmp_path: Path) -> None:
     assert (infer.status, infer.items, len(infer.batches)) == (200, 1, 1)
     assert ready.route == "/inference.GRPCInferenceService/ModelReady"
     assert (failed.status, failed.outcome) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("method", ["gate", "wants", "batch_ended", "request_ended"])
+async def test_a_sink_that_fails_harms_no_request(
+    server: Listening, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    sink = Heard()
+    if method != "gate":
+        monkeypatch.setattr(sink, method, broken)
+    server.service.tracing.add(sink, broken if method == "gate" else None)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        for number in range(3):
+            assert (await server.ask(ask_for(number))).status == 200
+    assert [each["event"] for each in logs] == ["sink_failed"]
+    assert not server.service.tracing.enabled
