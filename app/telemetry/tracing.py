@@ -202,13 +202,14 @@ class Tracing:
 
     Attributes:
         enabled: whether there is a sink; asked once for each request and each batch.
+        wants_batches: whether a sink takes every batch: one without a gate.
         followed: requests that sinks follow and that are not over.
     """
 
-    __slots__ = ("_asked", "_gated", "enabled", "followed")
+    __slots__ = ("_asked", "_gated", "enabled", "followed", "wants_batches")
 
     def __init__(self) -> None:
-        self.enabled = False
+        self.enabled = self.wants_batches = False
         self.followed = 0
         self._gated: list[tuple[Sink, Gate | None]] = []
         self._asked: list[Sink] = []  # about the request that begins
@@ -217,15 +218,20 @@ class Tracing:
         """Tell it too from now on.
 
         With a gate, which gets a request's headers, `wants` is called only right after that has
-        returned True: most requests then cost nothing more.
+        returned True, and the sink takes no batch while no request is followed: what is not
+        followed then costs next to nothing.
         """
         self._gated.append((sink, gate))
-        self.enabled = True
+        self._count()
 
     def remove(self, sink: Sink) -> None:
         """Tell it nothing more; harmless if it was not told anything."""
         self._gated = [each for each in self._gated if each[0] is not sink]
+        self._count()
+
+    def _count(self) -> None:
         self.enabled = bool(self._gated)
+        self.wants_batches = any(gate is None for _, gate in self._gated)
 
     def may_follow(
         self, headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes]

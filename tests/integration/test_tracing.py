@@ -217,3 +217,25 @@ async def test_a_sink_that_fails_harms_no_request(
             assert (await server.ask(ask_for(number))).status == 200
     assert [each["event"] for each in logs] == ["sink_failed"]
     assert not server.service.tracing.enabled
+
+
+async def test_a_sink_with_a_gate_takes_batches_of_followed_requests_only(
+    server: Listening, doubles: Doubles
+) -> None:
+    sink = Heard()
+    server.service.tracing.add(sink, lambda fields: b"x-leave" not in fields)
+    assert (await server.ask(ask_for(1, x_leave="1"))).status == 200
+    assert sink.batches == []
+    doubles.hold()
+    wires = [await server.connect(), await server.connect()]
+    wires[0].send(ask_for(2, x_leave="1"))
+    await until(lambda: bool(doubles.one.batches))
+    wires[1].send(ask_for(2))  # it joins a batch that was handed over before
+    await until(lambda: server.service.metrics.requests_open == 2)
+    doubles.go_on()
+    for wire in wires:
+        assert (await wire.answer()).status == 200
+    ((record, traces),) = sink.batches
+    (trace,) = sink.requests
+    assert traces == [trace]
+    assert record.handed_over <= record.began < trace.began < record.ended

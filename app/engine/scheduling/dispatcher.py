@@ -248,9 +248,8 @@ class Dispatcher:
             prefetched=replica.busy,
             undisturbed=undisturbed,
         )
-        if self.tracing.enabled:
-            batch.record = _begun(batch)
-            self._follow(batch, batch.record)
+        if self.tracing.followed or self.tracing.wants_batches:
+            batch.record = _followed(batch)
         launches = undisturbed and replica.models[queue.model].launches
 
         def work(backend: Backend) -> Report | Later[Report]:
@@ -287,27 +286,23 @@ class Dispatcher:
         # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
         asked_s = math.inf if report.fault is None else batch.expected_s
         queue.used_s += min(took.seconds, asked_s)
+        if batch.record is None and self.tracing.followed:  # a request may have joined it
+            batch.record = _followed(batch)
+            batch.record.handed_over -= ended - batch.started
         if batch.record is not None:
-            self._tell(batch, batch.record, report, took)
+            self._tell(batch.record, batch, report, took)
         self._record(batch, report, took.began)
         if report.fault is None:
             cost.took(len(tickets), report.compute_s, took.overhead_s, batch.length)
         self.worked_at = self._clock.now()
 
-    def _tell(self, batch: Batch, record: BatchRecord, report: Report, took: Took) -> None:
+    def _tell(self, record: BatchRecord, batch: Batch, report: Report, took: Took) -> None:
         """Tell what follows batches, while the requests that wait for its items are known."""
         record.began = record.handed_over + (took.began - batch.started)
         record.compute_s, record.forwards = report.compute_s, report.forwards
         record.fault, record.errors = report.fault, report.errors
-        self._follow(batch, record)
+        _note_traces(record, batch)
         self.tracing.batch_ended(record)
-
-    def _follow(self, batch: Batch, record: BatchRecord) -> None:
-        """Note the requests that wait for its items now, if sinks follow any."""
-        if self.tracing.followed:
-            flights = batch.queue.flights
-            for ticket in batch.tickets:
-                record.add(flights.traces(ticket.key, ticket))
 
     def _record(
         self,
@@ -367,11 +362,20 @@ class Dispatcher:
         return not lost and not ticket.moved and self.ready_replicas(queue.model) > 0
 
 
-def _begun(batch: Batch) -> BatchRecord:
+def _followed(batch: Batch) -> BatchRecord:
     """The record of a batch that is handed over now."""
     model, replica = batch.queue.model, batch.replica
     size = len(batch.tickets)
-    return BatchRecord(model, replica.name, str(replica.device), size, batch.length)
+    record = BatchRecord(model, replica.name, str(replica.device), size, batch.length)
+    _note_traces(record, batch)
+    return record
+
+
+def _note_traces(record: BatchRecord, batch: Batch) -> None:
+    """Add the requests that wait for its items now."""
+    flights = batch.queue.flights
+    for ticket in batch.tickets:
+        record.add(flights.traces(ticket.key, ticket))
 
 
 def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
