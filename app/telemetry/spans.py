@@ -57,6 +57,7 @@ NO_PARENT = Context()
 LOW_BITS = (1 << 64) - 1  # of a trace id: those that the sampler by ratio looks at
 MOST_BATCHES = 32  # of one request, with spans of their own
 MOST_ERRORS = 8  # of one batch
+MOST_FORMS = 4096  # that are remembered
 MOST_CHARACTERS = 1000  # of an error's text, and of what a client says of itself
 MOST_OF_STACK = 8000  # characters
 UNSET = Status(StatusCode.UNSET)
@@ -172,6 +173,7 @@ class Spans:
         self._resource = resource
         self._scope = scope
         self._form_of = form_of
+        self._forms: dict[tuple[ModelId, str, int], str] = {}  # to find one takes long
 
     def may_want(self, fields: Mapping[bytes, bytes]) -> bool:
         """Whether a request with these headers may be sampled: all that most requests cost."""
@@ -218,7 +220,7 @@ class Spans:
         attributes = _of_batch(record)
         attributes["torchlane.batch.forwards"] = record.forwards
         attributes["torchlane.batch.compute_s"] = record.compute_s
-        form = self._form_of(record.model, record.replica, record.items)
+        form = self._form(record)
         if form:
             attributes["torchlane.form"] = form
         offset_ns = time.time_ns() - time.perf_counter_ns()
@@ -336,6 +338,16 @@ class Spans:
                 ids.generate_trace_id(), ids.generate_span_id(), False, TraceFlags(self._flags)
             )
         return record.kept
+
+    def _form(self, record: BatchRecord) -> str:
+        key = (record.model, record.replica, record.items)
+        form = self._forms.get(key)
+        if form is None:
+            form = self._form_of(*key)
+            if len(self._forms) >= MOST_FORMS:
+                self._forms.clear()
+            self._forms[key] = form
+        return form
 
     def _sampled(self, traces: Sequence[RequestTrace]) -> list[SpanContext]:
         """The spans of requests, as far as they are sampled."""
