@@ -7,6 +7,9 @@ import sys
 
 import structlog
 
+# They warn about each damaged form or header, so clients could fill the log.
+CALLERS_MISTAKES = ("opentelemetry.attributes", "opentelemetry.trace", "python_multipart")
+
 
 def configure_logs(level: str, form: str) -> None:
     """Send all logs to stderr.
@@ -51,5 +54,5 @@ def configure_logs(level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # It warns about each damaged form, so clients could fill the log.
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+    for name in CALLERS_MISTAKES:
+        logging.getLogger(name).setLevel(logging.CRITICAL)

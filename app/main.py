@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 LOG = structlog.get_logger(__name__)
 # On one core: a p99 that is 1.1 to 2.3 times shorter (ADR 12).
 BLOCK_S = 0.005
+SEND_S = 3.0  # for the last spans, whose receiver may be gone
 MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes in addition
 
 
@@ -216,7 +217,7 @@ def _lifespan(
         await lifecycle.stop(drain_s)
         await service.offload.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
         if export is not None:
-            await export.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
+            await export.close(max(MIN_CLOSE_S, min(SEND_S, lifecycle.stop_left_s())))
         service.metrics.close()
 
     return lifespan
@@ -252,7 +253,7 @@ def _export(service: Service, worker: Worker | None) -> Export | None:
 
     index = worker.index if worker else None
     export = Export(os.environ, _version("torchlane"), index, form_of)
-    service.tracing.add(export.spans)
+    service.tracing.add(export.spans, export.spans.may_want)
     return export
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,7 +29,7 @@ from app.api.text import classify, embeddings, rerank
 from app.api.text.models import add_openai_models
 from app.api.torchserve import predictions as torchserve
 from app.api.transport.asgi_predict import PredictionApp
-from app.metrics import CONTENT_TYPE
+from app.metrics import OPENMETRICS
 
 PING: dict[str, Any] = {
     "model": schemas.Ping,
@@ -197,9 +197,15 @@ def _add_health(app: FastAPI, service: Service) -> None:
         tags=["health"],
         operation_id="metrics",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}},
+        responses={
+            200: {
+                "content": {"text/plain": {}, OPENMETRICS: {}},
+                "description": "Prometheus text format, or OpenMetrics, if `Accept` names it",
+            }
+        },
         dependencies=[] if service.limits.open_metrics else [Scraper],
     )
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """The metrics, for Prometheus."""
-        return Response(await service.metrics.scraped(), media_type=CONTENT_TYPE)
+        content, kind = await service.metrics.scraped_as(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": kind})

@@ -146,19 +146,19 @@ class SingleFlight(Generic[T]):
 
     def labels(self, flights: Sequence[tuple[bytes, T]]) -> list[bytes]:
         """What the requests that wait for these keys and works are called, the oldest first."""
-        return [each.label for each in sorted(self._waiters(flights), key=_number) if each.label]
-
-    def traces(self, flights: Sequence[tuple[bytes, T]]) -> list[RequestTrace]:
-        """Of the requests that wait for these keys and works, where anything follows them."""
-        return [each.trace for each in self._waiters(flights) if each.trace is not None]
-
-    def _waiters(self, flights: Sequence[tuple[bytes, T]]) -> set[Waiter]:
         waiters: set[Waiter] = set()
         for key, work in flights:
             flight = self._flights.get(key)
             if flight is not None and flight.work is work:
                 waiters |= flight.waiters
-        return waiters
+        return [each.label for each in sorted(waiters, key=_number) if each.label]
+
+    def traces(self, key: bytes, work: T) -> list[RequestTrace]:
+        """Of the requests that wait for this key and work, as far as anything follows them."""
+        flight = self._flights.get(key)
+        if flight is None or flight.work is not work:
+            return []
+        return [each.trace for each in flight.waiters if each.trace is not None]
 
     def open(self, key: bytes, work: T, waiter: Waiter) -> None:
         """Start a flight with its first waiter.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from app.metrics.bound import (
@@ -29,6 +31,8 @@ from app.metrics.gauges import Gauges, ModelGauges, ModelInfo, ServedModel
 from app.types import ModelId
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+OPENMETRICS = "application/openmetrics-text"
+NEVER = re.compile(r"q=0(\.0*)?")
 MAX_KEY_NAMES = 1000  # with their own series: names may come and go for years
 OTHER_KEYS = "(other)"  # not a valid key name
 T = TypeVar("T")
@@ -117,8 +121,18 @@ class Metrics(Counters, Gauges):
         return RequestMetrics(self, self._tallies, route, status, code)
 
     async def scraped(self) -> bytes:
-        """The answer of GET /metrics in the Prometheus text format; called on the event loop."""
+        """All metrics in the Prometheus text format; called on the event loop."""
         return await self.read(generate_latest)
+
+    async def scraped_as(self, accept: str) -> tuple[bytes, str]:
+        """The answer of GET /metrics, and its Content-Type; called on the event loop.
+
+        It is in the text format unless the header Accept has OpenMetrics, which scrapers name only
+        if they prefer it.
+        """
+        if any(_is_openmetrics(each) for each in accept.split(",")):
+            return await self.read(openmetrics.generate_latest), openmetrics.CONTENT_TYPE_LATEST
+        return await self.scraped(), CONTENT_TYPE
 
     async def read(self, how: Callable[[Collector], T]) -> T:
         """What `how` makes of all metrics as they are now; called on the event loop."""
@@ -131,3 +145,8 @@ class Metrics(Counters, Gauges):
     def close(self) -> None:
         """Flush the counts: the event loop is about to end."""
         self._tallies.flush()
+
+
+def _is_openmetrics(accepted: str) -> bool:
+    kind, *parameters = (each.strip().lower() for each in accepted.split(";"))
+    return kind == OPENMETRICS and not any(NEVER.fullmatch(each) for each in parameters)

@@ -58,10 +58,10 @@ class RequestMetrics:
         self._finished = tallies.counter(counters.requests.labels(route, str(status), code))
         self._seconds = tallies.histogram(counters.request_seconds.labels(route, outcome), SECONDS)
 
-    def ended(self, seconds: float) -> None:
+    def ended(self, seconds: float, trace_id: str = "") -> None:
         """Count a request that took this many seconds."""
         self._finished.inc()
-        self._seconds.observe(seconds)
+        self._seconds.observe(seconds, trace_id)
 
 
 class ModelMetrics:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.samples import Exemplar
+
+from app.metrics.tally import Seen
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -15,12 +18,20 @@ REPLICA_LABELS = ("replica", "device")
 class BulkHistogram(Histogram):
     """A histogram that takes many observations at once."""
 
-    def add(self, counts: Sequence[int], total: float) -> None:
-        """Add observations to each bucket; their sum is `total`."""
+    def add(self, counts: Sequence[int], total: float, seen: Mapping[int, Seen]) -> None:
+        """Add observations to each bucket.
+
+        Args:
+            counts: of each bucket.
+            total: their sum.
+            seen: by bucket, what is shown as its exemplar.
+        """
         self._sum.inc(total)
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
                 bucket.inc(count)
+        for at, (trace_id, amount, moment) in seen.items():
+            self._buckets[at].set_exemplar(Exemplar({"trace_id": trace_id}, amount, moment))
 
 
 class Counters:

@@ -6,8 +6,10 @@ each observation. A request has six of them, which took 9 % of its time.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 
 class Tally:
@@ -34,32 +36,52 @@ class Tally:
             self._hand_over(amount)
 
 
+class Seen(NamedTuple):
+    """An observation that belongs to a trace.
+
+    Attributes:
+        at: seconds since 1970.
+    """
+
+    trace_id: str
+    amount: float
+    at: float
+
+
 class HistogramTally:
     """A histogram.
 
     Args:
         bounds: upper bounds of the buckets, ascending and inclusive. The last bucket has none.
-        hand_over: gets the number of observations per bucket since its last call, and their sum.
+        hand_over: gets the number of observations per bucket since its last call, their sum, and
+            the last of each bucket that belongs to a trace.
     """
 
-    __slots__ = ("_bounds", "_counts", "_hand_over", "_total")
+    __slots__ = ("_bounds", "_counts", "_hand_over", "_seen", "_total")
 
     def __init__(
-        self, bounds: Sequence[float], hand_over: Callable[[Sequence[int], float], None]
+        self,
+        bounds: Sequence[float],
+        hand_over: Callable[[Sequence[int], float, Mapping[int, Seen]], None],
     ) -> None:
         self._bounds = [float(bound) for bound in bounds]
         self._hand_over = hand_over
         self._counts = [0] * (len(self._bounds) + 1)
         self._total = 0.0
+        self._seen: dict[int, Seen] = {}
 
-    def observe(self, amount: float) -> None:
-        """Record one observation."""
-        self._counts[bisect_left(self._bounds, amount)] += 1
+    def observe(self, amount: float, trace_id: str = "") -> None:
+        """Record one observation, and the trace that it belongs to."""
+        bucket = bisect_left(self._bounds, amount)
+        self._counts[bucket] += 1
         self._total += amount
+        if trace_id:
+            self._seen[bucket] = Seen(trace_id, amount, time.time())
 
     def flush(self) -> None:
         """Hand over the observations."""
         counts, total = self._counts, self._total
         if any(counts):
+            seen, self._seen = self._seen, {}
             self._counts, self._total = [0] * len(counts), 0.0
-            self._hand_over(counts, total)
+            self._hand_over(counts, total, seen)

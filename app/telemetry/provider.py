@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
@@ -11,12 +13,13 @@ from typing import Any
 import structlog
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk._shared_internal import BatchProcessor
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from app.telemetry.spans import Choice, Spans
+from app.telemetry.spans import Sampling, Spans
 from app.telemetry.variables import (
     EXPORTER_GROUP,
     PROPAGATOR_GROUP,
@@ -54,24 +57,21 @@ class Export:
     ) -> None:
         sampler, ratio = sampler_of(environ), ratio_of(environ)
         argument = environ.get(SAMPLER_ARG) if ratio is None else ratio
-        choice = Choice(_loaded(SAMPLER_GROUP, sampler)(argument), RandomIdGenerator())
-        self._provider = TracerProvider(
-            sampler=choice,
-            resource=_resource(version, worker),
-            shutdown_on_exit=False,  # it would wait for a receiver that hangs
-            id_generator=choice.ids,
-        )
-        for name in exporters_of(environ):
-            exporter = _loaded(EXPORTER_GROUP, name)()
-            self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self.spans = Spans(
-            self._provider,
-            choice,
-            _propagator(propagators_of(environ)),
+        sampling = Sampling(
+            sampler=_loaded(SAMPLER_GROUP, sampler)(argument),
+            ids=RandomIdGenerator(),
+            propagator=_propagator(propagators_of(environ)),
             ratio=ratio,
             follows_parent=sampler.startswith("parentbased_"),
-            form_of=form_of,
         )
+        # It says for each span that its queue is full; the exporter says why.
+        logging.getLogger(BatchProcessor.__module__).setLevel(logging.ERROR)
+        self._processors = [
+            BatchSpanProcessor(_loaded(EXPORTER_GROUP, name)()) for name in exporters_of(environ)
+        ]
+        scope = InstrumentationScope("torchlane", version)
+        resource = _resource(version, worker)
+        self.spans = Spans(self._processors, sampling, resource, scope, form_of)
 
     async def close(self, budget_s: float) -> None:
         """Send what waits, for as long as that; a receiver that hangs does not get the rest."""
@@ -79,8 +79,9 @@ class Export:
         loop = asyncio.get_running_loop()
 
         def shut_down() -> None:
-            self._provider.shutdown()
-            if not loop.is_closed():
+            for processor in self._processors:
+                processor.shutdown()  # type: ignore[no-untyped-call]
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(done.set)
 
         # A daemon, for which the end of the process does not wait.
@@ -105,7 +106,8 @@ def _resource(version: str, worker: int | None) -> Resource:
 def _propagator(names: list[str]) -> TextMapPropagator:
     if "none" in names:
         return CompositePropagator([])
-    return CompositePropagator([_loaded(PROPAGATOR_GROUP, name)() for name in names])
+    wanted = [name for name in names if name != "baggage"]  # nothing here reads it
+    return CompositePropagator([_loaded(PROPAGATOR_GROUP, name)() for name in wanted])
 
 
 def _loaded(group: str, name: str) -> Any:

@@ -2,24 +2,29 @@
 
 A request is a span with children for decode, queue, forward and encode. A batch is a span of a
 trace of its own, with links to the spans of all its requests that are sampled; the forward of each
-request links back. The requests' spans begin at once, for batches to link to; all others are made
-when their times are known.
+request links back. The ids of a request's span are chosen at its head, for batches to link to; all
+spans are made when their times are known.
 """
 
 from __future__ import annotations
 
 import re
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, TextMapPropagator
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.semconv.attributes.exception_attributes import (
     EXCEPTION_MESSAGE,
+    EXCEPTION_STACKTRACE,
     EXCEPTION_TYPE,
 )
 from opentelemetry.semconv.attributes.http_attributes import (
@@ -32,17 +37,14 @@ from opentelemetry.semconv.attributes.url_attributes import URL_PATH, URL_SCHEME
 from opentelemetry.semconv.attributes.user_agent_attributes import USER_AGENT_ORIGINAL
 from opentelemetry.trace import (
     Link,
-    Span,
     SpanContext,
     SpanKind,
     Status,
     StatusCode,
-    Tracer,
-    TraceState,
+    TraceFlags,
     format_span_id,
     format_trace_id,
     get_current_span,
-    set_span_in_context,
 )
 from opentelemetry.util.types import AttributeValue
 
@@ -55,7 +57,10 @@ NO_PARENT = Context()
 LOW_BITS = (1 << 64) - 1  # of a trace id: those that the sampler by ratio looks at
 MOST_BATCHES = 32  # of one request, with spans of their own
 MOST_ERRORS = 8  # of one batch
-MOST_CHARACTERS = 1000  # of an error's text
+MOST_FORMS = 4096  # that are remembered
+MOST_CHARACTERS = 1000  # of an error's text, and of what a client says of itself
+MOST_OF_STACK = 8000  # characters
+UNSET = Status(StatusCode.UNSET)
 # What a parent that is not sampled says: valid, of version 00, without the flag.
 NOT_SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]")
 EMBEDDINGS = "/v1/embeddings"
@@ -70,70 +75,6 @@ RPC_METHOD = "rpc.method"
 RPC_RESPONSE_STATUS_CODE = "rpc.response.status_code"
 GEN_AI_OPERATION_NAME = "gen_ai.operation.name"
 GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
-
-
-class Choice(Sampler):
-    """A sampler that is asked once for a span, even where that is made later.
-
-    Args:
-        sampler: decides.
-        ids: makes the ids of traces.
-    """
-
-    def __init__(self, sampler: Sampler, ids: IdGenerator) -> None:
-        self._sampler = sampler
-        self.ids = _Ids(ids)
-        self._made: SamplingResult | None = None
-
-    def make(self, parent: Context, trace_id: int, name: str, attributes: Attributes) -> bool:
-        """Decide about the span that is begun next, in this trace; False: do not begin it."""
-        result = self._sampler.should_sample(parent, trace_id, name, SpanKind.SERVER, attributes)
-        self._made = None if result.decision is Decision.DROP else result
-        return self._made is not None
-
-    def take(self) -> None:
-        """Sample the span that is begun next."""
-        self._made = SamplingResult(Decision.RECORD_AND_SAMPLE)
-
-    def should_sample(  # noqa: PLR0917  # as the SDK calls it
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Mapping[str, AttributeValue] | None = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        """See `Sampler`."""
-        made, self._made = self._made, None
-        if made is not None:
-            return made
-        return self._sampler.should_sample(
-            parent_context, trace_id, name, kind, attributes, links, trace_state
-        )
-
-    def get_description(self) -> str:
-        """See `Sampler`."""
-        return self._sampler.get_description()
-
-
-class _Ids(IdGenerator):
-    """Uses an id of a trace that was made before."""
-
-    def __init__(self, ids: IdGenerator) -> None:
-        self._ids = ids
-        self.trace_id = 0
-
-    def generate_trace_id(self) -> int:
-        trace_id, self.trace_id = self.trace_id, 0
-        return trace_id or self._ids.generate_trace_id()
-
-    def generate_span_id(self) -> int:
-        return self._ids.generate_span_id()
-
-    def is_trace_id_random(self) -> bool:
-        return self._ids.is_trace_id_random()
 
 
 class _Fields(Getter[Mapping[bytes, bytes]]):
@@ -151,151 +92,209 @@ _FIELDS = _Fields()
 
 
 class _Begun:
-    """The span of a request that is not over.
+    """A request that is sampled.
 
     Args:
-        span: of it.
+        context: of its span.
+        parent: of that; None: it begins a trace.
+        attributes: what was known at its head.
         offset_ns: from `time.perf_counter` to the time of day.
     """
 
-    __slots__ = ("offset_ns", "span")
+    __slots__ = ("attributes", "context", "offset_ns", "parent")
 
-    def __init__(self, span: Span, offset_ns: int) -> None:
-        self.span = span
+    def __init__(
+        self,
+        context: SpanContext,
+        parent: SpanContext | None,
+        attributes: Attributes,
+        offset_ns: int,
+    ) -> None:
+        self.context = context
+        self.parent = parent
+        self.attributes = attributes
         self.offset_ns = offset_ns
 
 
-class _Batch:
-    """The span of a batch.
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What is sampled.
 
-    Args:
-        span: of it.
-        linked: how many of its requests' traces have been looked at.
+    Attributes:
+        sampler: decides.
+        ids: makes those of traces and spans.
+        propagator: reads the caller's headers.
+        ratio: the share of traces that the sampler takes by their ids; None: something else
+            decides.
+        follows_parent: it leaves out a request whose parent is not sampled.
     """
 
-    __slots__ = ("linked", "span")
-
-    def __init__(self, span: Span, linked: int) -> None:
-        self.span = span
-        self.linked = linked
+    sampler: Sampler
+    ids: IdGenerator
+    propagator: TextMapPropagator
+    ratio: float | None
+    follows_parent: bool
 
 
 class Spans:
     """A sink that makes spans.
 
+    The SDK's own spans can be changed by several threads until they end, and cost five times as
+    much as what it calls a readable span. That is all that processors and exporters see of either.
+
     Args:
-        provider: of spans; its sampler is `choice`, and its ids are those of `choice`.
-        choice: of what is sampled.
-        propagator: reads the caller's headers.
-        ratio: the share of traces that is sampled by their ids; None: something else decides.
-        follows_parent: a request whose parent is not sampled is not either.
+        processors: take each span.
+        sampling: of requests.
+        resource: of all spans.
+        scope: likewise.
         form_of: names the form that runs so many items of a model on a replica; empty: not known.
     """
 
     def __init__(
         self,
-        provider: TracerProvider,
-        choice: Choice,
-        propagator: TextMapPropagator,
-        *,
-        ratio: float | None,
-        follows_parent: bool,
+        processors: Sequence[SpanProcessor],
+        sampling: Sampling,
+        resource: Resource,
+        scope: InstrumentationScope,
         form_of: Callable[[ModelId, str, int], str],
     ) -> None:
-        self._tracer: Tracer = provider.get_tracer("torchlane")
-        self._choice = choice
-        self._propagator = propagator
-        self._parent_fields = [field.encode() for field in propagator.fields]
+        self._processors = processors
+        self._sampler = sampling.sampler
+        self._ids = sampling.ids
+        self._propagator = sampling.propagator
+        self._parent_fields = [field.encode() for field in sampling.propagator.fields]
+        ratio = sampling.ratio
         self._bound = None if ratio is None else TraceIdRatioBased.get_bound_for_rate(ratio)
-        self._leaves_out = follows_parent and "traceparent" in propagator.fields
+        self._leaves_out = sampling.follows_parent and b"traceparent" in self._parent_fields
+        self._next_id = 0  # of a trace, that may be sampled
+        self._flags = TraceFlags.SAMPLED
+        if sampling.ids.is_trace_id_random():
+            self._flags |= TraceFlags.RANDOM_TRACE_ID
+        self._resource = resource
+        self._scope = scope
         self._form_of = form_of
+        self._forms: dict[tuple[ModelId, str, int], str] = {}  # to find one takes long
 
-    def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
-        """See `Sink`; most requests are not sampled, and cost next to nothing here."""
-        context = NO_PARENT
+    def may_want(self, fields: Mapping[bytes, bytes]) -> bool:
+        """Whether a request with these headers may be sampled: all that most requests cost."""
+        self._next_id = 0
         for field in self._parent_fields:
             if field in fields:
-                if self._leaves_out and NOT_SAMPLED.fullmatch(fields.get(b"traceparent", b"")):
-                    return None
-                context = self._propagator.extract(fields, NO_PARENT, _FIELDS)
-                break
-        parent = get_current_span(context).get_span_context() if context else None
-        if parent is not None and parent.is_valid:
+                given = fields.get(b"traceparent", b"")
+                return not (self._leaves_out and NOT_SAMPLED.fullmatch(given))
+        if self._bound is None:
+            return True
+        self._next_id = self._ids.generate_trace_id()  # what the sampler would look at
+        return self._next_id & LOW_BITS < self._bound
+
+    def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
+        """See `Sink`; `may_want` is its gate."""
+        context, parent = NO_PARENT, None
+        if any(field in fields for field in self._parent_fields):
+            context = self._propagator.extract(fields, NO_PARENT, _FIELDS)
+            found = get_current_span(context).get_span_context()
+            parent = found if found.is_valid else None
+        if parent is not None:
             trace_id = parent.trace_id
+            flags = TraceFlags.SAMPLED | (parent.trace_flags & TraceFlags.RANDOM_TRACE_ID)
         else:
-            trace_id = self._choice.ids.generate_trace_id()
-            # What the sampler would say, at a tenth of the cost.
-            if self._bound is not None and trace_id & LOW_BITS >= self._bound:
-                return None
-            self._choice.ids.trace_id = trace_id
-        name, attributes = _name(trace), _of_head(trace, fields)
-        if not self._choice.make(context, trace_id, name, attributes):
-            self._choice.ids.trace_id = 0
+            trace_id, flags = self._next_id or self._ids.generate_trace_id(), self._flags
+        attributes = _of_head(trace, fields)
+        result = self._sampler.should_sample(
+            context, trace_id, _name(trace), SpanKind.SERVER, attributes
+        )
+        if result.decision is not Decision.RECORD_AND_SAMPLE:
             return None
-        offset_ns = time.time_ns() - time.perf_counter_ns()
-        begun = _ns(trace.began, offset_ns)
-        span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, start_time=begun)
-        own = span.get_span_context()
-        kept = _Begun(span, offset_ns)
-        if not own.trace_flags.sampled:
-            return Token(kept)
-        return Token(kept, format_trace_id(own.trace_id), format_span_id(own.span_id))
+        if result.attributes is not attributes:
+            attributes |= result.attributes
+        span_id = self._ids.generate_span_id()
+        own = SpanContext(trace_id, span_id, False, TraceFlags(flags), result.trace_state)
+        begun = _Begun(own, parent, attributes, time.time_ns() - time.perf_counter_ns())
+        return Token(begun, format_trace_id(trace_id), format_span_id(span_id))
 
     def batch_ended(self, record: BatchRecord) -> None:
         """See `Sink`."""
-        batch = self._batch(record)
-        if batch is None:
+        contexts = self._sampled(record.traces)
+        if not contexts:
             return
-        span = batch.span
-        for context in self._sampled(record.traces[batch.linked :]):
-            span.add_link(context)
+        attributes = _of_batch(record)
+        attributes["torchlane.batch.forwards"] = record.forwards
+        attributes["torchlane.batch.compute_s"] = record.compute_s
+        form = self._form(record)
+        if form:
+            attributes["torchlane.form"] = form
         offset_ns = time.time_ns() - time.perf_counter_ns()
-        span.set_attribute("torchlane.batch.forwards", record.forwards)
-        span.set_attribute("torchlane.batch.compute_s", record.compute_s)
-        if record.fault is not None:
-            span.record_exception(record.fault)
-        for error in record.errors[:MOST_ERRORS]:
-            _add_error(span, error)
+        ended = _ns(record.ended, offset_ns)
+        events: list[Event] = []
+        status = UNSET
         if record.fault is not None or record.errors:
-            error = record.fault or record.errors[0]
-            span.set_attribute(ERROR_TYPE, type(error).__qualname__)
-            span.set_status(Status(StatusCode.ERROR, str(error)[:MOST_CHARACTERS]))
-        span.end(_ns(record.ended, offset_ns))
+            errors = [] if record.fault is None else [record.fault]
+            errors += record.errors[:MOST_ERRORS]
+            events = [_error_event(error, ended) for error in errors]
+            status = Status(StatusCode.ERROR, _text(errors[0]))
+            attributes[ERROR_TYPE] = type(errors[0]).__qualname__
+        self._send(
+            ReadableSpan(
+                name="batch",
+                context=self._batch(record),
+                resource=self._resource,
+                attributes=attributes,
+                events=events,
+                links=[Link(context) for context in contexts],
+                status=status,
+                start_time=_ns(record.began, offset_ns),
+                end_time=ended,
+                instrumentation_scope=self._scope,
+            )
+        )
 
     def request_ended(self, trace: RequestTrace, token: Token) -> None:
         """See `Sink`."""
         begun = token.kept
         if not isinstance(begun, _Begun):
             raise TypeError("bug: another sink's token")
-        decoded = trace.received or trace.began
-        self._child(begun, "decode", decoded, trace.decoded)
+        self._child(begun, "decode", trace.received or trace.began, trace.decoded)
         self._computing(trace, begun)
         self._child(begun, "encode", trace.answered, trace.encoded)
-        span = begun.span
-        span.update_name(_name(trace))  # the route may not have been known
-        span.set_attributes(_of_end(trace))
+        ended = _ns(trace.ended, begun.offset_ns)
+        events: list[Event] = []
+        status = UNSET
         if trace.status >= SERVER_ERROR and trace.error is not None:
-            span.set_status(Status(StatusCode.ERROR, str(trace.error)[:MOST_CHARACTERS]))
-            if isinstance(trace.error, TorchlaneError):  # its stack would explain nothing
-                _add_error(span, trace.error)
-            else:
-                span.record_exception(trace.error)
-        span.end(_ns(trace.ended, begun.offset_ns))
+            status = Status(StatusCode.ERROR, _text(trace.error))
+            events = [_error_event(trace.error, ended)]
+        attributes = begun.attributes
+        _add_end(attributes, trace)
+        self._send(
+            ReadableSpan(
+                name=_name(trace),  # the route may not have been known before
+                context=begun.context,
+                parent=begun.parent,
+                resource=self._resource,
+                attributes=attributes,
+                events=events,
+                kind=SpanKind.SERVER,
+                status=status,
+                start_time=_ns(trace.began, begun.offset_ns),
+                end_time=ended,
+                instrumentation_scope=self._scope,
+            )
+        )
 
     def _computing(self, trace: RequestTrace, begun: _Begun) -> None:
         """The spans from the acceptance of a request to its last outcome."""
         since = trace.decoded
-        batches = sorted(trace.batches, key=_began)[:MOST_BATCHES]
+        batches = trace.batches
+        if len(batches) > 1:
+            batches = sorted(batches, key=_began)[:MOST_BATCHES]
         if not batches and trace.is_accepted and trace.outcome != "ok":  # it waited in vain
             self._child(begun, "queue", since, trace.ended)
         for record in batches:
             if record.began > since:
                 self._child(begun, "queue", since, record.began)
-            batch = self._batch(record)
-            links = [] if batch is None else [Link(batch.span.get_span_context())]
             ended = record.ended or trace.ended
             began = min(max(since, record.began), ended)
-            self._child(begun, "forward", began, ended, _of_batch(record), links)
+            links = [Link(self._batch(record))]
+            self._child(begun, "forward", began, ended, _of_forward(record), links)
             if record.fault is not None:
                 since = ended  # items that moved to another replica wait again
 
@@ -311,38 +310,52 @@ class Spans:
         """A part of a request, if it came to its end."""
         if not ended:
             return
-        context = set_span_in_context(begun.span, NO_PARENT)
-        start = _ns(began, begun.offset_ns)
-        span = self._tracer.start_span(name, context, SpanKind.INTERNAL, attributes, links, start)
-        span.end(_ns(ended, begun.offset_ns))
-
-    def _batch(self, record: BatchRecord) -> _Batch | None:
-        """The span of a batch, once the first of its requests asks for it; None: none does."""
-        if isinstance(record.kept, _Batch):
-            return record.kept
-        contexts = self._sampled(record.traces)
-        if not contexts:
-            return None
-        self._choice.take()
-        links = [Link(context) for context in contexts]
-        start = _ns(record.began, time.time_ns() - time.perf_counter_ns())
-        span = self._tracer.start_span(
-            "batch", NO_PARENT, SpanKind.INTERNAL, None, links, start_time=start
+        of = begun.context
+        span_id = self._ids.generate_span_id()
+        self._send(
+            ReadableSpan(
+                name=name,
+                context=SpanContext(of.trace_id, span_id, False, of.trace_flags, of.trace_state),
+                parent=of,
+                resource=self._resource,
+                attributes=attributes,
+                links=links,
+                start_time=_ns(began, begun.offset_ns),
+                end_time=_ns(ended, begun.offset_ns),
+                instrumentation_scope=self._scope,
+            )
         )
-        span.set_attributes(_of_batch(record))
-        form = self._form_of(record.model, record.replica, record.items)
-        if form:
-            span.set_attribute("torchlane.form", form)
-        record.kept = batch = _Batch(span, len(record.traces))
-        return batch
+
+    def _send(self, span: ReadableSpan) -> None:
+        for processor in self._processors:
+            processor.on_end(span)
+
+    def _batch(self, record: BatchRecord) -> SpanContext:
+        """The context of a batch's span, which may be made later."""
+        if not isinstance(record.kept, SpanContext):
+            ids = self._ids
+            record.kept = SpanContext(
+                ids.generate_trace_id(), ids.generate_span_id(), False, TraceFlags(self._flags)
+            )
+        return record.kept
+
+    def _form(self, record: BatchRecord) -> str:
+        key = (record.model, record.replica, record.items)
+        form = self._forms.get(key)
+        if form is None:
+            form = self._form_of(*key)
+            if len(self._forms) >= MOST_FORMS:
+                self._forms.clear()
+            self._forms[key] = form
+        return form
 
     def _sampled(self, traces: Sequence[RequestTrace]) -> list[SpanContext]:
         """The spans of requests, as far as they are sampled."""
         found = []
         for trace in traces:
             token = trace.token(self)
-            if token is not None and token.trace_id and isinstance(token.kept, _Begun):
-                found.append(token.kept.span.get_span_context())
+            if token is not None and isinstance(token.kept, _Begun):
+                found.append(token.kept.context)
         return found
 
 
@@ -368,7 +381,7 @@ def _of_head(trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Attributes:
     if trace.method:
         known = trace.method in METHODS
         found[HTTP_REQUEST_METHOD] = trace.method if known else "_OTHER"
-        found[URL_PATH] = trace.path
+        found[URL_PATH] = trace.path[:MOST_CHARACTERS]
         found[URL_SCHEME] = "http"
     else:
         found[RPC_SYSTEM_NAME] = "grpc"
@@ -380,12 +393,12 @@ def _of_head(trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Attributes:
         found[SERVER_ADDRESS] = fields[b"host"].decode("latin-1")
     agent = fields.get(b"user-agent")
     if agent is not None:
-        found[USER_AGENT_ORIGINAL] = agent.decode("latin-1")
+        found[USER_AGENT_ORIGINAL] = agent[:MOST_CHARACTERS].decode("latin-1")
     return found
 
 
-def _of_end(trace: RequestTrace) -> Attributes:
-    found: Attributes = {}
+def _add_end(found: Attributes, trace: RequestTrace) -> None:
+    """Add what is known when a request is over."""
     if not trace.method:
         gone = trace.status == CLIENT_GONE
         found[RPC_RESPONSE_STATUS_CODE] = "CANCELLED" if gone else trace.rpc_status
@@ -406,25 +419,33 @@ def _of_end(trace: RequestTrace) -> Attributes:
     if trace.items:
         found["torchlane.items"] = trace.items
     if trace.cache is not None:
-        for name, count in trace.cache._asdict().items():
-            found[f"torchlane.cache.{name}"] = count
-    return found
+        found["torchlane.cache.hit"] = trace.cache.hit
+        found["torchlane.cache.miss"] = trace.cache.miss
+        found["torchlane.cache.joined"] = trace.cache.joined
+
+
+def _of_forward(record: BatchRecord) -> Attributes:
+    return {"torchlane.replica": record.replica, "torchlane.batch.items": record.items}
 
 
 def _of_batch(record: BatchRecord) -> Attributes:
-    found: Attributes = {
-        "torchlane.model": record.model.name,
-        "torchlane.version": record.model.version,
-        "torchlane.replica": record.replica,
-        "torchlane.device": record.device,
-        "torchlane.batch.items": record.items,
-    }
+    found = _of_forward(record)
+    found["torchlane.model"] = record.model.name
+    found["torchlane.version"] = record.model.version
+    found["torchlane.device"] = record.device
     if record.length:
         found["torchlane.batch.length"] = record.length
     return found
 
 
-def _add_error(span: Span, error: BaseException) -> None:
-    """An event as `Span.record_exception` adds it, without the stack."""
-    text = str(error)[:MOST_CHARACTERS]
-    span.add_event("exception", {EXCEPTION_TYPE: type(error).__qualname__, EXCEPTION_MESSAGE: text})
+def _text(error: BaseException) -> str:
+    return str(error)[:MOST_CHARACTERS]
+
+
+def _error_event(error: BaseException, at_ns: int) -> Event:
+    """What the SDK's `record_exception` adds; the stack of bugs only, others need none."""
+    found: Attributes = {EXCEPTION_TYPE: type(error).__qualname__, EXCEPTION_MESSAGE: _text(error)}
+    if not isinstance(error, TorchlaneError):
+        stack = traceback.format_exception(error)
+        found[EXCEPTION_STACKTRACE] = "".join(stack)[-MOST_OF_STACK:]
+    return Event("exception", found, at_ns)

@@ -6,10 +6,16 @@ Times are seconds of `time.perf_counter`. All of this belongs to the event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import structlog
 
 from app.types import CacheCounts, ModelId
+
+LOG = structlog.get_logger(__name__)
+
+Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
 
 class Token:
@@ -42,6 +48,7 @@ class BatchRecord:
         forwards: runs of the model; more than one means that the batch was split.
         fault: of the replica; the items move to another one, or fail.
         errors: of the model, about single items.
+        trace_id: of a trace that one of its requests belongs to; empty: none does.
         traces: of the requests that wait for its items, or did when it was handed over.
         kept: by the sink that makes spans.
     """
@@ -60,6 +67,7 @@ class BatchRecord:
         "length",
         "model",
         "replica",
+        "trace_id",
         "traces",
     )
 
@@ -75,6 +83,7 @@ class BatchRecord:
         self.forwards = 0
         self.fault: Exception | None = None
         self.errors: Sequence[Exception] = ()
+        self.trace_id = ""
         self.traces: list[RequestTrace] = []
         self.kept: object = None
 
@@ -84,6 +93,7 @@ class BatchRecord:
             if self not in trace.batches:
                 trace.batches.append(self)
                 self.traces.append(trace)
+                self.trace_id = self.trace_id or trace.trace_id
 
 
 class RequestTrace:
@@ -175,7 +185,7 @@ class RequestTrace:
 
 
 class Sink(Protocol):
-    """What follows requests and batches. Its methods are quick, and raise nothing."""
+    """What follows requests and batches. Its methods are quick; one that raises is its last."""
 
     def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
         """Whether it follows a request that begins, with these headers; None: it does not."""
@@ -192,24 +202,57 @@ class Tracing:
 
     Attributes:
         enabled: whether there is a sink; asked once for each request and each batch.
+        wants_batches: whether a sink takes every batch: one without a gate.
+        followed: requests that sinks follow and that are not over.
     """
 
-    __slots__ = ("_sinks", "enabled")
+    __slots__ = ("_asked", "_gated", "enabled", "followed", "wants_batches")
 
     def __init__(self) -> None:
-        self.enabled = False
-        self._sinks: list[Sink] = []
+        self.enabled = self.wants_batches = False
+        self.followed = 0
+        self._gated: list[tuple[Sink, Gate | None]] = []
+        self._asked: list[Sink] = []  # about the request that begins
 
-    def add(self, sink: Sink) -> None:
-        """Tell it too from now on."""
-        self._sinks.append(sink)
-        self.enabled = True
+    def add(self, sink: Sink, gate: Gate | None = None) -> None:
+        """Tell it too from now on.
+
+        With a gate, which gets a request's headers, `wants` is called only right after that has
+        returned True, and the sink takes no batch while no request is followed: what is not
+        followed then costs next to nothing.
+        """
+        self._gated.append((sink, gate))
+        self._count()
 
     def remove(self, sink: Sink) -> None:
         """Tell it nothing more; harmless if it was not told anything."""
-        if sink in self._sinks:
-            self._sinks.remove(sink)
-        self.enabled = bool(self._sinks)
+        self._gated = [each for each in self._gated if each[0] is not sink]
+        self._count()
+
+    def _count(self) -> None:
+        self.enabled = bool(self._gated)
+        self.wants_batches = any(gate is None for _, gate in self._gated)
+
+    def may_follow(
+        self, headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes]
+    ) -> bool:
+        """Whether any sink may follow a request; `begin` is called next, if one may.
+
+        Args:
+            headers: all of them, their names in lower case.
+            fields: the last of each name.
+        """
+        if len(fields) != len(headers):
+            fields = _joined(headers)
+        asked: list[Sink] = []
+        for sink, gate in self._gated:
+            try:
+                if gate is None or gate(fields):
+                    asked.append(sink)
+            except Exception:
+                self._failed(sink)
+        self._asked = asked
+        return bool(asked)
 
     def begin(
         self,
@@ -217,39 +260,52 @@ class Tracing:
         headers: Sequence[tuple[bytes, bytes]],
         fields: Mapping[bytes, bytes],
     ) -> RequestTrace | None:
-        """The trace of a request, if any sink follows it.
-
-        Args:
-            trace: of that request.
-            headers: all of them, their names in lower case.
-            fields: the last of each name.
-        """
+        """The trace of a request, if any sink follows it; headers as in `may_follow`."""
         if len(fields) != len(headers):
             fields = _joined(headers)
-        for sink in self._sinks:
-            token = sink.wants(trace, fields)
+        for sink in self._asked:
+            try:
+                token = sink.wants(trace, fields)
+            except Exception:
+                self._failed(sink)
+                continue
             if token is not None:
                 trace.tokens.append((sink, token))
                 if not trace.trace_id:
                     trace.trace_id, trace.span_id = token.trace_id, token.span_id
-        return trace if trace.tokens else None
+        if not trace.tokens:
+            return None
+        self.followed += 1
+        return trace
 
     def end(self, trace: RequestTrace, status: int, outcome: str) -> None:
         """A request is over."""
+        self.followed -= 1
         trace.ended = time.perf_counter()
         trace.status = status
         trace.outcome = outcome
         for sink, token in trace.tokens:
-            if sink in self._sinks:
-                sink.request_ended(trace, token)
+            if sink in [each for each, _ in self._gated]:
+                try:
+                    sink.request_ended(trace, token)
+                except Exception:
+                    self._failed(sink)
         trace.error = None  # its frames hold the request
 
     def batch_ended(self, record: BatchRecord) -> None:
         """A batch is over; its outcomes are not settled yet."""
         record.ended = time.perf_counter()
-        for sink in self._sinks:
-            sink.batch_ended(record)
+        for sink, _ in self._gated:
+            try:
+                sink.batch_ended(record)
+            except Exception:  # the batch's requests are still to be told
+                self._failed(sink)
         record.traces = []  # they hold the record
+
+    def _failed(self, sink: Sink) -> None:
+        """Do without a sink that has a bug: another request would meet it again."""
+        LOG.exception("sink_failed", sink=type(sink).__name__)
+        self.remove(sink)
 
 
 def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -125,9 +125,7 @@ def test_a_lost_connection_is_told_and_made_again(visit: Visits, server: Server)
     expect(state).to_have_text("Live")
 
 
-def test_devices_and_failures_are_shown_where_there_are_some(
-    visit: Visits, server: Server
-) -> None:
+def test_devices_and_failures_are_shown_where_there_are_some(visit: Visits, server: Server) -> None:
     """Of a server with GPUs, as GET /live tells it."""
     gpu = {"memory_bytes": 8 << 30, "utilization_ratio": 0.4, "temperature_celsius": 61.0}
     silent = {"memory_used_bytes": None, "memory_bytes": None, "utilization_ratio": None}
@@ -162,7 +160,7 @@ def test_devices_and_failures_are_shown_where_there_are_some(
 def test_events_are_read_however_they_are_cut(visit: Visits, server: Server) -> None:
     """Lines end with CR, LF or both; an event has several lines; pieces end anywhere."""
     page = visit(server.url)
-    stream = ": note\r\ndata: {\r\ndata:\"a\": 1}\r\n\r\ndata: 2\n\nid: 7\revent: x\rdata: 3\r\r\n\n"
+    stream = ': note\r\ndata: {\r\ndata:"a": 1}\r\n\r\ndata: 2\n\nid: 7\revent: x\rdata: 3\r\r\n\n'
     for size in (1, 2, 3, 5, len(stream)):
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         events = page.evaluate(

@@ -15,7 +15,8 @@ from tests.compose.stack import ROOT
 
 pytestmark = pytest.mark.compose
 EXTRA_FILES = ("docker-compose.gpu.yml", "docker-compose.admin.yml", "docker-compose.grpc.yml")
-PROFILES = ((), ("load",))
+PROFILES = ((), ("load",), ("load", "trace"))
+OF_PROFILES = {"load": {"locust", "locust-worker"}, "trace": {"jaeger", "otel-collector"}}
 COMBINATIONS = [
     (files, profiles)
     for count in range(len(EXTRA_FILES) + 1)
@@ -58,7 +59,7 @@ def test_every_combination_is_understood(
 ) -> None:
     services = config(files, profiles, GRAFANA_PASSWORD_FILE=password)["services"]
     always = {"export", "api", "prometheus", "grafana"}
-    assert set(services) == always | ({"locust", "locust-worker"} if profiles else set())
+    assert set(services) == always.union(*(OF_PROFILES[each] for each in profiles))
     for service in services.values():
         assert service["read_only"] is True
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -69,7 +70,7 @@ def test_every_combination_is_understood(
 
 
 def test_what_is_published_is_published_on_loopback_only() -> None:
-    services = config((), ("load",))["services"]
+    services = config((), ("load", "trace"))["services"]
     ports = {
         name: [(port["host_ip"], port["published"]) for port in service.get("ports", ())]
         for name, service in services.items()
@@ -79,6 +80,8 @@ def test_what_is_published_is_published_on_loopback_only() -> None:
         "prometheus": [("127.0.0.1", "9090")],
         "grafana": [("127.0.0.1", "3000")],
         "locust": [("127.0.0.1", "8089")],
+        "jaeger": [("127.0.0.1", "16686")],
+        "otel-collector": [],
         "export": [],
         "locust-worker": [],
     }
@@ -91,7 +94,7 @@ def test_what_is_published_is_published_on_loopback_only() -> None:
 
 
 def test_every_service_that_stays_up_has_a_health_check_and_comes_back() -> None:
-    services = config((), ("load",))["services"]
+    services = config((), ("load", "trace"))["services"]
     for name, service in services.items():
         if name == "export":
             assert service["restart"] == "no"
@@ -104,7 +107,7 @@ def test_every_service_that_stays_up_has_a_health_check_and_comes_back() -> None
 
 
 def test_each_waits_for_what_it_needs() -> None:
-    services = config((), ("load",))["services"]
+    services = config((), ("load", "trace"))["services"]
     waits = {
         name: {other: how["condition"] for other, how in service.get("depends_on", {}).items()}
         for name, service in services.items()
@@ -114,19 +117,23 @@ def test_each_waits_for_what_it_needs() -> None:
         "api": {"export": "service_completed_successfully"},
         "prometheus": {"api": "service_healthy"},
         "grafana": {"prometheus": "service_healthy"},
+        "jaeger": {},
+        "otel-collector": {"jaeger": "service_healthy"},
         "locust": {"api": "service_healthy"},
         "locust-worker": {"locust": "service_healthy"},
     }
 
 
 def test_only_what_calls_the_server_shares_a_network_with_it() -> None:
-    services = config((), ("load",))["services"]
+    services = config((), ("load", "trace"))["services"]
     networks = {name: set(service.get("networks", ())) for name, service in services.items()}
     assert networks == {
         "export": set(),
         "api": {"serving"},
         "prometheus": {"serving", "monitoring"},
         "grafana": {"monitoring"},
+        "jaeger": {"monitoring"},
+        "otel-collector": {"traces", "monitoring"},
         "locust": {"serving"},
         "locust-worker": {"serving"},
     }
@@ -139,6 +146,17 @@ def test_grpc_is_built_in_and_published_on_loopback() -> None:
     assert api["environment"]["TORCHLANE_GRPC_PORT"] == "8001"
     ports = [(port["host_ip"], port["published"], port["target"]) for port in api["ports"]]
     assert ports == [("127.0.0.1", "8000", 8000), ("127.0.0.1", "8001", 8001)]
+
+
+def test_the_server_sends_traces_to_the_collector_and_nowhere_else() -> None:
+    services = config(("docker-compose.trace.yml",), ("trace",))["services"]
+    api = services["api"]
+    assert api["build"]["args"]["EXTRAS"].split() == ["otel"]
+    assert api["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://otel-collector:4317"
+    assert set(api["networks"]) == {"serving", "traces"}
+    (folder,) = services["otel-collector"]["volumes"]
+    assert (Path(folder["source"]) / "collector.yml").is_file()
+    assert "--enable-feature=exemplar-storage" in services["prometheus"]["command"]
 
 
 def test_extras_of_both_images_can_be_chosen() -> None:

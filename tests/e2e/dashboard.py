@@ -42,9 +42,11 @@ def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def queries(dashboard: dict[str, Any]) -> Iterator[Query]:
-    """Of all panels and annotations."""
+    """Of all panels and annotations, as far as they ask Prometheus."""
     for panel in panels(dashboard):
         for target in panel.get("targets", []):
+            if target["datasource"]["type"] != "prometheus":
+                continue
             yield Query(panel["title"], _filled(target["expr"]), target["instant"])
     for annotation in dashboard["annotations"]["list"]:
         yield Query(annotation["name"], _filled(annotation["expr"]), False)

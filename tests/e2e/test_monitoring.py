@@ -137,15 +137,17 @@ def test_variables_offer_what_is_served(stack: Stack) -> None:
     assert offered == {"model": ["double", "other"], "instance": [address]}
 
 
-def test_every_panel_uses_the_provisioned_source_and_needs_no_plugin() -> None:
+def test_every_panel_uses_a_provisioned_source_and_needs_no_plugin() -> None:
     text = (PROVISIONED / "datasources" / "prometheus.yml").read_text()
+    jaeger = (PROVISIONED / "datasources" / "jaeger.yml").read_text()
     made = dashboard.load()
-    provisioned = re.findall(r"^\s+uid: (\S+)", text, re.MULTILINE)
-    assert provisioned == ["prometheus"]
+    provisioned = re.findall(r"^\s+uid: (\S+)", text + jaeger, re.MULTILINE)
+    assert provisioned == ["prometheus", "jaeger"]
+    assert "{name: trace_id, datasourceUid: jaeger, urlDisplayLabel: Trace}" in text
     sources = re.findall(r'"datasource": (\{[^}]*\}|[^\s{]+)', dashboard.FILE.read_text())
-    wanted = {"type": "prometheus", "uid": provisioned[0]}
+    wanted = [{"type": name, "uid": name} for name in provisioned]
     assert len(sources) > 60
-    assert [each for each in sources if json.loads(each) != wanted] == []
+    assert [each for each in sources if json.loads(each) not in wanted] == []
     assert {panel["type"] for panel in dashboard.panels(made)} <= BUILT_IN_PANELS
     assert "timeInterval: 5s" in text
     assert "scrape_interval: 5s" in (DEPLOYED / "prometheus.yml").read_text()

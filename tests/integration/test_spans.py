@@ -8,18 +8,23 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from structlog.testing import capture_logs
 
+from app.codecs.tensor import TensorCodec
 from app.errors import ModelError
-from app.telemetry.spans import Choice, Spans
+from app.telemetry.spans import Sampling, Spans
 from app.telemetry.tracing import Tracing
 from app.types import Arrays
 from tests.artifacts import write_artifact
@@ -37,21 +42,23 @@ class Made:
 
     def __init__(self, ratio: float = 1.0) -> None:
         self.exporter = InMemorySpanExporter()
-        choice = Choice(ParentBasedTraceIdRatio(ratio), RandomIdGenerator())
-        provider = TracerProvider(choice, shutdown_on_exit=False, id_generator=choice.ids)
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        propagator = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
-        self.sink = Spans(
-            provider,
-            choice,
-            propagator,
-            ratio=ratio,
+        sampling = Sampling(
+            ParentBasedTraceIdRatio(ratio),
+            RandomIdGenerator(),
+            CompositePropagator([TraceContextTextMapPropagator()]),
+            ratio,
             follows_parent=True,
-            form_of=lambda model, replica, items: f"{model} on {replica} of {items}",
+        )
+        self.sink = Spans(
+            [SimpleSpanProcessor(self.exporter)],
+            sampling,
+            Resource({}),
+            InstrumentationScope("torchlane"),
+            lambda model, replica, items: f"{model} on {replica} of {items}",
         )
 
     def begin(self, tracing: Tracing) -> Made:
-        tracing.add(self.sink)
+        tracing.add(self.sink, self.sink.may_want)
         return self
 
     @property
@@ -84,8 +91,9 @@ class Made:
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
-    assert span.context is not None
-    return span.context
+    context = span.get_span_context()
+    assert context is not None
+    return context
 
 
 def links_of(span: ReadableSpan) -> set[int]:
@@ -316,7 +324,7 @@ async def test_an_item_that_the_model_fails_on(
 async def test_a_callers_mistake_is_no_error(
     server: Listening, made: Made, way: dict[str, str]
 ) -> None:
-    assert (await server.ask(request(body=b"{", **way))).status == 422
+    assert (await server.ask(request(body=b"{", chunk_bytes=None, **way))).status == 422
     (span,) = await made.requests(1)
     assert span.status.status_code is StatusCode.UNSET
     told = attributes_of(span)
@@ -358,6 +366,49 @@ async def test_a_client_that_leaves(server: Listening, made: Made, doubles: Doub
     batch = made.one("batch")
     assert links_of(batch) == {context_of(span).span_id}
     assert links_of(made.below(span)["forward"]) == {context_of(batch).span_id}
+
+
+async def test_exemplars(server: Listening, made: Made) -> None:
+    await server.ask(ask_for(1))
+    await server.ask(ask_for(2, traceparent=f"{PARENTS}-00"))
+    (span,) = await made.requests(1)
+    plain = await server.ask(request("/metrics", b"", method="GET"))
+    assert plain["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
+    answer = await server.ask(request("/metrics", b"", method="GET", accept=accept))
+    assert answer["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    found = parse_openmetrics(answer.body.decode())  # type: ignore[no-untyped-call]
+    families = {each.name: each for each in found}
+    trace_id = format_trace_id(context_of(span).trace_id)
+    for name in ("request", "queue", "compute"):
+        samples = families[f"torchlane_{name}_seconds"].samples
+        (shown,) = [each.exemplar for each in samples if each.exemplar]
+        assert shown.labels == {"trace_id": trace_id}
+    never = request("/metrics", b"", method="GET", accept="application/openmetrics-text;q=0")
+    assert (await server.ask(never))["content-type"].startswith("text/plain")
+    series = {each.name for each in parse_text(plain.body.decode())}
+    assert series == set(families)
+
+
+@pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
+async def test_log_lines_name_the_trace(
+    server: Listening, made: Made, way: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    with capture_logs() as logs:
+        await server.ask(ask_for(13, traceparent=f"{PARENTS}-01", **way))
+        monkeypatch.setattr(TensorCodec, "decode_numbers", broken)
+        failed = ask_for(1, traceparent=f"{PARENTS}-01", **way)
+        assert (await server.ask(failed)).status == 500
+    lines = {each["event"]: each for each in logs}
+    assert lines["model_failed"]["trace_ids"] == [TRACE]
+    _, span = await made.requests(2)
+    assert lines["unhandled_error"]["trace_id"] == TRACE
+    assert lines["unhandled_error"]["span_id"] == format_span_id(context_of(span).span_id)
+    (event,) = span.events
+    assert "a bug" in str((event.attributes or {})["exception.stacktrace"])
 
 
 async def test_other_routes(server: Listening, made: Made) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from app.errors import ModelError
 from app.telemetry.tracing import BatchRecord, RequestTrace, Token
@@ -108,7 +109,7 @@ async def test_joined_and_cached_requests(
         assert (await wire.answer()).status == 200
     assert (await server.ask(ask_for(1))).status == 200
     ((record, traces),) = heard.batches
-    one, two, cached = heard.requests
+    one, two, cached = sorted(heard.requests, key=lambda each: each.began)
     assert traces == [one, two]
     assert one.batches == two.batches == [record]
     assert two.cache is not None
@@ -198,3 +199,43 @@ async def test_calls_over_grpc(tmp_path: Path) -> None:
     assert (infer.status, infer.items, len(infer.batches)) == (200, 1, 1)
     assert ready.route == "/inference.GRPCInferenceService/ModelReady"
     assert (failed.status, failed.outcome) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("method", ["gate", "wants", "batch_ended", "request_ended"])
+async def test_a_sink_that_fails_harms_no_request(
+    server: Listening, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    sink = Heard()
+    if method != "gate":
+        monkeypatch.setattr(sink, method, broken)
+    server.service.tracing.add(sink, broken if method == "gate" else None)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        for number in range(3):
+            assert (await server.ask(ask_for(number))).status == 200
+    assert [each["event"] for each in logs] == ["sink_failed"]
+    assert not server.service.tracing.enabled
+
+
+async def test_a_sink_with_a_gate_takes_batches_of_followed_requests_only(
+    server: Listening, doubles: Doubles
+) -> None:
+    sink = Heard()
+    server.service.tracing.add(sink, lambda fields: b"x-leave" not in fields)
+    assert (await server.ask(ask_for(1, x_leave="1"))).status == 200
+    assert sink.batches == []
+    doubles.hold()
+    wires = [await server.connect(), await server.connect()]
+    wires[0].send(ask_for(2, x_leave="1"))
+    await until(lambda: bool(doubles.one.batches))
+    wires[1].send(ask_for(2))  # it joins a batch that was handed over before
+    await until(lambda: server.service.metrics.requests_open == 2)
+    doubles.go_on()
+    for wire in wires:
+        assert (await wire.answer()).status == 200
+    ((record, traces),) = sink.batches
+    (trace,) = sink.requests
+    assert traces == [trace]
+    assert record.handed_over <= record.began < trace.began < record.ended

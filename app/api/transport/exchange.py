@@ -120,10 +120,15 @@ class Exchange:
 
     def _followed(self) -> RequestTrace | None:
         connection = self._connection
+        tracing = connection.service.tracing
+        if not tracing.may_follow(connection.headers, connection.fields):
+            return None
         path = connection.url.partition(b"?")[0].decode("latin-1")
         trace = RequestTrace("POST", path, self._endpoint.route, self._request_id, self._began)
-        tracing = connection.service.tracing
         return tracing.begin(trace, connection.headers, connection.fields)
+
+    def _log_ids(self) -> dict[str, str]:
+        return {} if self._trace is None else self._trace.log_ids()
 
     def open(self) -> None:
         """Check the head."""
@@ -226,8 +231,8 @@ class Exchange:
                 return error_answer(self._scope, error)
             except Exception as bug:  # the table lacks it, or its details are not JSON
                 error = bug
-        ids = self._trace.log_ids() if self._trace is not None else {}
-        LOG.error("unhandled_error", exc_info=error, request_id=self._scope[REQUEST_ID], **ids)
+        request_id = self._scope[REQUEST_ID]
+        LOG.error("unhandled_error", exc_info=error, request_id=request_id, **self._log_ids())
         content = error_body(self._scope, 500, "internal", INTERNAL_MESSAGE)
         length = (b"content-length", b"%d" % len(content))
         return 500, [(b"content-type", b"application/json"), length], content
@@ -253,7 +258,7 @@ class Exchange:
         try:
             self._count(status)
         except Exception:  # the client has its answer, and the connection goes on
-            LOG.exception("request_not_counted")
+            LOG.exception("request_not_counted", **self._log_ids())
         connection.exchanged()
 
     def _release_body(self) -> None:
@@ -268,6 +273,7 @@ class Exchange:
         metrics.requests_open -= 1
         outcome = self._scope.get(OUTCOME, "ok")
         ended = metrics.request(self._endpoint.route, status, outcome)
-        ended.ended(time.perf_counter() - self._began)
-        if self._trace is not None:
-            self._connection.service.tracing.end(self._trace, status, outcome)
+        trace = self._trace
+        ended.ended(time.perf_counter() - self._began, trace.trace_id if trace is not None else "")
+        if trace is not None:
+            self._connection.service.tracing.end(trace, status, outcome)

@@ -115,17 +115,21 @@ class RequestMiddleware:
     def _follow(
         self, scope: Scope, fields: dict[bytes, bytes], request_id: bytes, began: float
     ) -> None:
+        tracing, headers = self._service.tracing, scope["headers"]
+        if not tracing.may_follow(headers, fields):
+            return
         trace = RequestTrace(scope["method"], scope["path"], "", request_id, began)
-        if self._service.tracing.begin(trace, scope["headers"], fields) is not None:
+        if tracing.begin(trace, headers, fields) is not None:
             scope[TRACE] = trace
 
     def _ended(self, scope: Scope, status: int, began: float, outcome: str) -> None:
         outcome = scope.get(OUTCOME, outcome)
+        trace: RequestTrace | None = scope.get(TRACE)
         if ROUTE in scope:
             request = self._metrics.request(scope[ROUTE], status, outcome)
-            request.ended(time.perf_counter() - began)
-        if TRACE in scope:
-            trace: RequestTrace = scope[TRACE]
+            trace_id = trace.trace_id if trace is not None else ""
+            request.ended(time.perf_counter() - began, trace_id)
+        if trace is not None:
             trace.route = scope.get(ROUTE, "") or getattr(scope.get("route"), "path", "")
             self._service.tracing.end(trace, status, outcome)
 

@@ -43,6 +43,7 @@ class Complaints:
         errors: Sequence[Exception],
         labels: Callable[[], Iterable[bytes]],
         now: float,
+        trace_ids: Callable[[], Iterable[str]],
     ) -> None:
         """Write one line of a batch, if there were not too many lately.
 
@@ -51,6 +52,7 @@ class Complaints:
             errors: of the items that failed, at least one.
             labels: names the requests that wait for these; called only where a line is written.
             now: on the engine's clock.
+            trace_ids: of the traces that those belong to; called likewise.
         """
         self._lines = min(float(BURST), self._lines + (now - self._since) / LINE_S)
         self._since = now
@@ -59,6 +61,7 @@ class Complaints:
             return
         self._lines -= 1.0
         requests = list(dict.fromkeys(labels()))
+        traces = list(dict.fromkeys(trace_ids()))
         left_out, self._batches_left_out = self._batches_left_out, 0
         LOG.error(
             "model_failed",
@@ -67,5 +70,6 @@ class Complaints:
             first=in_short(errors[0]),
             requests=len(requests),
             request_ids=[each.decode("ascii", "replace") for each in requests[:MOST_NAMED]],
+            **({"trace_ids": traces[:MOST_NAMED]} if traces else {}),
             **({"batches_left_out": left_out} if left_out else {}),
         )

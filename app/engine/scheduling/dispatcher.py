@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -23,7 +23,7 @@ from app.engine.scheduling.timeline import Timeline
 from app.engine.scheduling.widening import widened
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import Metrics
-from app.telemetry.tracing import BatchRecord, RequestTrace, Tracing
+from app.telemetry.tracing import BatchRecord, Tracing
 from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
@@ -248,8 +248,8 @@ class Dispatcher:
             prefetched=replica.busy,
             undisturbed=undisturbed,
         )
-        if self.tracing.enabled:
-            batch.record = _begun(batch)
+        if self.tracing.followed or self.tracing.wants_batches:
+            batch.record = _followed(batch)
         launches = undisturbed and replica.models[queue.model].launches
 
         def work(backend: Backend) -> Report | Later[Report]:
@@ -286,31 +286,34 @@ class Dispatcher:
         # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
         asked_s = math.inf if report.fault is None else batch.expected_s
         queue.used_s += min(took.seconds, asked_s)
+        if batch.record is None and self.tracing.followed:  # a request may have joined it
+            batch.record = _followed(batch)
+            batch.record.handed_over -= ended - batch.started
         if batch.record is not None:
-            self._tell(batch, batch.record, report, took)
-        self._record(queue, replica, tickets, report, took.began)
+            self._tell(batch.record, batch, report, took)
+        self._record(batch, report, took.began)
         if report.fault is None:
             cost.took(len(tickets), report.compute_s, took.overhead_s, batch.length)
         self.worked_at = self._clock.now()
 
-    def _tell(self, batch: Batch, record: BatchRecord, report: Report, took: Took) -> None:
+    def _tell(self, record: BatchRecord, batch: Batch, report: Report, took: Took) -> None:
         """Tell what follows batches, while the requests that wait for its items are known."""
         record.began = record.handed_over + (took.began - batch.started)
         record.compute_s, record.forwards = report.compute_s, report.forwards
         record.fault, record.errors = report.fault, report.errors
-        record.add(_traces(batch))
+        _note_traces(record, batch)
         self.tracing.batch_ended(record)
 
     def _record(
         self,
-        queue: ModelQueue,
-        replica: Replica,
-        tickets: list[Ticket],
+        batch: Batch,
         report: Report,
         started: float,
     ) -> None:
+        queue, replica, tickets = batch.queue, batch.replica, batch.tickets
+        trace_id = "" if batch.record is None else batch.record.trace_id
         if report.forwards:
-            queue.metrics.compute_seconds.observe(report.compute_s)
+            queue.metrics.compute_seconds.observe(report.compute_s, trace_id)
         if report.forwards > 1:
             queue.metrics.splits.inc()
         if report.out_of_memory_at:
@@ -327,7 +330,8 @@ class Dispatcher:
                 if isinstance(outcome, BackendFailed)
             ]
             labels = partial(queue.flights.labels, failed)
-            queue.complaints.write(queue.model, report.errors, labels, self._clock.now())
+            trace_ids = partial(_trace_ids, queue, [ticket for _, ticket in failed])
+            queue.complaints.write(queue.model, report.errors, labels, self._clock.now(), trace_ids)
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
         computed, size = 0, len(tickets)
@@ -336,7 +340,8 @@ class Dispatcher:
             queue_s = started - ticket.enqueued_at
             if outcome is not None:
                 computed += 1
-                queue.metrics.queue_seconds.observe(queue_s)
+                own = _trace_id(queue, ticket) if trace_id else ""
+                queue.metrics.queue_seconds.observe(queue_s, own)
                 self._settle(queue, ticket, outcome, queue_s, report.compute_s, size)
             elif ticket.abandoned:
                 self._settle(queue, ticket, None, queue_s, report.compute_s, size)
@@ -357,16 +362,38 @@ class Dispatcher:
         return not lost and not ticket.moved and self.ready_replicas(queue.model) > 0
 
 
-def _begun(batch: Batch) -> BatchRecord:
+def _followed(batch: Batch) -> BatchRecord:
     """The record of a batch that is handed over now."""
     model, replica = batch.queue.model, batch.replica
-    record = BatchRecord(model, replica.name, str(replica.device), len(batch.tickets), batch.length)
-    record.add(_traces(batch))
+    size = len(batch.tickets)
+    record = BatchRecord(model, replica.name, str(replica.device), size, batch.length)
+    _note_traces(record, batch)
     return record
 
 
-def _traces(batch: Batch) -> list[RequestTrace]:
-    return batch.queue.flights.traces([(ticket.key, ticket) for ticket in batch.tickets])
+def _note_traces(record: BatchRecord, batch: Batch) -> None:
+    """Add the requests that wait for its items now."""
+    flights = batch.queue.flights
+    for ticket in batch.tickets:
+        record.add(flights.traces(ticket.key, ticket))
+
+
+def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
+    """Of the traces that requests for these items belong to."""
+    found = []
+    for ticket in tickets:
+        for trace in queue.flights.traces(ticket.key, ticket):
+            if trace.trace_id:
+                found.append(trace.trace_id)  # compiled, a loop is quicker
+    return found
+
+
+def _trace_id(queue: ModelQueue, ticket: Ticket) -> str:
+    """Of a trace that a request for the ticket's item belongs to; empty: none does."""
+    for trace in queue.flights.traces(ticket.key, ticket):
+        if trace.trace_id:
+            return trace.trace_id
+    return ""
 
 
 def _sooner(one_s: float | None, other_s: float | None) -> float | None:

@@ -65,7 +65,8 @@ class Infer:
             await context.abort(refusal.code, refusal.details, refusal.metadata)
         finally:
             metrics.requests_open -= 1
-            metrics.request(ROUTE, status, outcome).ended(time.perf_counter() - began)
+            trace_id = trace.trace_id if trace is not None else ""
+            metrics.request(ROUTE, status, outcome).ended(time.perf_counter() - began, trace_id)
             if trace is not None:
                 self._service.tracing.end(trace, status, outcome)
 
@@ -130,7 +131,10 @@ def followed(
         (name.encode(), value if isinstance(value, bytes) else value.encode())
         for name, value in context.invocation_metadata() or ()
     ]
-    return tracing.begin(RequestTrace("", route, route, request_id, began), headers, dict(headers))
+    fields = dict(headers)
+    if not tracing.may_follow(headers, fields):
+        return None
+    return tracing.begin(RequestTrace("", route, route, request_id, began), headers, fields)
 
 
 def fields_of(context: Context) -> dict[bytes, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from app.metrics import Metrics
 from app.metrics.counters import SECONDS
-from app.metrics.tally import HistogramTally, Tally
+from app.metrics.tally import HistogramTally, Seen, Tally
 from app.types import ModelId
 
 BOUNDS = (0.5, 1, 2.5)
@@ -34,9 +34,11 @@ def test_a_counter_hands_over_what_is_new() -> None:
 
 def test_a_histogram_hands_over_what_is_new() -> None:
     handed: list[tuple[list[int], float]] = []
+    seen: list[dict[int, tuple[str, float]]] = []
 
-    def take(counts: Sequence[int], total: float) -> None:
+    def take(counts: Sequence[int], total: float, found: Mapping[int, Seen]) -> None:
         handed.append((list(counts), total))
+        seen.append({at: (each.trace_id, each.amount) for at, each in found.items()})
 
     tally = HistogramTally(BOUNDS, take)
     tally.flush()
@@ -49,6 +51,11 @@ def test_a_histogram_hands_over_what_is_new() -> None:
     tally.observe(2)
     tally.flush()
     assert handed[1:] == [([0, 0, 1, 0], 2)]
+    assert seen == [{}, {}]
+    for amount, trace_id in ((0.25, "a"), (0.5, "b"), (0.5, ""), (3, "c")):
+        tally.observe(amount, trace_id)
+    tally.flush()
+    assert seen[2:] == [{0: ("b", 0.5), 3: ("c", 3)}]
 
 
 @given(st.lists(st.sampled_from((0.0, 4e-4, 5e-4, 0.5, 0.6, 1, 29.9, 30, 30.1, 1e9)), max_size=20))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.metrics import Metrics
@@ -112,6 +113,22 @@ async def test_counters_and_gauges_add_up_at_every_worker(
         assert says("torchlane_replica_ready") == 2
         assert says("torchlane_device_temperature_celsius") == 60  # the highest, not the sum
         assert says("torchlane_ready") == 1
+    one.close()
+    other.close()
+
+
+async def test_openmetrics_of_several_processes(make: Callable[[int], SharedMetrics]) -> None:
+    one, other = make(0), make(1)
+    for each in (one, other):
+        each.request("/predict", 200, "ok").ended(0.003, "0af7651916cd43dd8448eb211c80319c")
+        each.write_down()
+    text, kind = await one.scraped_as("application/openmetrics-text")
+    assert kind.startswith("application/openmetrics-text")
+    found = openmetrics.text_string_to_metric_families(text.decode())  # type: ignore[no-untyped-call]
+    families = {each.name: each for each in found}
+    samples = families["torchlane_request_seconds"].samples
+    assert [each.value for each in samples if each.name.endswith("_count")] == [2]
+    assert not any(each.exemplar for each in samples)  # prometheus_client shares none
     one.close()
     other.close()
 

@@ -54,8 +54,8 @@ def test_bad_items_without_end_are_a_line_a_second() -> None:
     complaints, error = Complaints(), ModelError("no")
     with capture_logs() as logs:
         for step in range(1000):  # in a second
-            complaints.write(MODEL, [error], lambda: [b"id"], 100 + step / 1000)
-        complaints.write(MODEL, [error], lambda: [b"id"], 200)
+            complaints.write(MODEL, [error], lambda: [b"id"], 100 + step / 1000, list)
+        complaints.write(MODEL, [error], lambda: [b"id"], 200, list)
     assert BURST + 1 <= len(logs) <= BURST + 2
     assert logs[-1]["batches_left_out"] == 1001 - len(logs)
     assert "batches_left_out" not in logs[0]
