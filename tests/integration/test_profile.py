@@ -69,6 +69,18 @@ async def test_requests_batches_and_operators(server: Listening, expects: dict[s
     assert is_clean(server)
 
 
+async def test_a_trace_holds_nothing_that_callers_sent(server: Listening) -> None:
+    profiling = asyncio.create_task(server.ask(asked(0.4)))
+    await until(lambda: server.service.tracing.enabled)
+    body = b'{"input": [3.1337, 2]}'
+    path = "/predict?secret=query"
+    assert (await server.ask(request(path, body, x_secret="header", **KEY))).status == 200
+    answer = await profiling
+    assert b"POST /predict" in answer.body
+    for secret in (b"3.1337", b"6.2674", b"query", b"header", SECRET.encode(), b"ops"):
+        assert secret not in answer.body
+
+
 async def test_the_answer_says_what_it_is(server: Listening) -> None:
     answer = await server.ask(asked())
     assert answer["content-type"] == "application/json"
