@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ WORTH = ("X", "s", "f")  # phases: spans, and the arrows from a launch to its ke
 
 # Reads what was recorded: events of Chrome's format, whose times are microseconds since a moment,
 # which it is given in nanoseconds since 1970. That takes long; in any thread.
-Recorded = Callable[[int], list[dict[str, Any]]]
+Recorded = Callable[[int], Iterator[dict[str, Any]]]
 
 
 class TorchRecorder:
@@ -56,11 +56,12 @@ class TorchRecorder:
             raise RuntimeError("bug: nothing is being recorded")
         running.__exit__(None, None, None)
 
-        def events(since_ns: int) -> list[dict[str, Any]]:
+        def events(since_ns: int) -> Iterator[dict[str, Any]]:
             with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
                 file = folder / "trace.json"
                 running.export_chrome_trace(str(file))
-                return _read(file.read_bytes(), since_ns, self._named)
+                text = file.read_bytes()
+            return _read(text, since_ns, self._named)
 
         return events
 
@@ -78,7 +79,7 @@ def _begun() -> profile:
     return made
 
 
-def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> list[dict[str, Any]]:
+def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> Iterator[dict[str, Any]]:
     """The events worth showing; of operators on the CPU only name and times.
 
     Args:
@@ -89,17 +90,15 @@ def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> list[di
     trace = orjson.loads(text)
     own = os.getpid()
     shift_us = (int(trace.get("baseTimeNanoseconds", 0)) - since_ns) / 1000
-    events = []
     for event in trace["traceEvents"]:
         if event["ph"] == "M" and isinstance(event["pid"], int) and event["pid"] != own:
             key = (event["name"], event["pid"], event["tid"])
             if key not in named:
                 named.add(key)
-                events.append(event)
+                yield event
         if event["ph"] not in WORTH or event.get("cat") in OWN:
             continue
         event["ts"] = round(event["ts"] + shift_us, 3)
         if event.get("cat") == "cpu_op":
             del event["args"]
-        events.append(event)
-    return events
+        yield event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,7 +55,7 @@ def recording() -> Iterator[TorchRecorder]:
     yield recorder
 
 
-def products(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def products(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event["name"] == "aten::mm"]
 
 
