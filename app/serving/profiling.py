@@ -22,8 +22,8 @@ from app.telemetry.tracing import Tracing
 LOG = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 << 20  # of a trace, before it is compressed
-# A part has about so many events, for which torch holds the GIL for five milliseconds twice.
-PART_EVENTS = 4000
+# A part has about so many events, for which torch holds the GIL for three milliseconds twice.
+PART_EVENTS = 2000
 FIRST_PART_S, LEAST_PART_S, LONGEST_PART_S = 0.1, 0.02, 1.0
 LOOK_S = 0.05  # seconds between two looks whether the server stops
 PARK_S = 0.05  # for replicas to end their batches; a longer forward has few operators
