@@ -54,12 +54,12 @@ class TorchRecorder:
         running, self._running = self._running, None
         if running is None:
             raise RuntimeError("bug: nothing is being recorded")
-        running.__exit__(None, None, None)
+        running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
         def events(since_ns: int) -> Iterator[dict[str, Any]]:
             with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
                 file = folder / "trace.json"
-                running.export_chrome_trace(str(file))
+                running.export_chrome_trace(str(file))  # type: ignore[no-untyped-call]
                 text = file.read_bytes()
             return _read(text, since_ns, self._named)
 
@@ -75,7 +75,7 @@ def _begun() -> profile:
         # trace_only: without it, it makes a Python object of each event
         experimental_config=_ExperimentalConfig(profile_all_threads=True, trace_only=True),
     )
-    made.__enter__()
+    made.__enter__()  # type: ignore[no-untyped-call]
     return made
 
 
