@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ WORTH = ("X", "s", "f")  # phases: spans, and the arrows from a launch to its ke
 
 # Reads what was recorded: events of Chrome's format, whose times are microseconds since a moment,
 # which it is given in nanoseconds since 1970. That takes long; in any thread.
-Recorded = Callable[[int], list[dict[str, Any]]]
+Recorded = Callable[[int], Iterator[dict[str, Any]]]
 
 
 class TorchRecorder:
@@ -54,13 +54,14 @@ class TorchRecorder:
         running, self._running = self._running, None
         if running is None:
             raise RuntimeError("bug: nothing is being recorded")
-        running.__exit__(None, None, None)
+        running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-        def events(since_ns: int) -> list[dict[str, Any]]:
+        def events(since_ns: int) -> Iterator[dict[str, Any]]:
             with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
                 file = folder / "trace.json"
-                running.export_chrome_trace(str(file))
-                return _read(file.read_bytes(), since_ns, self._named)
+                running.export_chrome_trace(str(file))  # type: ignore[no-untyped-call]
+                text = file.read_bytes()
+            return _read(text, since_ns, self._named)
 
         return events
 
@@ -74,11 +75,11 @@ def _begun() -> profile:
         # trace_only: without it, it makes a Python object of each event
         experimental_config=_ExperimentalConfig(profile_all_threads=True, trace_only=True),
     )
-    made.__enter__()
+    made.__enter__()  # type: ignore[no-untyped-call]
     return made
 
 
-def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> list[dict[str, Any]]:
+def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> Iterator[dict[str, Any]]:
     """The events worth showing; of operators on the CPU only name and times.
 
     Args:
@@ -89,17 +90,15 @@ def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> list[di
     trace = orjson.loads(text)
     own = os.getpid()
     shift_us = (int(trace.get("baseTimeNanoseconds", 0)) - since_ns) / 1000
-    events = []
     for event in trace["traceEvents"]:
-        if event["ph"] == "M" and event["pid"] != own:
+        if event["ph"] == "M" and isinstance(event["pid"], int) and event["pid"] != own:
             key = (event["name"], event["pid"], event["tid"])
             if key not in named:
                 named.add(key)
-                events.append(event)
+                yield event
         if event["ph"] not in WORTH or event.get("cat") in OWN:
             continue
         event["ts"] = round(event["ts"] + shift_us, 3)
         if event.get("cat") == "cpu_op":
             del event["args"]
-        events.append(event)
-    return events
+        yield event

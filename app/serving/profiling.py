@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -22,8 +22,8 @@ from app.telemetry.tracing import Tracing
 LOG = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 << 20  # of a trace, before it is compressed
-# A part has about so many events, for which torch holds the GIL for five milliseconds twice.
-PART_EVENTS = 4000
+# A part has about so many events, for which torch holds the GIL for three milliseconds twice.
+PART_EVENTS = 2000
 FIRST_PART_S, LEAST_PART_S, LONGEST_PART_S = 0.1, 0.02, 1.0
 LOOK_S = 0.05  # seconds between two looks whether the server stops
 PARK_S = 0.05  # for replicas to end their batches; a longer forward has few operators
@@ -37,10 +37,10 @@ class Recorder(Protocol):
     def start(self) -> None:
         """Begin."""
 
-    def next(self) -> Callable[[int], list[dict[str, Any]]]:
+    def next(self) -> Callable[[int], Iterable[dict[str, Any]]]:
         """End a part and begin the next one."""
 
-    def stop(self) -> Callable[[int], list[dict[str, Any]]]:
+    def stop(self) -> Callable[[int], Iterable[dict[str, Any]]]:
         """End the last part."""
 
 
@@ -184,16 +184,15 @@ def _park(
 
 def _added(
     trace: ChromeTrace,
-    recorded: Callable[[int], list[dict[str, Any]]],
+    recorded: Callable[[int], Iterable[dict[str, Any]]],
     heard: Heard,
     stood_from: float,
     stood_to: float,
 ) -> int:
-    """In a thread: add a part to the trace; returns the number of its operators."""
-    events = recorded(trace.began_ns)
-    trace.add(events, heard)
+    """In a thread: add a part to the trace; returns the number of its events."""
+    events = trace.add(recorded(trace.began_ns), heard)
     trace.stood_still(stood_from, stood_to)
-    return len(events)
+    return events
 
 
 def _discard(_: object) -> None:

@@ -21,6 +21,9 @@ Event: TypeAlias = dict[str, Any]
 
 MOST_IDS = 16  # of requests, that one batch names
 MOST_CHARACTERS = 128  # of a path or a request id
+# Written at once, a third of a millisecond; then whoever waits for the GIL gets it. Python would
+# let the event loop wait for five milliseconds each time.
+CHUNK, YIELD_S = 200, 0.0001
 SLOW_S = 0.001  # a body that takes longer to arrive is worth a range
 END_BYTES = 64 << 10  # kept free for names of threads and what the trace says of itself
 # Tracks of batches on devices that begin one before the last has ended; above any thread's number.
@@ -93,21 +96,34 @@ class ChromeTrace:
         self.nbytes = 0
         self._write(b'{"traceEvents":[\n')
 
-    def add(self, events: Iterable[Event], heard: Heard) -> None:
-        """Add events whose times count from `began_ns`, and what was heard, if there is room."""
+    def add(self, events: Iterable[Event], heard: Heard) -> int:
+        """Add events whose times count from `began_ns`, and what was heard, if there is room.
+
+        Lets other threads have the GIL every now and then.
+
+        Returns:
+            how many events there were.
+        """
         threads = {each.name: each.native_id for each in threading.enumerate()}
         self._names |= {number: name for name, number in threads.items() if number is not None}
-        every = [
-            *events,
-            *(self._batch(record, ids, threads) for record, ids in heard.batches),
-            *(event for request in heard.requests for event in self._request(request)),
-        ]
-        self._used.update(each["tid"] for each in every if each["ph"] == "X")
-        self._append(every, self._most_bytes)
+        every = itertools.chain(
+            events,
+            (self._batch(record, ids, threads) for record, ids in heard.batches),
+            (event for request in heard.requests for event in self._request(request)),
+        )
+        texts, count = [], 0
+        while some := list(itertools.islice(every, CHUNK)):
+            self._used.update(each["tid"] for each in some if each["ph"] == "X")
+            texts.append(_listed(some))
+            count += len(some)
+            time.sleep(YIELD_S)
+        self._append(b"".join(texts), self._most_bytes)
+        return count
 
     def stood_still(self, began: float, ended: float) -> None:
         """Add that the event loop and the replicas waited for the recording in this time."""
-        self._append([self._span("recording: collect", began, ended, self._loop)], self._most_bytes)
+        text = _listed([self._span("recording: collect", began, ended, self._loop)])
+        self._append(text, self._most_bytes)
 
     def end(self, about: Mapping[str, object]) -> bytes:
         """The whole trace, with `about` as what it says of itself."""
@@ -119,7 +135,7 @@ class ChromeTrace:
             for each, name in names.items()
             if each in self._used
         ]
-        self._append(meta, self._most_bytes + END_BYTES // 2)
+        self._append(_listed(meta), self._most_bytes + END_BYTES // 2)
         end = {"displayTimeUnit": "ms", "otherData": about}
         last = {"ph": "i", "name": f"end: {about['ended']}", "s": "p", "pid": self._pid}
         last |= {"tid": self._loop}
@@ -129,8 +145,7 @@ class ChromeTrace:
             self._parts.append(self._squeeze.flush())
         return b"".join(self._parts)
 
-    def _append(self, events: Sequence[Event], most_bytes: int) -> None:
-        text = b"".join(orjson.dumps(event) + b",\n" for event in events)
+    def _append(self, text: bytes, most_bytes: int) -> None:
         if self.nbytes + len(text) > most_bytes:
             self.is_full = True
             return
@@ -205,6 +220,11 @@ def phases(trace: RequestTrace) -> Iterator[tuple[str, float, float]]:
         yield "forward", began, ended
     if trace.encoded:
         yield "encode", trace.answered, trace.encoded
+
+
+def _listed(events: Sequence[Event]) -> bytes:
+    """Events in a list, each with the comma behind it."""
+    return orjson.dumps(events)[1:-1] + b",\n" if events else b""
 
 
 def _text(request_id: bytes) -> str:
