@@ -108,10 +108,10 @@ def test_it_pauses_and_goes_on_behind(visit: Visits, server: Server) -> None:
     page.locator("figure").first.get_by_role("img").focus()
     spoken = page.locator("figure").first.locator("[aria-live]")
     times = []
-    for _ in range(3):
+    for _ in range(2):
         page.keyboard.press("ArrowLeft")
         times.append(spoken.inner_text().partition(" ")[0])
-    assert len(set(times)) == 3, times
+    assert times[0] > times[1], times
 
 
 def test_a_lost_connection_is_told_and_made_again(visit: Visits, server: Server) -> None:
