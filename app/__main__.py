@@ -33,6 +33,7 @@ from app.processes.server import RESERVE, Server
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
 from app.processes.worker import Place, Worker, obey_parent_alone
 from app.settings import PREFIX, Settings, SettingsError, load_settings
+from app.telemetry import variables
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.scratch import scratch_folder
 
@@ -65,6 +66,7 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     try:
         settings = load_settings(os.environ, **chosen)
         _check_extras(settings)
+        variables.check(os.environ)
         configure_logs(settings.log_level, settings.log_format)
         if place is None and settings.workers > 1:
             return _supervise(settings)

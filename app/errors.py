@@ -23,7 +23,8 @@ TorchlaneError
 |-- Unavailable                not now; worth a retry
 |   |-- RetryLater             at a known time
 |   |   |-- RateLimited        (1) the caller is over its rate limit
-|   |   `-- Overloaded         (3) the deadline cannot be met, or the queue is full
+|   |   |-- Overloaded         (3) the deadline cannot be met, or the queue is full
+|   |   `-- AlreadyRecording   (1) another profile of this process is being made
 |   |-- ModelNotReady          (3) the model is loading, or none of its replicas works
 |   |-- ShuttingDown           (3) the process is draining
 |   `-- DeadlineExceeded       (3) the request's deadline has passed
@@ -188,6 +189,12 @@ class Overloaded(RetryLater):
     """The queue is full or the deadline cannot be met; a retry succeeds once the queue is done."""
 
     code = "overloaded"
+
+
+class AlreadyRecording(RetryLater):
+    """Another profile of this process is being made."""
+
+    code = "already_recording"
 
 
 class ModelNotReady(Unavailable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from app.backends.base import Backend
 from app.backends.devices import find_devices, share_one_core
 from app.backends.factory import TorchBackends
 from app.backends.nvml import readings_of
+from app.backends.profiler import TorchRecorder
 from app.backends.selection import Selection
 from app.engine import engine
 from app.engine.clock import LoopClock
@@ -53,16 +55,20 @@ from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
+from app.serving.profiling import Profiler
 from app.serving.replica_pool import ReplicaPool
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
-from app.types import Device
+from app.telemetry import variables
+from app.telemetry.tracing import Tracing
+from app.types import Device, ModelId
 from models.integrity import Verifier
 from models.packages import Packages
 from models.resources import usable_cores
 
 if TYPE_CHECKING:
     from app.api.oip.grpc.server import GrpcServer
+    from app.telemetry.provider import Export
 
 LOG = structlog.get_logger(__name__)
 # On one core: a p99 that is 1.1 to 2.3 times shorter (ADR 12).
@@ -110,7 +116,8 @@ def create_app(
         for n, device in enumerate(devices)
     ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
-    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s))
+    tracing = Tracing()
+    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s), tracing)
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
@@ -162,15 +169,18 @@ def create_app(
         guard,
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
+        tracing,
+        Profiler(TorchRecorder(), tracing, replicas, lambda: lifecycle.stopping, _process(worker)),
     )
 
+    export = _export(service, worker)
     grpc = _grpc(settings, service, shared=worker is not None)
     app = FastAPI(
         title="Torchlane",
         version=_version("torchlane"),
         description="Predictions by exported PyTorch models. Bodies may have the Content-Encoding "
         "gzip or deflate.",
-        lifespan=_lifespan(service, grpc, settings.drain_s),
+        lifespan=_lifespan(service, grpc, export, settings.drain_s),
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
         redirect_slashes=False,  # to a URL made of the caller's Host header, before any check
@@ -189,7 +199,7 @@ def create_app(
 
 
 def _lifespan(
-    service: Service, grpc: GrpcServer | None, drain_s: float
+    service: Service, grpc: GrpcServer | None, export: Export | None, drain_s: float
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """What runs as long as the application."""
 
@@ -205,6 +215,8 @@ def _lifespan(
             await grpc.close(lifecycle.stop_left_s() / 2)
         await lifecycle.stop(drain_s)
         await service.offload.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
+        if export is not None:
+            await export.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
         service.metrics.close()
 
     return lifespan
@@ -219,6 +231,29 @@ def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer |
 
     listen = Listen(settings.host, settings.grpc_port, shared, settings.bodies_limit_bytes)
     return GrpcServer(service, _version("torchlane"), listen)
+
+
+def _export(service: Service, worker: Worker | None) -> Export | None:
+    """The spans of this process, where the variables of OpenTelemetry ask for them."""
+    if variables.wanted_by(os.environ) is None:
+        return None
+    variables.check(os.environ)
+    # Not at the top: OpenTelemetry's SDK is in an extra.
+    from app.telemetry.provider import Export  # noqa: PLC0415
+
+    def form_of(model: ModelId, replica: str, items: int) -> str:
+        """The form that a replica runs so many items with."""
+        for each in service.lifecycle.replica_states(model):
+            if each.name == replica and each.serving is not None:
+                for step in each.serving.steps:
+                    if step.up_to is None or items <= step.up_to:
+                        return step.form
+        return ""
+
+    index = worker.index if worker else None
+    export = Export(os.environ, _version("torchlane"), index, form_of)
+    service.tracing.add(export.spans)
+    return export
 
 
 def _trusted_keys(path: Path | None) -> Verifier | None:
@@ -311,6 +346,12 @@ def _torch_backends(
         return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)
 
     return make
+
+
+def _process(worker: Worker | None) -> str:
+    """This process as its traces name it."""
+    of = f", worker {worker.index} of {worker.of}" if worker else ""
+    return f"torchlane {_version('torchlane')}{of}"
 
 
 def _version(distribution: str) -> str:

@@ -18,21 +18,21 @@ Arrays: TypeAlias = tensors.Arrays
 # (name, dtype, shape without the batch axis) per input, -1 for an axis that may be padded: items
 # with equal ones can share a batch.
 Signature: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
-# Items that wait together: their signature, and up to which length they are, see `Item`.
+# What items that wait together share: their signature, and the largest length in their class.
 Group: TypeAlias = tuple[Signature, int]
 # Length of the items, 0 where nothing is padded -> items in a batch -> seconds of the batch.
 BatchTimes: TypeAlias = Mapping[int, Mapping[int, float]]
 
 
 class Note(NamedTuple):
-    """What the answer says about an item as it was sent, and its prediction does not know.
+    """Facts about an item as it was sent, for its answer; the prediction does not have them.
 
     Attributes:
         tokens: of the item, special ones included.
         cut: tokens of its text that were cut off.
         text: the text, if its tokens are classified.
-        spans: of each token, where it stands in the text [tokens, 2]: first character and the one
-            after the last; equal for tokens that are not in it. None: not known.
+        spans: the place of each token in the text [tokens, 2]: its first character and the one
+            after its last; equal for tokens that are not in it. None: not known.
     """
 
     tokens: int
@@ -67,7 +67,7 @@ class Item:
 
     @property
     def group(self) -> Group:
-        """What it waits with in the queue."""
+        """The group in which it waits in the queue."""
         length = self.length
         return self.signature, size_class(length) if length else 0
 
@@ -81,7 +81,7 @@ class Item:
 
 
 def signature_of(arrays: Arrays) -> Signature:
-    """The signature of an item of which nothing is padded."""
+    """The signature of an item that is never padded."""
     return tuple((name, a.dtype.str, a.shape) for name, a in arrays.items())
 
 

@@ -46,6 +46,7 @@ COMPILED = (
     "app/api/text/body.py",
     "app/api/text/classify.py",
     "app/api/text/embeddings.py",
+    "app/api/text/fields.py",
     "app/api/text/rerank.py",
     "app/api/text/scores.py",
     "app/api/torchserve/predictions.py",
@@ -65,6 +66,7 @@ COMPILED = (
     "app/engine/scheduling/batch_cost.py",
     "app/engine/scheduling/batch_policy.py",
     "app/engine/scheduling/completion.py",
+    "app/engine/scheduling/cost_curves.py",
     "app/engine/scheduling/dispatcher.py",
     "app/engine/scheduling/in_flight.py",
     "app/engine/scheduling/model_queue.py",
@@ -77,6 +79,7 @@ COMPILED = (
     "app/engine/waiters.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",
+    "app/telemetry/tracing.py",
     "app/types.py",
 )
 

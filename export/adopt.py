@@ -1,6 +1,6 @@
 """`python -m export adopt FILE`: exports a model that was made elsewhere.
 
-FILE is a program of torch.export, TorchScript, a TorchServe archive that contains TorchScript, or a
+FILE is a program of torch.export, TorchScript, a TorchServe archive that contains one of them, or a
 folder in Hugging Face's format. None of its Python code is run and nothing is unpickled; the
 outputs are found by running the model on samples.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from export import codecs, foreign, huggingface, outputs, probe_process
+from export import codecs, foreign, huggingface, model_files, outputs, probe_process
 from export.declared import read_inputs
 from export.errors import ExportError, UsageError, reason
 from export.mar import MANIFEST, MAX_LABELS_BYTES, PLAIN, Defaults, labels_of, parse_json, read_mar
@@ -33,7 +33,7 @@ class Adopted:
 
     Attributes:
         name: its name in the repository.
-        definition: like one in `models/definitions`; `build` of TorchScript returns that.
+        definition: like one in `models/definitions`; `build` returns TorchScript as it is.
         warnings: a sentence on each thing that could not be adopted.
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, and finally the options that
@@ -144,7 +144,7 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     given = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
     program = source.program
-    module = program.module if program else foreign.load(source.data, source.what)
+    module = program.module if program else model_files.load(source.data, source.what)
     original = program.original if program else None
     found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original)
     served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
@@ -176,7 +176,7 @@ def _options(inputs: Sequence[TensorSpec]) -> str:
 
 
 def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
-    module = foreign.load(source.data, source.what)
+    module = model_files.load(source.data, source.what)
     if ways is None:
         return module
     wrapped = outputs.around(module, inputs, ways)
@@ -189,21 +189,26 @@ def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> 
 
 
 def _open(file: Path) -> _Source:
-    data = _read(file)
-    names = foreign.archive_names(data, file.name)
-    if any(name.partition("/")[2] == foreign.ARCHIVE_FORMAT for name in names):
-        program = read_program(data, file.name)
-        taken = replace(PLAIN, inputs=program.inputs)
-        origin = f"Adopted from {file.name}."
-        return _Source(data, file.name, origin, taken, program=program)
-    if MANIFEST not in names:
-        return _Source(data, file.name, origin=f"Adopted from {file.name}.")
-    mar = read_mar(data, names, file.name)
+    source = _Source(_read(file), file.name, f"Adopted from {file.name}.")
+    names = model_files.archive_names(source.data, source.what)
+    if MANIFEST in names:
+        source = _unpacked(source, names)
+        names = model_files.archive_names(source.data, source.what, of_torch=True)
+    if not model_files.is_program(names):
+        return source
+    program = read_program(source.data, source.what)
+    taken = replace(source.defaults, inputs=source.defaults.inputs or program.inputs)
+    return replace(source, defaults=taken, program=program)
+
+
+def _unpacked(archive: _Source, names: list[str]) -> _Source:
+    """The model in a TorchServe archive, with what the archive says about it."""
+    mar = read_mar(archive.data, names, archive.what)
     version = f", version {mar.version}" if mar.version else ""
     return _Source(
         data=mar.data,
-        what=f"{mar.serialized_file} in {file.name}",
-        origin=f"Adopted from {file.name}: {mar.model}{version}.",
+        what=f"{mar.serialized_file} in {archive.what}",
+        origin=f"Adopted from {archive.what}: {mar.model}{version}.",
         defaults=mar.defaults,
         name=mar.model,
         labels=mar.labels,

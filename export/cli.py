@@ -13,7 +13,7 @@ from typing import NoReturn, get_args
 from rich.console import Console
 from rich.markup import escape
 
-from export import adopt, compare, signing, values
+from export import adopt, compare, operators, signing, values
 from export.artifact import any_artifact
 from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact
@@ -34,6 +34,7 @@ commands other than model names (each explains itself with --help):
   adopt FILE    export a TorchScript file, a TorchServe .mar or a Hugging Face folder made elsewhere
   tune FOLDER   time an artifact's variants on this machine; the new plan is a new version
   show FOLDER   print the report of an artifact
+  profile FOLDER  print which operators a forward spends its time in; write a trace
   keygen FILE   create a key pair for signing artifacts
   sign FOLDER   sign an artifact, for servers that accept only signed ones
   compare       time eager, batched, scripted and compiled forms of two small functions
@@ -207,6 +208,12 @@ def _sign(arguments: Sequence[str], console: Console) -> None:
     signing.sign(parser.parse_args(arguments), console)
 
 
+def _profile(arguments: Sequence[str], console: Console) -> None:
+    parser = _Parser(prog="python -m export profile", description=operators.__doc__)
+    operators.add_arguments(parser)
+    operators.run(parser.parse_args(arguments), console)
+
+
 def _compare(arguments: Sequence[str], console: Console) -> None:
     parser = _Parser(prog="python -m export compare", description=compare.__doc__)
     compare.add_arguments(parser)
@@ -217,6 +224,7 @@ COMMANDS: dict[str, Command] = {
     "adopt": _adopt,
     "tune": _tune,
     "show": _show,
+    "profile": _profile,
     "keygen": _keygen,
     "sign": _sign,
     "compare": _compare,

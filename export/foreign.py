@@ -1,8 +1,7 @@
-"""Checks a model that was made elsewhere: is its file valid, does it run, what it returns."""
+"""Runs a model that was made elsewhere on samples, and finds out what it returns."""
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -13,12 +12,11 @@ from torch import fx, nn
 
 from export import advice, traces
 from export.errors import ExportError, UsageError, reason
+from export.model_files import FAILURES
 from export.outputs import Made, by_name
-from export.programs import read_program
 from export.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
-from models.archive import ArchiveError, check_archive
 from models.codec_specs import CodecSpec
-from models.forms import load_torchscript
+from models.forms import input_tensors
 from models.padding import padding_of
 from models.tensors import ANY_SIZE, Arrays, Dimension, Dtype, TensorSpec
 
@@ -29,63 +27,14 @@ OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those,
 # show which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
 FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
-MAX_LARGER_BYTES = 8 * 1024 * 1024  # likewise, for the pairs after the first one that runs
+MAX_LARGER_BYTES = 8 * 1024 * 1024  # the same, for pairs after the first one that runs
 LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
-ARCHIVE_FORMAT = "archive_format"  # a file of archives that torch.export writes
-# Raised by torch for an invalid file, and for inputs that do not fit.
-FAILURES = (
-    *(torch.jit.Error, RuntimeError, ValueError, TypeError),
-    *(LookupError, AttributeError, MemoryError),
-)
 
 Sizes: TypeAlias = tuple[int, Shapes]  # the batch size, and the shapes of its items
 
 
 class DoesNotRun(ExportError):
     """The model fails on inputs of the given shapes, or its outputs are not finite."""
-
-
-def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str]:
-    """The names in a zip archive, which is checked before it is unpacked.
-
-    Args:
-        data: the file.
-        what: its name, for messages.
-        of_torch: whether torch must have written it; False: it may be a `.mar`.
-
-    Raises:
-        ExportError: if it is not a zip archive, or must not be unpacked.
-    """
-    try:
-        return check_archive(io.BytesIO(data), what, of_torch=of_torch)
-    except ArchiveError as error:
-        raise ExportError(advice.of_data(data, what) or str(error)) from error
-
-
-def load(data: bytes, what: str) -> nn.Module:
-    """The module in a file, on the CPU, in eval mode; nothing is ever unpickled.
-
-    A ScriptModule of a TorchScript file, a GraphModule of a program of torch.export.
-
-    Args:
-        data: the file.
-        what: its name, for messages.
-
-    Raises:
-        ExportError: if it is something else; the message says what, and what to do.
-    """
-    files = {name.partition("/")[2] for name in archive_names(data, what, of_torch=True)}
-    if ARCHIVE_FORMAT in files:
-        return read_program(data, what).module
-    if not {"data.pkl", "constants.pkl"} <= files:
-        raise ExportError(advice.of_files(files, what))
-    try:
-        module = load_torchscript(data, torch.device("cpu"))
-    except FAILURES as error:
-        raise ExportError(f"torch cannot read {what}: {reason(error)}") from error
-    if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "forward"):
-        raise ExportError(f"{what} has no method forward, which a server calls")
-    return module
 
 
 def infer(
@@ -218,7 +167,7 @@ def _equal(before: torch.Tensor, after: torch.Tensor) -> bool:
 def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Arrays) -> object:
     try:
         with torch.inference_mode():
-            return module(*(torch.from_numpy(sample[spec.name]) for spec in inputs))
+            return module(*input_tensors(sample, inputs))
     except FAILURES as error:
         shapes = ", ".join(f"{spec.name} {list(sample[spec.name].shape)}" for spec in inputs)
         raise DoesNotRun(f"the model fails on samples of {shapes}: {reason(error)}") from error

@@ -25,8 +25,8 @@ CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_con
 def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     """The program as a module that can be scripted, exported again and quantized.
 
-    Layers become modules again, sizes are asked of tensors, operators have no overload's name:
-    TorchScript finds that by itself.
+    Layers become modules again, sizes are asked of tensors, operators lose the names of their
+    overloads, which TorchScript finds by itself.
 
     Raises:
         ExportError: if an output is not a tensor.

@@ -78,7 +78,7 @@ class Mar:
 
     Attributes:
         model: its own name.
-        version: likewise; empty if it has none.
+        version: its own version; empty if it has none.
         handler: the name of a default handler, or of a Python file.
         serialized_file: the name of the model's file.
         data: that file's bytes.

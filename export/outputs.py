@@ -17,6 +17,7 @@ from torch import fx, nn
 
 from export.errors import ExportError, UsageError
 from models.definitions.definition import Definition
+from models.forms import input_tensors
 from models.tensors import Name, stack
 
 Made = dict[str, torch.Tensor]
@@ -144,8 +145,8 @@ def in_order(module: nn.Module, definition: Definition) -> nn.Module:
     item = stack([definition.golden_inputs()[0]])
     try:
         with torch.inference_mode():
-            made = module(*(torch.from_numpy(item[spec.name]) for spec in definition.inputs))
-    except Exception:  # of any class; the proof runs it again, and tells about it
+            made = module(*input_tensors(item, definition.inputs))
+    except Exception:  # of any class; the proof runs it again, and reports it
         return module
     own = list(made) if isinstance(made, dict) else list(getattr(made, "_fields", ()))
     names = [spec.name for spec in definition.outputs]

@@ -46,7 +46,7 @@ def padded_batches(
     max_batch: int,
     progress: Progress,
 ) -> tuple[PaddedBatch, ...]:
-    """Batches of sizes from the smallest to ever larger ones; none if no dimension is padded.
+    """Batches padded to larger and larger sizes; none if no dimension is padded.
 
     The largest size is always among them, with two items if there is no time for more.
 
@@ -83,7 +83,7 @@ def padded_batches(
     if not tops:
         return ()
     progress(0, len(tops), f"{dimension.name} {least} and {most}")
-    made = {most: proved((least, most), most)}  # whatever it takes; and it warms up
+    made = {most: proved((least, most), most)}  # however long it takes; it also warms up
     ends_at = time.perf_counter() + BUDGET_S
     took_s = before = 0.0
     for done, top in enumerate(tops, start=1):
@@ -135,7 +135,7 @@ def largest_change(
 
 
 def _tops(least: int, most: int) -> Iterator[int]:
-    """The sizes to pad to: ever twice as large, and the largest."""
+    """The sizes to pad to: each twice the one before, and the largest."""
     top = 2 * least
     while top < most:
         yield top

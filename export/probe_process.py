@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 
 from export.declared import DeclaredInput
 from export.errors import UsageError
-from export.foreign import load
+from export.model_files import load
 from export.probing import BUDGET_S, Learned, Prober
 from export.samples import Shapes
 from models.quiet import DEPRECATIONS, ignore_warnings

@@ -1,4 +1,4 @@
-"""What happens inside a forward: a trace to view and a table of operators, per form."""
+"""What happens inside a forward: a trace to view and its operators, per form."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from export.errors import ExportError
 from models.timing import WARM_RUNS
 
 FORWARDS = 10  # recorded of each form
+WHOLE = "whole forward"  # the range around each
 # The parts of a trace that a viewer needs. The rest names the machine: its host, and the path.
 KEPT = ("schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds")
 
@@ -45,56 +46,69 @@ def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Pat
     stems = {name: _stem(name) for name in forms}
     if len(set(stems.values())) != len(stems):
         raise ValueError(f"these names would give one file: {', '.join(sorted(stems))}")
-    # The recorder logs each start and stop on stderr, at the highest level but this.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     written = []
     for name, run in forms.items():
         trace, table = folder / f"{stems[name]}.json.gz", folder / f"{stems[name]}.txt"
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about what it cannot record here
-                _record(name, run, trace, table)
+            _record(name, run, trace, table)
         except OSError as error:
             raise ExportError(f"cannot write {table.name}: {error.strerror or error}") from error
         written += [trace, table]
     return written
 
 
-def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> None:
+def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler.profile:
+    """Record ten forwards, after a few that are not recorded; `shapes`: of the inputs, too."""
+    # The recorder logs each start and stop on stderr, at the highest level but this.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    with torch.inference_mode():
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # about what it cannot record here
         for _ in range(WARM_RUNS):
             run()
         # acc_events: without it, it warns about a coming default
-        with torch.profiler.profile(activities=activities, acc_events=True) as recorded:
+        recorded = torch.profiler.profile(
+            activities=activities, acc_events=True, record_shapes=shapes
+        )
+        with recorded:
             for _ in range(FORWARDS):
-                with record_function("whole forward"):
+                with record_function(WHOLE):
                     run()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-    events = recorded.key_averages()
-    if not events:
-        raise ExportError(f"torch.profiler recorded nothing of {name}")
-    trace.write_bytes(_cleaned(recorded))
-    table.write_text(
-        f"{name}: {FORWARDS} forwards on torch {torch.__version__}, "
-        f"{torch.get_num_threads()} intra-op threads. `whole forward` is one whole call; kernels "
-        "that a compiler made are not operators: their time is counted there.\n\n"
-        + events.table(sort_by="self_cpu_time_total", row_limit=-1)
-    )
+    return recorded
 
 
-def _cleaned(recorded: torch.profiler.profile) -> bytes:
-    """The compressed trace without what names this machine; equal traces give equal bytes."""
+def trace_of(recorded: torch.profiler.profile) -> dict[str, Any]:
+    """The trace in Chrome's format, without what names this machine."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         recorded.export_chrome_trace(str(file))
         trace: dict[str, Any] = json.loads(file.read_bytes())
     kept = {key: trace[key] for key in KEPT if key in trace}
     kept["traceEvents"] = trace["traceEvents"]
-    return gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0)
+    return kept
+
+
+def compressed(trace: dict[str, Any]) -> bytes:
+    """A trace as a file; equal traces give equal bytes."""
+    return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), mtime=0)
+
+
+def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> None:
+    recorded = record(run)
+    events = recorded.key_averages()
+    if not events:
+        raise ExportError(f"torch.profiler recorded nothing of {name}")
+    trace.write_bytes(compressed(trace_of(recorded)))
+    table.write_text(
+        f"{name}: {FORWARDS} forwards on torch {torch.__version__}, "
+        f"{torch.get_num_threads()} intra-op threads. `{WHOLE}` is one whole call; kernels "
+        "that a compiler made are not operators: their time is counted there.\n\n"
+        + events.table(sort_by="self_cpu_time_total", row_limit=-1)
+    )
 
 
 def _stem(name: str) -> str:

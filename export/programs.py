@@ -84,7 +84,7 @@ def read_program(data: bytes, what: str) -> Program:
 
 
 def _clean(data: bytes, what: str) -> bytes:
-    """The archive with nothing in it but what a program consists of.
+    """The archive, reduced to the parts of a program.
 
     Raises:
         ExportError: if something else is needed to load it.

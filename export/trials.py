@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from export.errors import reason
-from export.foreign import FAILURES
+from export.model_files import FAILURES
 from export.samples import SEED, Shapes, draw, narrowed, sample_bytes
 from models.codec_specs import TensorCodecSpec
+from models.forms import input_tensors
 from models.tensors import Array, Arrays, TensorSpec
 
 MAX_SAMPLE_BYTES = 64 * 1024 * 1024
@@ -74,7 +75,7 @@ class Trials:
         try:
             with torch.inference_mode(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # warnings about tried values do not matter
-                made = self._module(*(torch.from_numpy(sample[each.name]) for each in inputs))
+                made = self._module(*input_tensors(sample, inputs))
         except FAILURES as error:
             self.said = reason(error)
             is_memory = isinstance(error, MemoryError) or any(

@@ -18,6 +18,11 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def positives(text: str) -> tuple[int, ...]:
+    """Comma-separated whole numbers above 0."""
+    return tuple(map(positive, names(text) or (text,)))
+
+
 def points(text: str) -> float:
     """Hundredths, from 0 to 100."""
     try:

@@ -16,7 +16,7 @@ from export.padded import PaddedBatch, largest_change, padded_batches
 from export.variants.base import TOLERANCES
 from models.bounds import mismatch, out_of_range, shared_axes
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.forms import named_outputs
+from models.forms import input_tensors, named_outputs
 from models.manifest import Difference, Parity
 from models.padding import check_padding
 from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
@@ -74,9 +74,8 @@ def run(
     Raises:
         ParityError: if the module fails, or its outputs differ from the definition.
     """
-    tensors = [
-        torch.from_numpy(np.array(inputs[spec.name])).to(device) for spec in definition.inputs
-    ]
+    copies = {name: np.array(array) for name, array in inputs.items()}
+    tensors = [each.to(device) for each in input_tensors(copies, definition.inputs)]
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     try:
         with torch.inference_mode():

@@ -40,7 +40,7 @@ class BinarySingles(ModelUser):
 
 
 class NpySingles(ModelUser):
-    """New items as .npy files, answered likewise."""
+    """New items as .npy files, answered as .npy files."""
 
     workload_name = "npy"
 

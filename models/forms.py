@@ -26,7 +26,7 @@ from models.processor import (
     this_cpu,
 )
 from models.quiet import QUANTIZED, ignore_warnings
-from models.tensors import TensorSpec
+from models.tensors import Arrays, TensorSpec
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
 _HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
@@ -91,6 +91,15 @@ def hush_quantized_tensors() -> None:
     """
     ignore_warnings(message=QUANTIZED)
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
+
+
+def input_tensors(arrays: Arrays, inputs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+    """The inputs of a forward, in their order.
+
+    They share the arrays' memory; a read-only array is copied, because torch warns about it.
+    """
+    found = (arrays[spec.name] for spec in inputs)
+    return [torch.from_numpy(each if each.flags.writeable else each.copy()) for each in found]
 
 
 def sequence_of(made: Any) -> Sequence[Any]:

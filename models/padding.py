@@ -28,7 +28,7 @@ class Padding:
     """How items of one model are padded along the one dimension that has a mask.
 
     Args:
-        dimension: that one.
+        dimension: the one with the mask.
         inputs: of the model.
         outputs: of the model.
 

@@ -38,7 +38,7 @@ class Part(BaseModel):
 class Dimension(Part):
     """A free axis: its name, and its possible sizes in an item.
 
-    Axes of one name have one size in an item, in whichever inputs they are. With a `mask` items of
+    Axes of one name have one size in an item, in all of its inputs. With a `mask` items of
     different sizes may share a batch: they are padded along the axis, and the input of that name
     has 1 where an item has data and 0 where it is padded. An axis of an output that bears the name
     of a padded one has the item's size: what belongs to padding is cut off.

@@ -81,7 +81,7 @@ class Tokenizer:
     def tokens(self, text: str, second: str | None = None) -> Tokens:
         """The tokens of a text, or of a pair of texts, special ones included.
 
-        What is too long is cut off at the end; of a pair from the longer text first.
+        A text that is too long is cut off at its end; of a pair, the longer text is cut first.
 
         Raises:
             TextError: if a text has surrogates that are not in pairs, or the tokenizer fails.
@@ -113,7 +113,7 @@ class Tokenizer:
 
     def _spans(self, offsets: Sequence[tuple[int, int]]) -> Array:
         """The spans in the text, without the prompt in front of it."""
-        places = np.array(offsets, np.int32).reshape(-1, 2)  # of no tokens too
+        places = np.array(offsets, np.int32).reshape(-1, 2)  # also where there are no tokens
         return np.maximum(places - len(self._codec.prompt), 0)
 
     def _kept(self, sequences: Sequence[int | None]) -> Array:
@@ -138,7 +138,7 @@ def weight(text: str) -> int:
 
 
 def _check_raised(error: BaseException) -> None:
-    """Raise again what is neither an Exception nor a panic of the package, which is none."""
+    """Raise the error again, unless it is an Exception or a panic of the package."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 

@@ -1,16 +1,22 @@
-"""Operator calls: look for new versions, load them, unload them."""
+"""Operator calls: look for new versions, load them, unload them, and profile the process."""
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Path, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 
 from app.api.access import Admin
+from app.api.codings import takes_gzip
 from app.api.endpoints import version_number
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
+from app.api.openapi.headers import RETRY_AFTER
 from app.api.service import Service
+from app.errors import Abandoned
+from app.serving.profiling import Profile
 from app.serving.rollout import Changes
 from app.types import ModelId
 
@@ -23,6 +29,25 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     **ERRORS[422],
     **ERRORS[503],
 }
+PROFILED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"application/json": {"schema": {"type": "object"}}},
+        "description": "A trace in Chrome's format, for ui.perfetto.dev or chrome://tracing",
+        "headers": {
+            "X-Torchlane-Profile": {
+                "description": "How many seconds were recorded, and why no more",
+                "schema": {"type": "string"},
+            }
+        },
+    },
+    CONFLICT: {
+        "model": schemas.ErrorBody,
+        "description": "This process is being profiled already",
+        "headers": RETRY_AFTER,
+    },
+}
+LEAST_S, MOST_S, USUAL_S = 0.1, 60.0, 5.0
+Seconds = Annotated[float, Query(ge=LEAST_S, le=MOST_S, description="how long to record")]
 Name = Annotated[str, Path(description="a model of the repository")]
 # Text: a caller without the scope is rejected before its value is parsed.
 Version = Annotated[str, Path(description="a version of the model")]
@@ -70,7 +95,41 @@ def add_admin(app: FastAPI, service: Service) -> None:
         """Stop serving a version; the policy's next one takes its place first."""
         return _answer(await lifecycle.unload(name, version_number(version)), response)
 
+    @router.post("/profile", operation_id="profile", response_class=Response, responses=PROFILED)
+    async def profile(_: Admin, request: Request, seconds: Seconds = USUAL_S) -> Response:
+        """Record batches, requests and operators of the process that answers, while it serves."""
+        compressed = takes_gzip(request.headers.getlist("accept-encoding"))
+        work = asyncio.create_task(service.profiler.profile(seconds, compressed=compressed))
+        left = asyncio.create_task(_left(request))
+        try:
+            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise Abandoned("the client disconnected while it was recorded")
+            return _traced(await work, compressed=compressed)
+        finally:
+            left.cancel()
+            work.cancel()
+
     app.include_router(router)
+
+
+async def _left(request: Request) -> None:
+    """Return when the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _traced(profile: Profile, *, compressed: bool) -> Response:
+    moment = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
+    headers = {
+        "cache-control": "no-store",
+        "content-disposition": f'attachment; filename="torchlane-{moment}.json"',
+        "vary": "Accept-Encoding",
+        "x-torchlane-profile": f"{profile.seconds:g} s; {profile.ended}",
+    }
+    if compressed:
+        headers["content-encoding"] = "gzip"
+    return Response(profile.content, headers=headers, media_type="application/json")
 
 
 def _answer(changes: Changes, response: Response) -> schemas.ChangesAnswer:

@@ -26,6 +26,7 @@ from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
 from app.errors import InvalidInput, TorchlaneError
 from app.registry.loaded_models import LoadedModel
+from app.telemetry.tracing import RequestTrace
 from app.types import Answer, CacheCounts, Item, Note, Outcome
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
@@ -44,6 +45,7 @@ class Call:
         arrived_at: when the head came, on the engine's clock.
         deadline: on the engine's clock.
         notes: of the items, once they have been read; empty: they have none.
+        trace: of the request; None: nothing follows it.
 
     Raises:
         TorchlaneError: rejected by its head: the caller, the model, the size or a header.
@@ -68,6 +70,7 @@ class Call:
         "model",
         "notes",
         "service",
+        "trace",
     )
 
     def __init__(self, service: Service, endpoint: Endpoint, fields: Mapping[bytes, bytes]) -> None:
@@ -96,6 +99,7 @@ class Call:
         self.notes: Sequence[Note | None] = ()
         self._task: Task[list[Item] | bytes] | None = None
         self._is_left = False
+        self.trace: RequestTrace | None = None
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """Read what this protocol's headers and URL say; the caller is admitted already.
@@ -171,6 +175,19 @@ class Call:
         Raises:
             TorchlaneError: rejected; nothing was queued.
         """
+        trace = self.trace
+        if trace is None:
+            return self._begin(body, request_id)
+        trace.received = time.perf_counter()
+        try:
+            submission = self._begin(body, request_id)
+        finally:  # the model may be another one than at the head
+            trace.model = self.model.id
+        trace.is_accepted = True
+        submission.follow(trace)
+        return submission
+
+    def _begin(self, body: bytes, request_id: bytes) -> Submission:
         service = self.service
         if self._changes != service.loaded.changes:  # while the body arrived
             self.model = self._resolve()
@@ -193,7 +210,7 @@ class Call:
                 self._asks_for(len(keys))
                 known = service.engine.submit_known(model.id, keys, self.deadline)
                 if known is not None:
-                    self._decoded = time.perf_counter()
+                    self._is_decoded(len(keys))
                     self._submission = known
                     return known
                 self._remembered = None  # its predictions have left the cache
@@ -206,7 +223,7 @@ class Call:
             return self._begin_off_loop(read, len(body), request_id)
         self._keep_notes(items)
         self._asks_for(len(items))
-        self._decoded = time.perf_counter()
+        self._is_decoded(len(items))
         self._submission = service.engine.submit(
             model.id, items, self.deadline, self._lag_s, request_id
         )
@@ -256,9 +273,14 @@ class Call:
         else:
             items = made
         self._keep_notes(items)
-        self._decoded = time.perf_counter()
+        self._is_decoded(len(items))
         self._asks_for(len(items))
         self.service.engine.supply(submission, items, self.deadline, self._lag_s)
+
+    def _is_decoded(self, items: int) -> None:
+        self._decoded = time.perf_counter()
+        if self.trace is not None:
+            self.trace.decoded, self.trace.items = self._decoded, items
 
     def is_left(self) -> bool:
         """Whether nobody waits for items that are read in a thread."""
@@ -286,9 +308,11 @@ class Call:
         answer = self._submission.result()
         answered = time.perf_counter()
         headers, content = self._written(answer)
-        timing = _server_timing(
-            self._decoded - self._arrived, answer, time.perf_counter() - answered
-        )
+        encoded = time.perf_counter()
+        if self.trace is not None:
+            self.trace.answered, self.trace.encoded = answered, encoded
+            self.trace.cache = answer.cache
+        timing = _server_timing(self._decoded - self._arrived, answer, encoded - answered)
         return (
             200,
             [

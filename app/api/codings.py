@@ -1,4 +1,4 @@
-"""Content codings of request bodies (RFC 9110, section 8.4): gzip and deflate.
+"""Content codings (RFC 9110, section 8.4): gzip and deflate of bodies, gzip of a few answers.
 
 A few bytes can inflate a thousandfold. The result is bounded by the limit of a body while it
 inflates, and large ones are left to a thread.
@@ -6,13 +6,16 @@ inflates, and large ones are left to a thread.
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Sequence
 
 from app.api.errors import ACCEPTED_CODINGS
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedContentCoding
 
 WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # with a header and a checksum
 IDENTITY = (b"", b"identity")
+NOT_AT_ALL = re.compile(r"q\s*=\s*0(\.0*)?")
 MAX_SHOWN_BYTES = 50
 # To inflate on the event loop, coded and not: a third of a millisecond, 1.6 in the worst case.
 MAX_CODED_ON_LOOP_BYTES, MAX_ON_LOOP_BYTES = 32 << 10, 128 << 10
@@ -39,6 +42,16 @@ def read_coding(header: bytes) -> bytes | None:
             f"{ACCEPTED_CODINGS}"
         )
     return coding
+
+
+def takes_gzip(accepts: Sequence[str]) -> bool:
+    """Whether a client takes an answer in gzip, by its Accept-Encoding headers."""
+    weights = {}
+    for each in ",".join(accepts).lower().split(","):
+        coding, _, weight = each.partition(";")
+        weights[coding.strip()] = weight.strip()
+    weight = weights.get("gzip", weights.get("*", "q=0"))
+    return NOT_AT_ALL.fullmatch(weight) is None
 
 
 class Inflater:

@@ -65,7 +65,7 @@ class Endpoints:
 
 
 def _pattern(route: str) -> re.Pattern[bytes]:
-    """Of the URLs of a route; protocols without top_k ignore it, as they do every query."""
+    """The pattern of a route's URLs; protocols without top_k ignore it, like every query."""
     path = route.replace("{name}", "(?P<name>[A-Za-z0-9_-]+)").replace(
         "{version}", f"(?P<version>[0-9]{{1,{MAX_VERSION_DIGITS}}})"
     )

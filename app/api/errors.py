@@ -29,6 +29,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.ModelNotFound: 404,
     errors.Abandoned: 499,  # never read; nginx's number, for metrics and logs
     errors.Overloaded: 503,
+    errors.AlreadyRecording: 409,
     errors.ModelNotReady: 503,
     errors.ShuttingDown: 503,
     errors.DeadlineExceeded: 504,
@@ -43,6 +44,7 @@ TRANSPORT = "torchlane.transport"  # of the connection, where there is one
 ACCEPTED_CODINGS = "gzip, deflate"  # of request bodies, see codings.py
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
+TRACE = "torchlane.trace"
 # The connection closes after these. A draining server sends the client elsewhere; after the others
 # the start of the next request is unknown.
 LAST_ANSWERS = (

@@ -10,7 +10,7 @@ from app.codecs.base import JSON
 from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
 from app.types import Outcome
 
-MAX_CLASSES = 1 << 14  # of all items of a request: to write as many takes about 20 ms
+MAX_CLASSES = 1 << 14  # of all items of a request: writing them takes about 20 ms
 JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 

@@ -14,6 +14,8 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
+from app.serving.profiling import Profiler
+from app.telemetry.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +54,5 @@ class Service:
     guard: Guard
     hosts: Hosts
     origins: Origins
+    tracing: Tracing
+    profiler: Profiler

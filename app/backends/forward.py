@@ -16,9 +16,9 @@ from app.backends.lane import Lane
 from app.backends.memory import room_for
 from app.backends.streams import Streams
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
-from app.types import Array, Arrays, Device, ServedStep, Serving
+from app.types import Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
-from models.forms import Forward, Stages, compute_in_float32, named_outputs
+from models.forms import Forward, Stages, compute_in_float32, input_tensors, named_outputs
 from models.integrity import IntegrityError, read_verified
 from models.manifest import Manifest
 from models.plan import Form
@@ -192,10 +192,5 @@ def run_forward(
         ModelError, DeviceLost: see `faults_of`.
     """
     with faults_of(device), torch.inference_mode():
-        tensors = [_tensor(inputs[spec.name]).to(device) for spec in manifest.inputs]
+        tensors = [each.to(device) for each in input_tensors(inputs, manifest.inputs)]
         return named_outputs(forward(*tensors), manifest.outputs)
-
-
-def _tensor(array: Array) -> torch.Tensor:
-    """Share the array's memory; a read-only array is copied, because torch warns about it."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -19,7 +19,7 @@ TEXT = "text/plain"
 MAX_REQUEST_PIXELS = 16_000_000
 MAX_REQUEST_CHARACTERS = 2_000_000
 MAX_REQUEST_TOKENS = 1_000_000
-# Whose labels are written as spans: about 15 ms on the event loop if each is one of its own.
+# Tokens that become spans: writing them takes about 15 ms on the event loop if each is a span.
 MAX_LABELLED_TOKENS = 64 * 512
 # On the event loop, each about a millisecond: of pictures as `Opened.cost` counts, and of bytes.
 MAX_LOOP_COST = 128 << 10
@@ -69,11 +69,8 @@ class Budget:
             TooLongForLoop: on the event loop, if it would take too long there.
         """
         self._pixels += pixels
-        if self._pixels > MAX_REQUEST_PIXELS:
-            raise PayloadTooLarge(
-                f"the pictures of one request may have at most {MAX_REQUEST_PIXELS} pixels "
-                "together; split it or scale them down"
-            )
+        advice = "split it or scale them down"
+        _check_sum(self._pixels, MAX_REQUEST_PIXELS, "pictures", "pixels", advice)
         self._charge(cost)
 
     def text(self, characters: int, weight: int) -> None:
@@ -88,11 +85,7 @@ class Budget:
             TooLongForLoop: on the event loop, if it would take too long there.
         """
         self._characters += characters
-        if self._characters > MAX_REQUEST_CHARACTERS:
-            raise PayloadTooLarge(
-                f"the texts of one request may have at most {MAX_REQUEST_CHARACTERS} characters "
-                "together; split it"
-            )
+        _check_sum(self._characters, MAX_REQUEST_CHARACTERS, "texts", "characters")
         self._charge(TEXT_COST + CHARACTER_COST * weight)
 
     def ids(self, count: int) -> None:
@@ -114,12 +107,10 @@ class Budget:
             PayloadTooLarge: the items of the request have too many together.
         """
         self._tokens += count
-        most = MAX_LABELLED_TOKENS if labelled else MAX_REQUEST_TOKENS
-        if self._tokens > most:
-            what = "texts" if labelled else "items"
-            raise PayloadTooLarge(
-                f"the {what} of one request may have at most {most} tokens together; split it"
-            )
+        if labelled:
+            _check_sum(self._tokens, MAX_LABELLED_TOKENS, "texts", "tokens")
+        else:
+            _check_sum(self._tokens, MAX_REQUEST_TOKENS, "items", "tokens")
 
     def _charge(self, cost: int) -> None:
         if self._is_left():
@@ -127,6 +118,13 @@ class Budget:
         self._loop_left -= cost
         if self._on_loop and self._loop_left < 0:
             raise TooLongForLoop
+
+
+def _check_sum(got: int, most: int, what: str, unit: str, advice: str = "split it") -> None:
+    if got > most:
+        raise PayloadTooLarge(
+            f"the {what} of one request may have at most {most} {unit} together; {advice}"
+        )
 
 
 class Codec(Protocol):
@@ -156,12 +154,7 @@ class Codec(Protocol):
         """
 
     def decode_raw(
-        self,
-        media_type: str,
-        body: bytes,
-        *,
-        max_items: int | None,
-        budget: Budget | None = None,
+        self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
         """The items of a raw body: exactly one if `max_items` is None, else one or more.
 

@@ -19,8 +19,8 @@ from models.preprocess import open_picture, preprocess
 PICTURES = (PNG, JPEG)
 
 
-class ImageCodec:
-    """See `app.codecs.base.Codec`.
+class ImageCodec(TensorCodec):
+    """See `app.codecs.base.Codec`. What it does not read as a picture is a tensor.
 
     Args:
         manifest: its codec must be of kind `image`; the picture is its only input.
@@ -32,26 +32,15 @@ class ImageCodec:
     def __init__(self, manifest: Manifest) -> None:
         if not isinstance(manifest.codec, ImageCodecSpec):
             raise TypeError(f"bug: an image codec for {manifest.codec.kind!r}")
-        self.manifest = manifest
+        super().__init__(manifest)
         self._how = manifest.codec.preprocess
         self._input = manifest.inputs[0]
-        self._tensor = TensorCodec(manifest)
-        self.media_types = (*PICTURES, *self._tensor.media_types)
-        self.most_marks = self._tensor.most_marks
-        self.most_lists = self._tensor.most_lists
-        self.decode_numbers = self._tensor.decode_numbers
-        self.decode_arrays = self._tensor.decode_arrays
-        self.convert_numbers = self._tensor.convert_numbers
-        self.cast_numbers = self._tensor.cast_numbers
-        self.finish = self._tensor.finish
-        self.check_top_k = self._tensor.check_top_k
-        self.encode = self._tensor.encode
-        self.encode_raw = self._tensor.encode_raw
+        self.media_types = (*PICTURES, *self.media_types)
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
         """A base64 string (a data: URL too), or numbers that are preprocessed already."""
         if not isinstance(value, str):
-            return self._tensor.decode(value, budget)
+            return super().decode(value, budget)
         if budget is not None:
             budget.read(len(value))
         if value.startswith("data:"):
@@ -66,23 +55,18 @@ class ImageCodec:
         return self._picture(data, budget)
 
     def decode_raw(
-        self,
-        media_type: str,
-        body: bytes,
-        *,
-        max_items: int | None,
-        budget: Budget | None = None,
+        self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
         """One picture, or tensors; a picture file may also come as application/octet-stream."""
         if media_type in PICTURES:
             return [self._picture(body, budget)]
         check_media_type(media_type, self.media_types)
         if media_type != OCTET_STREAM:
-            return self._tensor.decode_raw(media_type, body, max_items=max_items)
+            return super().decode_raw(media_type, body, max_items=max_items)
         if sniffed(body) in PICTURES:  # no preprocessed tensor begins like a file
             return [self._picture(body, budget)]
         try:
-            return self._tensor.decode_raw(media_type, body, max_items=max_items)
+            return super().decode_raw(media_type, body, max_items=max_items)
         except InvalidInput as error:
             raise InvalidInput(f"{error}; nor is it a PNG or JPEG file") from error
 
@@ -93,7 +77,7 @@ class ImageCodec:
             "contentEncoding": "base64",
             "description": "a PNG or JPEG file in base64, also as a data: URL",
         }
-        return {"anyOf": [picture, *self._tensor.item_schema()["anyOf"]]}
+        return {"anyOf": [picture, *super().item_schema()["anyOf"]]}
 
     def _picture(self, data: bytes, budget: Budget | None) -> Item:
         try:

@@ -52,7 +52,7 @@ class SpanFinder:
         lasts = np.append(firsts[1:], len(inside)) - 1
         means = np.add.reduceat(scores[inside, best], firsts, dtype=np.float64)
         means /= lasts - firsts + 1
-        is_span = names[firsts] != 0  # where OUTSIDE is
+        is_span = names[firsts] != 0  # 0 is OUTSIDE
         firsts, lasts = firsts[is_span], lasts[is_span]
         return [
             {

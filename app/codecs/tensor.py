@@ -88,12 +88,7 @@ class TensorCodec:
         return self.item(arrays)
 
     def decode_raw(
-        self,
-        media_type: str,
-        body: bytes,
-        *,
-        max_items: int | None,
-        budget: Budget | None = None,
+        self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
         """Bytes of whole items, or the array of an .npy file."""
         check_media_type(media_type, self.media_types)

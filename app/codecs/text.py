@@ -17,12 +17,12 @@ from models.tokenize import TextError, Tokenizer, inputs_of, weight
 
 # Of an item: several times what most models can use, a tenth of a second in a thread.
 MAX_TEXT_CHARACTERS = 100_000
-MAX_TOKEN_CHARACTERS = 10  # more for models that take more of them
+MAX_TOKEN_CHARACTERS = 10  # of a token: a model of many tokens takes longer texts
 MAX_UTF_8_BYTES = 4  # of a character
 FIRST, SECOND = "text", "text_pair"
 
 
-class TextCodec:
+class TextCodec(TensorCodec):
     """See `app.codecs.base.Codec`. Items of JSON and texts have a note.
 
     Args:
@@ -37,7 +37,6 @@ class TextCodec:
     def __init__(self, manifest: Manifest, read: Callable[[FileName], bytes]) -> None:
         if not isinstance(manifest.codec, TextCodecSpec):
             raise TypeError(f"bug: a text codec for {manifest.codec.kind!r}")
-        self.manifest = manifest
         self._how = manifest.codec
         try:
             self._tokenizer = Tokenizer(read(self._how.tokenizer), self._how)
@@ -49,17 +48,9 @@ class TextCodec:
         texts = f"a list of two texts or {{{FIRST!r}, {SECOND!r}}}" if self._how.pairs else "a text"
         names = ", ".join(repr(spec.name) for spec in inputs)
         self._wanted = f"{texts}, a list of token ids, or an object with {names}"
-        self._tensor = TensorCodec(manifest.model_copy(update={"inputs": tuple(inputs)}))
-        self.media_types = (*[TEXT] * (not self._how.pairs), *self._tensor.media_types)
-        self.most_marks = self._tensor.most_marks
-        self.most_lists = self._tensor.most_lists
-        self.decode_numbers = self._tensor.decode_numbers
-        self.convert_numbers = self._tensor.convert_numbers
-        self.cast_numbers = self._tensor.cast_numbers
-        self.finish = self._tensor.finish
-        self.check_top_k = self._tensor.check_top_k
-        self.encode = self._tensor.encode
-        self.encode_raw = self._tensor.encode_raw
+        super().__init__(manifest.model_copy(update={"inputs": tuple(inputs)}))
+        self.manifest = manifest
+        self.media_types = (*[TEXT] * (not self._how.pairs), *self.media_types)
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
         """A text, a pair of texts, token ids, or an object with the inputs by name."""
@@ -76,23 +67,18 @@ class TextCodec:
             return self._item(value[FIRST], value.get(SECOND), budget)
         if not isinstance(value, dict):
             raise InvalidInput(f"expected {self._wanted}, got {kind(value)}")
-        item = self._tensor.decode(value, budget)
+        item = super().decode(value, budget)
         if how.mask is not None and not item.arrays[how.mask].any():
             raise self._masked()
         return _noted(item, Note(len(item.arrays[how.ids])), budget)
 
     def decode_raw(
-        self,
-        media_type: str,
-        body: bytes,
-        *,
-        max_items: int | None,
-        budget: Budget | None = None,
+        self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
         """One text in UTF-8, or an .npy file if token ids are the only input."""
         check_media_type(media_type, self.media_types)
         if media_type != TEXT:
-            return self._tensor.decode_raw(media_type, body, max_items=max_items, budget=budget)
+            return super().decode_raw(media_type, body, max_items=max_items, budget=budget)
         if max_items is not None:
             raise UnsupportedMediaType(
                 f'{TEXT} is one text, not several; send them as {JSON}, {{"inputs": ["...", ...]}}'
@@ -113,7 +99,7 @@ class TextCodec:
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
         """Rows of the arrays, none of which may be masked as a whole."""
-        items = self._tensor.decode_arrays(arrays)
+        items = super().decode_arrays(arrays)
         if self._how.mask is not None:
             is_used = arrays[self._how.mask].any(axis=1)
             if not is_used.all():
@@ -123,7 +109,7 @@ class TextCodec:
     def item_schema(self) -> JsonSchema:
         """A text or two, token ids, or the inputs by name."""
         text: JsonSchema = {"type": "string", "maxLength": self._most}
-        tensors = self._tensor.item_schema()
+        tensors = super().item_schema()
         forms = list(tensors.get("anyOf", [tensors]))
         if not self._how.pairs:
             if len(self._how.inputs) > 1:
@@ -176,7 +162,7 @@ class TextCodec:
             )
         if budget is not None:
             budget.ids(len(value))
-        ids = self._tensor.convert_numbers(self._ids.name, value)
+        ids = self.convert_numbers(self._ids.name, value)
         if not self._ids.takes(ids.shape):
             raise misshapen(self._ids, ids.shape)
         return _noted(self._fed(ids), Note(len(ids)), budget)
@@ -184,14 +170,14 @@ class TextCodec:
     def _fed(self, ids: Array, type_ids: Array | None = None) -> Item:
         check_values(self._ids, ids)
         arrays = inputs_of(self._how, ids, type_ids)
-        return self._tensor.item({spec.name: arrays[spec.name] for spec in self.manifest.inputs})
+        return self.item({spec.name: arrays[spec.name] for spec in self.manifest.inputs})
 
     def _masked(self) -> InvalidInput:
         name = self._how.mask
         return InvalidInput(f"{name!r}: expected 1 for at least one token, got only 0")
 
     def _bounded(self, spec: TensorSpec) -> TensorSpec:
-        """The input with limits of its values, where the manifest does not say which."""
+        """The input with limits of its values; those of the manifest win."""
         how = self._how
         most = {how.ids: self._tokenizer.vocabulary - 1, how.mask: 1, how.type_ids: int(how.pairs)}
         least, limit = spec.minimum, spec.maximum

@@ -41,6 +41,7 @@ from app.errors import (
 from app.metrics import Metrics
 from app.metrics.bound import ModelMetrics
 from app.metrics.gauges import ModelGauges
+from app.telemetry.tracing import Tracing
 from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
@@ -54,8 +55,8 @@ class EngineConfig:
 
     Attributes:
         batches: how the batches of a model are made, if it is published without limits of its own.
-        queue_limit_items: how many items of it may wait; likewise.
-        queue_limit_bytes: how many bytes those may have; likewise.
+        queue_limit_items: items of it that may wait, if it has no limit of its own.
+        queue_limit_bytes: bytes that those may have, if it has no limit of its own.
         cache_bytes: bound of the prediction cache; 0 turns it off.
         cache_ttl_s: how long a prediction is kept at most; None for ever.
         block_s: the event loop stands still for batches that take less: for replicas that compute
@@ -92,6 +93,7 @@ class Engine:
         clock: the time that deadlines are given in.
         metrics: where to count.
         config: limits.
+        tracing: told of each batch.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Engine:
         clock: Clock,
         metrics: Metrics,
         config: EngineConfig,
+        tracing: Tracing | None = None,
     ) -> None:
         self._names = [replica.name for replica in replicas]
         self._clock = clock
@@ -113,6 +116,8 @@ class Engine:
         self._dispatcher = Dispatcher(
             replicas, self._timeline, clock, self._settle, metrics, config.block_s
         )
+        if tracing is not None:
+            self._dispatcher.tracing = tracing
         self._admission = Admission(self._timeline, clock)
         self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
@@ -253,7 +258,7 @@ class Engine:
         return self._accepted(served.queue, waiter, CacheCounts(hit=len(keys)))
 
     def read_lag_s(self) -> float:
-        """Upper bound on the seconds that what is read now spent unread in the socket buffer."""
+        """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
         return self._lag.seconds()
 
     def foresee(self, model: ModelId, deadline: float, lag_s: float) -> None:
@@ -264,7 +269,7 @@ class Engine:
         """
         queue = self._served(model).queue
         if deadline > self._clock.now():  # else `submit` has a better word for it
-            # Its length is not known: as if it were as short as can be.
+            # Its length is not known: assume the shortest.
             self._admission.foresee(queue, ONE_ITEM, deadline, lag_s)
 
     def identity(self, model: ModelId) -> str:
@@ -287,8 +292,8 @@ class Engine:
             identity: what its cached answers belong to: the digest of its manifest, and the
                 variant.
             contract: what its batches must come to.
-            batch_s: of each replica, as measured before it serves. One that was not measured, for
-                it lacks the model yet, is taken to be as the slowest.
+            batch_s: of each replica, as measured before it serves. One that does not
+                have the model yet was not measured, and counts as the slowest.
             limits: of its own; None: those of the engine's configuration.
         """
         limits = limits or self._config.limits

@@ -50,7 +50,7 @@ class KeyMaker:
         return digest.digest()
 
     def _begin(self, item: Item, signature: Signature) -> _Digest:
-        """What the stream of every item with these shapes begins with."""
+        """The beginning of the stream of every item with these shapes."""
         size = sum(array.nbytes for array in item.arrays.values())
         start = self._seed + (_written(signature[0]) if len(signature) == 1 else b"")
         begun: _Digest = blake3(start) if size >= LARGE_BYTES else hashlib.sha256(start)

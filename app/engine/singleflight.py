@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from app.errors import Abandoned, DeadlineExceeded
+from app.telemetry.tracing import RequestTrace
 from app.types import Outcome
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ class Waiter:
         settled: told when the last outcome has come, or the wait has ended without.
         then: what the caller wants done when it is settled.
         number: among the open waiters; 0: it never waited.
+        trace: of the request, if anything follows it.
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class Waiter:
         "queue_s",
         "settled",
         "then",
+        "trace",
     )
 
     def __init__(
@@ -59,6 +62,7 @@ class Waiter:
         self.batch_items = 0
         self.then: Callable[[], None] | None = None
         self.number = 0
+        self.trace: RequestTrace | None = None
         self._pending: set[bytes] = set()
         self.settled = settled
 
@@ -142,12 +146,19 @@ class SingleFlight(Generic[T]):
 
     def labels(self, flights: Sequence[tuple[bytes, T]]) -> list[bytes]:
         """What the requests that wait for these keys and works are called, the oldest first."""
+        return [each.label for each in sorted(self._waiters(flights), key=_number) if each.label]
+
+    def traces(self, flights: Sequence[tuple[bytes, T]]) -> list[RequestTrace]:
+        """Of the requests that wait for these keys and works, where anything follows them."""
+        return [each.trace for each in self._waiters(flights) if each.trace is not None]
+
+    def _waiters(self, flights: Sequence[tuple[bytes, T]]) -> set[Waiter]:
         waiters: set[Waiter] = set()
         for key, work in flights:
             flight = self._flights.get(key)
             if flight is not None and flight.work is work:
                 waiters |= flight.waiters
-        return [each.label for each in sorted(waiters, key=_number) if each.label]
+        return waiters
 
     def open(self, key: bytes, work: T, waiter: Waiter) -> None:
         """Start a flight with its first waiter.

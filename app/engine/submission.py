@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from app.engine.singleflight import Waiter
+from app.telemetry.tracing import RequestTrace
 from app.types import Answer, CacheCounts
 
 
@@ -39,6 +40,10 @@ class Submission:
     def when_settled(self, call: Callable[[], None]) -> None:
         """Have `call` made on the event loop once it is settled; only if it is not yet."""
         self.waiter.then = call
+
+    def follow(self, trace: RequestTrace) -> None:
+        """Have the batches of its items written down there; called before any is formed."""
+        self.waiter.trace = trace
 
     def fail(self, error: Exception) -> None:
         """End the wait: `result` raises this error. Harmless when it has ended."""

@@ -21,6 +21,7 @@ from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.layers import replaced
 from export.variants.rowwise import pays, rowwise
 from export.variants.torchscript import example_of, freeze, in_python, save, script_or_trace
+from models.forms import input_tensors
 from models.plan import Precision
 from models.tensors import Arrays
 
@@ -75,7 +76,7 @@ def _static(subject: Subject) -> nn.Module:
         )
         with torch.inference_mode():
             for batch in batches:
-                prepared(*(torch.from_numpy(batch[s.name]) for s in subject.definition.inputs))
+                prepared(*input_tensors(batch, subject.definition.inputs))
         converted = convert_fx(prepared)
     except Exception as error:  # whatever torch.fx, or the model's own code, raises meanwhile
         raise NotApplicable(f"torch.fx cannot follow the model: {reason(error)}") from error

@@ -57,7 +57,7 @@ class OneDnn:
 
 
 def _packed(module: nn.Module) -> nn.Module | None:
-    """The oneDNN layer in the place of a large linear one, but of no subclass of it."""
+    """The oneDNN layer for a large linear one; None for other layers, and for subclasses."""
     if type(module) is not nn.Linear or module.weight.numel() < MIN_WEIGHTS:
         return None
     with warnings.catch_warnings():

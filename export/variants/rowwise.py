@@ -1,4 +1,4 @@
-"""Linear layers in int8: weights scaled by output, activations by row, as they come."""
+"""Linear layers in int8: weights scaled by output, activations by row at run time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pays(module: nn.Module) -> bool:
 
 
 def rowwise(module: nn.Module) -> nn.Module | None:
-    """The layer in the place of one that pays; None: of none."""
+    """The layer that replaces one for which int8 pays; None: it does not pay."""
     return RowwiseLinear(module) if isinstance(module, nn.Linear) and pays(module) else None
 
 

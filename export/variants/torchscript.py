@@ -15,7 +15,7 @@ from export.artifact import write_file
 from export.errors import reason
 from export.lifting import converted
 from export.variants.base import Draft, NotApplicable, Subject
-from models.forms import compute_in_float32
+from models.forms import compute_in_float32, input_tensors
 from models.plan import Precision
 from models.tensors import stack
 
@@ -55,8 +55,8 @@ def to_torchscript(
         return module
     compute_in_float32()  # a trace keeps the precision setting of its convolutions
     with torch.no_grad(), warnings.catch_warnings():
-        # Of a module that torch.fx made, of each place where a trace may depend on its example (the
-        # proof tells whether it does), of properties of the model that torch looks at.
+        # Warnings: about a module that torch.fx made, about each place where a trace may depend on
+        # its example (the proof finds out), about properties of the model that torch looks at.
         warnings.simplefilter("ignore")
         compiled: torch.jit.ScriptModule
         if method == "script":
@@ -148,4 +148,4 @@ def to_bytes(module: torch.jit.ScriptModule) -> bytes:
 def example_of(subject: Subject, batch: int = 1) -> tuple[torch.Tensor, ...]:
     """The first golden example, `batch` times: one tensor per input."""
     golden = stack([subject.definition.golden_inputs()[0]] * batch)
-    return tuple(torch.from_numpy(golden[spec.name]) for spec in subject.definition.inputs)
+    return tuple(input_tensors(golden, subject.definition.inputs))

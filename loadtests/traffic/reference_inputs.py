@@ -50,8 +50,8 @@ class Reference:
 
     Attributes:
         text: its JSON value, in variants that have the same answer.
-        raw: its bytes, likewise; None where the model has several inputs, or reads text.
-        npy: as an .npy file, likewise.
+        raw: its bytes, in the same variants; None for several inputs, and for text.
+        npy: an .npy file, in the same variants; None as for `raw`.
         known: the answer to the very item.
         varied: the answer to its variants; for float16 inputs within a wider tolerance.
     """
@@ -168,7 +168,7 @@ def _reference(target: Target, judge: Judge, send: Send, item: Arrays) -> Refere
 
 
 def _text(target: Target, judge: Judge, send: Send, text: bytes) -> Reference:
-    """A text: any change of it is another one, with an answer of its own."""
+    """A text, without variants: any change would make another text with another answer."""
     prediction = _predict(target, send, JSON, b'{"input":%b}' % text)
     known = _known(judge, prediction, judge.tolerance)
     return Reference(Template((text,), ()), None, None, known, known)

@@ -29,7 +29,7 @@ morning evening night hour week month year century moment season paper pencil le
 poem song music violin piano guitar drum camera picture film museum library
 """
 WORDS = tuple(LIST.split())
-LEAST_WORDS = 5  # as many spell the number of a sentence
+LEAST_WORDS = 5  # they spell the number of a sentence
 MOST_WORDS = 250
 SENTENCES = len(WORDS) ** LEAST_WORDS
 # Lengths are log-normal. With the special tokens half of the sentences have up to 20 tokens.
@@ -39,10 +39,10 @@ MIXER = 0x9E3779B97F4A7C15  # odd: a product with it modulo a power of two never
 
 def sentence(number: int) -> str:
     """The sentence of a number; numbers below `SENTENCES` all have different ones."""
-    rng = random.Random(number)  # nosec B311 # to be repeated, not to be secret
+    rng = random.Random(number)  # nosec B311 # repeatable, not secret
     length = round(MEDIAN_WORDS * math.exp(rng.gauss(0, SIGMA)))
     words = []
-    left = number * MIXER % SENTENCES  # neighbours shall not be alike
+    left = number * MIXER % SENTENCES  # so that neighbours differ
     for _ in range(LEAST_WORDS):
         left, word = divmod(left, len(WORDS))
         words.append(WORDS[word])

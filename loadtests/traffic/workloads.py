@@ -176,7 +176,7 @@ class Pictures:
 
 
 class Texts:
-    """Single texts as text/plain, each of them new.
+    """Single new texts as text/plain.
 
     Raises:
         WorkloadError: if the model reads no text, or two at once.

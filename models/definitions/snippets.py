@@ -23,8 +23,8 @@ from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.definitions.heads import Pool
 from models.definitions.prose import sentences
-from models.definitions.text_samples import TextSamples, text_inputs
-from models.padding import padding_of
+from models.definitions.text_samples import TextSamples, text_batch, text_inputs
+from models.forms import input_tensors
 from models.tensors import Array, TensorSpec
 from models.tokenize import Tokenizer as Tokens
 
@@ -112,12 +112,9 @@ def tokenizer() -> bytes:
 
 def _arrays(labelled: Labelled) -> tuple[dict[str, Array], Array]:
     """A batch of texts, padded to the longest, and their labels [n]."""
-    tokens = Tokens(tokenizer(), CODEC)
-    padding = padding_of(INPUTS, ())
-    if padding is None:
-        raise RuntimeError("a bug in text_inputs: no dimension is padded")
-    items = [tokens.arrays(tokens.tokens(text)) for text, _ in labelled]
-    return padding.stack(items), np.array([label for _, label in labelled])
+    alone = [(text, None) for text, _ in labelled]
+    batch = text_batch(Tokens(tokenizer(), CODEC), INPUTS, alone)
+    return batch, np.array([label for _, label in labelled])
 
 
 def _train(module: nn.Module, progress: Progress) -> None:
@@ -133,7 +130,7 @@ def _train(module: nn.Module, progress: Progress) -> None:
     module.train()
     for step in range(steps):
         inputs, labels = batches[step % len(batches)]
-        logits = module(*(torch.from_numpy(inputs[spec.name]) for spec in INPUTS))
+        logits = module(*input_tensors(inputs, INPUTS))
         loss = functional.cross_entropy(logits, torch.from_numpy(labels))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

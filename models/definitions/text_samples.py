@@ -47,6 +47,22 @@ def text_inputs(
     )
 
 
+def text_batch(
+    tokenizer: Tokenizer, inputs: tuple[TensorSpec, ...], texts: Sequence[tuple[str, str | None]]
+) -> dict[str, Array]:
+    """Texts, or pairs of them, as one batch that is padded to the longest.
+
+    Args:
+        tokenizer: of the model.
+        inputs: from `text_inputs`.
+        texts: at least one.
+    """
+    padding = padding_of(inputs, ())
+    if padding is None:
+        raise RuntimeError("a bug in text_inputs: no dimension is padded")
+    return padding.stack([tokenizer.arrays(tokenizer.tokens(*each)) for each in texts])
+
+
 @dataclass(frozen=True, slots=True)
 class TextSamples:
     """Samples of one model.
@@ -96,11 +112,7 @@ class TextSamples:
         """Some texts as one batch, padded to the longest of them."""
         tokenizer = self._tokenizer(min(self.codec.max_tokens, HELD_OUT_TOKENS))
         texts = self._texts()[:HELD_OUT]
-        items = [tokenizer.arrays(tokenizer.tokens(text, self._second(text))) for text in texts]
-        padding = padding_of(self.inputs, ())
-        if padding is None:
-            raise RuntimeError("a bug in text_inputs: no dimension is padded")
-        return padding.stack(items)
+        return text_batch(tokenizer, self.inputs, [(text, self._second(text)) for text in texts])
 
     def example(self) -> JsonValue:
         """A text, or a pair of them."""

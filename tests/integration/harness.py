@@ -61,7 +61,7 @@ async def serving(
 
 
 def held(go_on: threading.Event) -> BackendFactory:
-    """Makes backends that double, as soon as it may."""
+    """Makes backends that double their input; each waits for `go_on` before it is made."""
 
     def make(*_: object) -> FakeBackend:
         go_on.wait(20)

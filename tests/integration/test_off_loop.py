@@ -48,12 +48,7 @@ class GatedCodec(ImageCodec):
     bug: Exception | None
 
     def decode_raw(
-        self,
-        media_type: str,
-        body: bytes,
-        *,
-        max_items: int | None,
-        budget: Budget | None = None,
+        self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
         if threading.current_thread() is not threading.main_thread():
             self.begun += 1

@@ -108,7 +108,7 @@ class TestEmbeddings:
         assert len(short) == size
         assert np.allclose(short, whole[:size] / np.linalg.norm(whole[:size]), atol=1e-6)
 
-    async def test_what_was_cut_off_is_said(self, api: Api) -> None:
+    async def test_cut_tokens_are_reported(self, api: Api) -> None:
         answer = await embed(api, ["cat", "cat " * 100])
         assert [each.get("details") for each in answer["data"]] == [
             None,

@@ -16,7 +16,7 @@ from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome
 
 MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
-# Of texts: digesting more would hold up the event loop for a millisecond and more.
+# Of texts: digesting more would hold up the event loop for more than a millisecond.
 MAX_TEXT_BYTES = 1 << 20
 NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
 

@@ -48,7 +48,7 @@ def parse_body(
         json_bytes: the length of its JSON; None: all of it.
         max_items: the most that it may hold.
         budget: of the request.
-        fast: a parser of the event loop's; None: in a thread.
+        fast: the event loop's parser; None: in a thread.
 
     Raises:
         InvalidInput, PayloadTooLarge, TooLongForLoop: see `app.api.payloads.read_items`.
@@ -130,7 +130,7 @@ class InferCall(OipCall):
     """See `Call`. The Content-Type is ignored: clients send none, or a wrong one.
 
     Args:
-        fast: a parser of the event loop's.
+        fast: the event loop's parser.
         heads: those of all calls, for the event loop.
         service, endpoint, fields: see `Call`.
     """
@@ -199,7 +199,7 @@ class InferCall(OipCall):
 
 
 def endpoints() -> tuple[Endpoint, ...]:
-    """Those of infer calls, which share a parser and the heads that are known."""
+    """The endpoints of infer calls, which share a parser and the known heads."""
     call = partial(InferCall, FastJson(), KnownHeads())
     return tuple(
         Endpoint(route, call, many=True)

@@ -13,6 +13,7 @@ from app.errors import InvalidInput, ModelNotReady
 from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState
 from app.serving.lifecycle import Lifecycle
 
+MAX_BYTES = 64 << 10  # of a request, except for predictions, over REST and gRPC
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 STATES = {  # Triton's names
     ModelState.LOADING: "LOADING",

@@ -26,7 +26,7 @@ from app.api.oip.metadata import (
     model_metadata,
     server_metadata,
 )
-from app.api.oip.repository import IndexEntry, is_ready
+from app.api.oip.repository import MAX_BYTES, IndexEntry, is_ready
 from app.api.oip.statistics import Statistics, statistics
 from app.api.openapi.errors import V2, V2_ERRORS
 from app.api.openapi.headers import path_parameter
@@ -35,7 +35,6 @@ from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput
 from app.registry.loaded_models import LoadedModel
 
-MAX_BODY_BYTES = 64 << 10
 NAME = path_parameter("name", {"type": "string"})
 VERSION = path_parameter("version", {"type": "integer", "minimum": 1})
 READ_ERRORS = {**V2_ERRORS[400], **V2_ERRORS[413], **V2_ERRORS[503], **V2_ERRORS[504]}
@@ -216,7 +215,7 @@ async def _read_object(request: Request, service: Service) -> Mapping[str, objec
     """
     try:
         async with asyncio.timeout(service.limits.timeout_s):
-            body = await read_body(request.receive, MAX_BODY_BYTES, service.bodies)
+            body = await read_body(request.receive, MAX_BYTES, service.bodies)
     except TimeoutError as error:
         raise DeadlineExceeded(BODY_LATE) from error
     try:

@@ -34,7 +34,7 @@ V2_ERRORS: dict[int, Responses] = {
     for status, text in {**DESCRIPTIONS, 400: "The request does not fit the model"}.items()
 }
 TORCHSERVE = "torchserve"  # tag of its calls
-TEXT = "text"  # likewise
+TEXT = "text"  # tag of the calls for text
 ERROR_SCHEMAS = {
     "native": "ErrorBody",
     "oip": "V2Error",
@@ -63,6 +63,6 @@ ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  #
 
 
 def prediction_errors(errors: dict[int, Responses], without: Sequence[int] = ()) -> Responses:
-    """Every error of a call for predictions but those about access, which the document adds."""
+    """Every error of a prediction call, except those about access, which the document adds."""
     left = errors.keys() - ACCESS_HEADERS.keys() - set(without)
     return {status: errors[status][status] for status in sorted(left)}

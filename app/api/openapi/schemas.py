@@ -203,7 +203,7 @@ class ModelSummary(BaseModel):
     version: int | None = Field(description="the version for requests that name none")
     versions: list[VersionState]
     modelName: str = Field(description="the name once more, for TorchServe's clients")
-    modelUrl: str = Field(description="the artifact in the repository, likewise")
+    modelUrl: str = Field(description="the artifact in the repository, for TorchServe's clients")
 
 
 class RequestSize(BaseModel):

@@ -6,16 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import orjson
-
 from app.api.calls import Call
 from app.api.codings import MAX_ON_LOOP_BYTES, Inflater
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, dumped, failure_of
-from app.api.payloads import MAX_UNCOUNTED_BYTES, without_strings
+from app.api.text.fields import MAX_BODY_BYTES, at, field, flag, parsed
 from app.codecs.base import Budget, check_count
-from app.codecs.tensor import kind
 from app.codecs.values import short
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ItemFailed, ModelNotFound, PayloadTooLarge
@@ -23,16 +20,12 @@ from app.registry.loaded_models import LoadedModel
 from app.types import Array, Item, Outcome
 from models.codec_specs import TextCodecSpec, TextTask
 
-# The event loop must parse a body to learn the model: about ten milliseconds at most.
-MAX_BODY_BYTES = 2 << 20
-MAX_MARKS = 8192  # of lists, objects and fields
-MAX_NUMBERS = 300_000  # and strings: as many tokens as OpenAI takes in one request
 MAX_NAME = 80  # characters of a model's name and version
 DEFAULT = "default/not-specified"  # what infinity's clients send without a name
 
 
 class TextCall(Call):
-    """See `Call`. The model is not known before the body is there, nor is what the key may call.
+    """See `Call`. Only the body tells the model, and with it whether the key may call it.
 
     Attributes:
         tasks: which models it is for.
@@ -42,11 +35,11 @@ class TextCall(Call):
     tasks: ClassVar[tuple[TextTask, ...]] = ()
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """The Content-Type is ignored: these calls take nothing but JSON."""
+        """The Content-Type is ignored: these calls take only JSON."""
         self._document: dict[str, Any] | None = None
 
     def find_model(self) -> None:
-        """The head does not name it: until the body has come the server's time limit holds."""
+        """The head does not name it: the server's time limit holds until the body has arrived."""
         self.limit_time(self.service.limits.timeout_s)
 
     def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
@@ -182,44 +175,11 @@ class TextCall(Call):
         return JSON_HEADERS, dumped(head)
 
 
-def parsed(body: bytes) -> dict[str, Any]:
-    """A body, which must be a JSON object.
-
-    Raises:
-        PayloadTooLarge: it would take long to parse.
-        InvalidInput: it is something else.
-    """
-    if len(body) > MAX_UNCOUNTED_BYTES:
-        _check_size(body)
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise InvalidInput("the body must be a JSON object")
-    return document
-
-
-def _check_size(body: bytes) -> None:
-    if len(body) > MAX_BODY_BYTES:
-        raise PayloadTooLarge(
-            f"the body has {len(body)} bytes, the limit for this call is {MAX_BODY_BYTES}; split it"
-        )
-    for left in (body, without_strings(body)):
-        marks, commas = sum(map(left.count, (b"[", b"{", b":"))), left.count(b",")
-        if marks <= MAX_MARKS and commas <= MAX_NUMBERS:
-            return
-    raise PayloadTooLarge(
-        f"the body has {marks} lists, objects and fields and {commas} commas, the limits are "
-        f"{MAX_MARKS} and {MAX_NUMBERS}; split it"
-    )
-
-
 def named(endpoint: Endpoint, model: object) -> Endpoint:
     """The endpoint with the model that a body names: `NAME` or `NAME/VERSION`.
 
     Raises:
-        InvalidInput: it is no text.
+        InvalidInput: it is not a string.
         ModelNotFound: it is too long for a name.
     """
     if model is None or model == DEFAULT:
@@ -239,7 +199,7 @@ def split(model: str) -> tuple[str, str | None]:
 
 
 def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> None:
-    """Reject a model that is made for something else than a call, or answers something else.
+    """Reject a model whose task, or whose output, does not fit a call.
 
     Raises:
         InvalidInput: saying what the model is for.
@@ -259,58 +219,6 @@ def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> Non
         f"{' or '.join(tasks)}",
         [{"param": "model"}],
     )
-
-
-def one_of(document: Mapping[str, Any], name: str, other: str) -> str:
-    """Which of two names of the same field a body has: `name`, unless it has the other one.
-
-    Raises:
-        InvalidInput: it has both.
-    """
-    if other not in document:
-        return name
-    if name in document:
-        raise InvalidInput(f"send {name!r} or {other!r}, not both", [{"param": other}])
-    return other
-
-
-def field(
-    document: Mapping[str, Any], name: str, wanted: str, is_right: Callable[[Any], bool]
-) -> Any:
-    """A field that may be missing or null, which is None.
-
-    Args:
-        document: the body.
-        name: of the field.
-        wanted: what it must be, for the error.
-        is_right: whether it is that; must be quick for large lists.
-
-    Raises:
-        InvalidInput: it is something else.
-    """
-    given = document.get(name)
-    if given is None or is_right(given):
-        return given
-    got = short(given) if isinstance(given, str) else kind(given)
-    if type(given) in (int, float):
-        got = repr(given)
-    raise InvalidInput(f"{name!r} must be {wanted}, got {got}", [{"param": name}])
-
-
-def flag(document: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
-    """A field that is true or false; null or none: the default.
-
-    Raises:
-        InvalidInput: it is something else.
-    """
-    given = field(document, name, "true or false", lambda given: isinstance(given, bool))
-    return default if given is None else bool(given)
-
-
-def at(place: str, error: InvalidInput) -> InvalidInput:
-    """The error of a value, with its place in the body."""
-    details = error.details[0] if error.details else {}
-    return InvalidInput(f"{place}: {error}", [{**details, "param": place.partition("[")[0]}])
 
 
 def _truncates(document: Mapping[str, Any]) -> bool:

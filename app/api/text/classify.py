@@ -14,7 +14,8 @@ import numpy as np
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, check_classes, dumped
-from app.api.text.body import TextCall, one_of
+from app.api.text.body import TextCall
+from app.api.text.fields import one_of
 from app.api.text.scores import scores_of, wants_raw
 from app.errors import InvalidInput
 from app.types import Array, Item, Outcome

@@ -11,7 +11,8 @@ import numpy as np
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, dumped
-from app.api.text.body import TextCall, field, flag
+from app.api.text.body import TextCall
+from app.api.text.fields import field, flag
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array, Item, Outcome

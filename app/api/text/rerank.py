@@ -13,7 +13,8 @@ import numpy as np
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, dumped
-from app.api.text.body import TextCall, field, flag, one_of
+from app.api.text.body import TextCall
+from app.api.text.fields import field, flag, one_of
 from app.api.text.scores import scores_of, wants_raw
 from app.errors import InvalidInput
 from app.types import Item, Outcome

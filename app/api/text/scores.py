@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.api.text.body import flag
+from app.api.text.fields import flag
 from app.errors import InvalidInput
 from app.registry.loaded_models import LoadedModel
 from app.types import Array

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
-from app.api.errors import REQUEST_ID, RawAnswer, error_answer
+from app.api.errors import REQUEST_ID, TRACE, RawAnswer, error_answer
 from app.api.payloads import check_length
 from app.api.service import Service
 from app.engine.submission import Submission
@@ -44,6 +44,8 @@ class PredictionApp:
             try:
                 status, headers, content = await self._answer(scope, receive)
             except TorchlaneError as error:
+                if TRACE in scope:
+                    scope[TRACE].error = error
                 status, headers, content = error_answer(scope, error)
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": content})
@@ -57,6 +59,7 @@ class PredictionApp:
         query: bytes = scope["query_string"]
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
         call: Call = known.call(service, endpoint, dict(scope["headers"]))
+        call.trace = scope.get(TRACE)
         try:
             async with asyncio.timeout(call.deadline - service.engine.now()):
                 body = await read_body(receive, service.limits.max_body_bytes, service.bodies)

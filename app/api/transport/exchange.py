@@ -28,6 +28,7 @@ from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
 from app.engine.submission import Submission
 from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
+from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
 
@@ -38,12 +39,16 @@ class ExchangeConnection(Protocol):
     """What an exchange needs of its connection.
 
     Attributes:
-        fields: headers of the request: lower-case names, and values.
+        headers: of the request: lower-case names, and values.
+        fields: the last of each name.
+        url: of the request, as it came.
     """
 
     service: Service
     ids: RequestIds
+    headers: list[tuple[bytes, bytes]]
     fields: dict[bytes, bytes]
+    url: bytes
     loop: asyncio.AbstractEventLoop
 
     @property
@@ -88,6 +93,7 @@ class Exchange:
         "_scope",
         "_submission",
         "_timer",
+        "_trace",
         "keep_alive",
         "response_complete",
     )
@@ -108,12 +114,23 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._scope: dict[str, Any] = {}  # the part of an ASGI scope that error answers use
         connection.service.metrics.requests_open += 1
+        self._trace: RequestTrace | None = None
+        if connection.service.tracing.enabled:
+            self._trace = self._followed()
+
+    def _followed(self) -> RequestTrace | None:
+        connection = self._connection
+        path = connection.url.partition(b"?")[0].decode("latin-1")
+        trace = RequestTrace("POST", path, self._endpoint.route, self._request_id, self._began)
+        tracing = connection.service.tracing
+        return tracing.begin(trace, connection.headers, connection.fields)
 
     def open(self) -> None:
         """Check the head."""
         try:
             connection = self._connection
             self._call = self._endpoint.call(connection.service, self._endpoint, connection.fields)
+            self._call.trace = self._trace
         except Exception as error:
             self._fail(error)
 
@@ -200,6 +217,8 @@ class Exchange:
             self._write(self._error_answer(error))
 
     def _error_answer(self, error: Exception) -> RawAnswer:
+        if self._trace is not None:
+            self._trace.error = error
         self._scope[REQUEST_ID] = self._request_id.decode("ascii")
         self._scope["path"] = self._endpoint.route
         if isinstance(error, TorchlaneError):
@@ -207,7 +226,8 @@ class Exchange:
                 return error_answer(self._scope, error)
             except Exception as bug:  # the table lacks it, or its details are not JSON
                 error = bug
-        LOG.error("unhandled_error", exc_info=error, request_id=self._scope[REQUEST_ID])
+        ids = self._trace.log_ids() if self._trace is not None else {}
+        LOG.error("unhandled_error", exc_info=error, request_id=self._scope[REQUEST_ID], **ids)
         content = error_body(self._scope, 500, "internal", INTERNAL_MESSAGE)
         length = (b"content-length", b"%d" % len(content))
         return 500, [(b"content-type", b"application/json"), length], content
@@ -249,3 +269,5 @@ class Exchange:
         outcome = self._scope.get(OUTCOME, "ok")
         ended = metrics.request(self._endpoint.route, status, outcome)
         ended.ended(time.perf_counter() - self._began)
+        if self._trace is not None:
+            self._connection.service.tracing.end(self._trace, status, outcome)

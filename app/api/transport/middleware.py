@@ -17,17 +17,27 @@ from app.access.entries import ADMIN
 from app.api.access import CALLER, is_admin_path
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import error_response
-from app.api.errors import HEAD_ONLY, INTERNAL_MESSAGE, OUTCOME, REQUEST_ID, ROUTE, error_body
+from app.api.errors import (
+    HEAD_ONLY,
+    INTERNAL_MESSAGE,
+    OUTCOME,
+    REQUEST_ID,
+    ROUTE,
+    TRACE,
+    error_body,
+)
 from app.api.origins import ALLOWED, EXPOSED, METHODS
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import Abandoned, ShuttingDown, TorchlaneError
+from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
 # Called by IP address; they reveal nothing.
 PROBES = frozenset(
     ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/ping")
 )
+UNFOLLOWED = PROBES | {"/metrics", "/live"}  # asked all the time, or for hours
 
 
 class RequestMiddleware:
@@ -62,6 +72,8 @@ class RequestMiddleware:
         if without_body:
             scope = {**scope, "method": "GET", HEAD_ONLY: True}
         scope[REQUEST_ID] = request_id.decode("ascii")
+        if self._service.tracing.enabled and scope["path"] not in UNFOLLOWED:
+            self._follow(scope, fields, request_id, began)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -89,18 +101,33 @@ class RequestMiddleware:
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
             await error_response(scope, stopped)(scope, receive, send_own)
-        except Exception:  # the last resort: answered, logged once with its id, not raised again
-            LOG.exception("unhandled_error", request_id=scope[REQUEST_ID], path=scope["path"])
+        except Exception as bug:  # the last resort: answered, logged once with its id, not raised
+            ids = {"request_id": scope[REQUEST_ID], **_failed(scope, bug)}
+            LOG.exception("unhandled_error", path=scope["path"], **ids)
             if status:
                 raise  # half an answer is out: only closing the connection tells the client
             content = error_body(scope, 500, "internal", INTERNAL_MESSAGE)
             response = Response(content, 500, media_type="application/json")
             await response(scope, receive, send_own)
         finally:
-            if ROUTE in scope:
-                outcome = scope.get(OUTCOME, "ok" if status else Abandoned.code)
-                request = self._metrics.request(scope[ROUTE], status or 499, outcome)
-                request.ended(time.perf_counter() - began)
+            self._ended(scope, status or 499, began, "ok" if status else Abandoned.code)
+
+    def _follow(
+        self, scope: Scope, fields: dict[bytes, bytes], request_id: bytes, began: float
+    ) -> None:
+        trace = RequestTrace(scope["method"], scope["path"], "", request_id, began)
+        if self._service.tracing.begin(trace, scope["headers"], fields) is not None:
+            scope[TRACE] = trace
+
+    def _ended(self, scope: Scope, status: int, began: float, outcome: str) -> None:
+        outcome = scope.get(OUTCOME, outcome)
+        if ROUTE in scope:
+            request = self._metrics.request(scope[ROUTE], status, outcome)
+            request.ended(time.perf_counter() - began)
+        if TRACE in scope:
+            trace: RequestTrace = scope[TRACE]
+            trace.route = scope.get(ROUTE, "") or getattr(scope.get("route"), "path", "")
+            self._service.tracing.end(trace, status, outcome)
 
     def _rejection(self, scope: Scope, fields: dict[bytes, bytes]) -> TorchlaneError | None:
         """Why a request is rejected by its head; None: it is not."""
@@ -116,6 +143,15 @@ class RequestMiddleware:
                 scope[ROUTE] = endpoint.route  # it never reaches its route, but is counted
             return error
         return None
+
+
+def _failed(scope: Scope, error: Exception) -> dict[str, str]:
+    """Keep the error with the request's trace; returns what the log says of that."""
+    trace: RequestTrace | None = scope.get(TRACE)
+    if trace is None:
+        return {}
+    trace.error = error
+    return trace.log_ids()
 
 
 def surround(app: FastAPI, service: Service, endpoints: Endpoints) -> None:

@@ -29,7 +29,7 @@ class ReadLag:
         self._since = 0.0
 
     def seconds(self) -> float:
-        """How long what is read now may have waited at most; called for each request."""
+        """Upper bound on the wait of the bytes just read; called for each request."""
         now = self._clock.now()
         if not self._reading:
             self._reading = True

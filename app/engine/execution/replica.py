@@ -154,7 +154,7 @@ class Replica:
         def end(later: Later[T], free_since: float) -> None:
             try:
                 result = later.get(free_since)
-            except BaseException as error:  # likewise
+            except BaseException as error:  # becomes a result, as in `job`
                 result = failed(error)
             handover.give(result)
 

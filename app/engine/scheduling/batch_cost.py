@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
 
 from app.engine.scheduling.batch_policy import Ahead
+from app.engine.scheduling.cost_curves import LEAST_S, CostCurves
 from app.types import BatchTimes
 
 WEIGHT = 0.1  # of the newest batch in a running mean
 SCATTER_WEIGHT = 0.05  # of the newest batch in the deviation: one outlier says less about it
 OUTLIER = 5.0  # times the estimate; one batch counts as that much longer or shorter at most
-LEAST_S = 1e-9  # no batch takes no time at all
 NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
 HASTE = 0.5  # a batch that takes all the time allowed is worth half as much as one that takes none
 HARDLY_LONGER = 1.25  # times a batch of one: that much is acceptable where nothing meets a deadline
@@ -76,11 +74,9 @@ class BatchCost:
         "_full",
         "_grow_at",
         "_guessed",
-        "_lengths",
         "_overhead",
         "_prepared_s",
         "_tables",
-        "_undrifted",
         "_whole",
         "deviation",
         "largest",
@@ -92,7 +88,7 @@ class BatchCost:
         # Places in a batch, items times their length: limited after running out of memory.
         self._fits = self._whole = math.inf
         self._guessed = False
-        self._know(measured)
+        self._curves = CostCurves(measured)
         self._drift = RunningMean(1.0)
         self._overhead = RunningMean(0.0)
         self._batches = 0
@@ -103,38 +99,28 @@ class BatchCost:
         self._full: dict[int, float] = {}
 
     def expected_s(self, items: int, length: int = 0) -> float:
-        """Seconds of a batch of `items`; 0 as long as nothing is known."""
+        """Seconds of a batch of `items`; 0 until a batch has been measured."""
         compute_s = self.compute_s(items, length)
         return compute_s + self._overhead.value if compute_s > 0 else 0.0
 
     def compute_s(self, items: int, length: int = 0) -> float:
-        """Seconds of these which the model takes; 0 as long as nothing is known."""
-        key = items, length
-        seconds = self._undrifted.get(key)
-        if seconds is None:
-            seconds = self._undrifted[key] = self._measured_s(items, length)
-        return seconds * self._drift.value
+        """Seconds of these that the model takes; 0 until a batch has been measured."""
+        return self._curves.seconds(items, length) * self._drift.value
 
     def most_of(self, length: int) -> int:
-        """Items of this length in one batch at most at present.
+        """The most items of this length that fit into one batch at present.
 
         Larger batches did not fit into the memory, or were not measured because they gain nothing.
         """
-        lengths, largest = self._lengths, self.largest
+        largest = self.largest
         if self._fits < self._whole:
             largest = max(1, min(largest, int(self._fits) // max(1, length)))
-        if length == 0 or not lengths or self._guessed:
+        if length == 0 or not self._curves.lengths or self._guessed:
             return largest
-        at = min(bisect_left(lengths, length), len(lengths) - 1)
-        most = self._curves[at][0][-1]
-        if lengths[at] < length:  # longer than what was measured
-            most = most * lengths[at] // length
-        elif at:
-            most = max(most, self._curves[at - 1][0][-1] * lengths[at - 1] // length)
-        return max(1, min(most, largest))
+        return max(1, min(self._curves.most_items(length), largest))
 
     def full_s(self, length: int = 0) -> float:
-        """Seconds of a batch of as many items as it may have; 0 as long as nothing is known."""
+        """Seconds of a full batch; 0 until a batch has been measured."""
         full_s = self._full.get(length)
         if full_s is None:
             full_s = self._full[length] = self.expected_s(self.most_of(length), length)
@@ -142,7 +128,7 @@ class BatchCost:
 
     def longest_s(self) -> float:
         """Seconds of a full batch of the longest items that were measured."""
-        return self.full_s(self._lengths[-1] if self._lengths else 0)
+        return self.full_s(self._curves.lengths[-1] if self._curves.lengths else 0)
 
     def item_s(self, length: int) -> float:
         """The least seconds per item of this length, over all batch sizes."""
@@ -160,8 +146,8 @@ class BatchCost:
                 None: unknown.
             length: of the items.
         """
-        if not self._lengths:  # nothing was measured: from this one on, in proportion
-            self._know({length: {items: compute_s}})
+        if not self._curves.lengths:  # nothing was measured: from this one on, in proportion
+            self._curves = CostCurves({length: {items: compute_s}})
             self._guessed = True
             self._changed()
             return
@@ -182,10 +168,10 @@ class BatchCost:
     def batch_size(self, allowed_s: float, length: int = 0) -> int:
         """Return the largest batch to form for requests which have `allowed_s` from the start.
 
-        It is as large as it may be, unless that takes an eighth of the time allowed or more. Then
-        only sizes that take half of it at most are considered, for a request may find another batch
-        running; or sizes that take hardly longer than one item, where overhead dominates. Of these
-        the best throughput wins, less a share (HASTE) for the time a batch takes.
+        It is a full batch, unless that takes an eighth of the time allowed or more. Then only sizes
+        that take half of it at most are considered, for a request may find another batch running;
+        or sizes that take hardly longer than one item, where overhead dominates. Of these the best
+        throughput wins, less a share (HASTE) for the time a batch takes.
         """
         if self.full_s(length) * NO_PRESSURE <= max(0.0, allowed_s):
             return self.most_of(length)
@@ -243,59 +229,3 @@ class BatchCost:
     def _changed(self) -> None:
         self._tables.clear()
         self._full.clear()
-
-    def _know(self, measured: BatchTimes) -> None:
-        """Replace what was measured."""
-        self._lengths = sorted(length for length, times in measured.items() if times)
-        self._curves = [_ascending(measured[length]) for length in self._lengths]
-        self._undrifted: dict[tuple[int, int], float] = {}
-
-    def _measured_s(self, items: int, length: int) -> float:
-        """Linear between the lengths that were measured, as between numbers of items."""
-        lengths = self._lengths
-        if not lengths:
-            return 0.0
-        if length <= lengths[0]:
-            return interpolated(*self._curves[0], items)
-        at = min(bisect_left(lengths, length), len(lengths) - 1)
-        of_it = interpolated(*self._curves[at], items)
-        if length == lengths[at]:
-            return of_it
-        if length > lengths[at]:
-            return of_it * length / lengths[at]
-        return interpolated(
-            (lengths[at - 1], lengths[at]),
-            (interpolated(*self._curves[at - 1], items), of_it),
-            length,
-        )
-
-
-def _ascending(measured: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    """Numbers of items, ascending, and seconds, which ascend with them."""
-    items = sorted(measured)
-    seconds = [max(LEAST_S, measured[each]) for each in items]
-    for at in range(len(items) - 2, -1, -1):  # other work on the machine only adds time
-        seconds[at] = min(seconds[at], seconds[at + 1])
-    return items, seconds
-
-
-def interpolated(known: Sequence[int], seconds: Sequence[float], items: int) -> float:
-    """Seconds of a batch of `items`, from those of other sizes.
-
-    Linear between two sizes, in proportion beyond the largest, and constant below the smallest:
-    rather too long than too short.
-
-    Args:
-        known: sizes, ascending; without any it is 0.
-        seconds: of each.
-        items: of the batch.
-    """
-    if not known:
-        return 0.0
-    at = bisect_left(known, items)
-    if at == len(known):
-        return seconds[-1] * items / known[-1]
-    if at == 0 or known[at] == items:
-        return seconds[at]
-    share = (items - known[at - 1]) / (known[at] - known[at - 1])
-    return seconds[at - 1] + (seconds[at] - seconds[at - 1]) * share

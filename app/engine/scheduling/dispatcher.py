@@ -16,13 +16,14 @@ from app.engine.execution.batch_runner import Report, launch_batch, run_batch
 from app.engine.execution.replica import Replica, ReplicaState
 from app.engine.execution.replica_thread import Later
 from app.engine.scheduling.batch_policy import Decision, decide, decide_ahead
-from app.engine.scheduling.in_flight import Batch
+from app.engine.scheduling.in_flight import Batch, Took
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import ShapeView, Ticket
 from app.engine.scheduling.timeline import Timeline
 from app.engine.scheduling.widening import widened
 from app.errors import BackendFailed, DeviceLost, ReplicaError
 from app.metrics import Metrics
+from app.telemetry.tracing import BatchRecord, RequestTrace, Tracing
 from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ class Dispatcher:
     """Forms batches, hands them to replicas, and passes on what becomes of them. On the event loop.
 
     `on_fault` is told when a replica has broken; it is marked sick by then. `worked_at` says when
-    it last ended a turn's work.
+    it last ended a turn's work. `tracing` is told of each batch.
 
     Args:
         replicas: all there are.
@@ -68,6 +69,7 @@ class Dispatcher:
         self._block_s = block_s
         self._blocked = False  # has the event loop stood still in this turn?
         self._kept: set[str] = set()  # replicas reserved for the model that is first in turn
+        self.tracing = Tracing()
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
         self._fair_s = 0.0  # the most that a model had had when it was served
         self.worked_at = clock.now()
@@ -246,6 +248,8 @@ class Dispatcher:
             prefetched=replica.busy,
             undisturbed=undisturbed,
         )
+        if self.tracing.enabled:
+            batch.record = _begun(batch)
         launches = undisturbed and replica.models[queue.model].launches
 
         def work(backend: Backend) -> Report | Later[Report]:
@@ -282,10 +286,20 @@ class Dispatcher:
         # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
         asked_s = math.inf if report.fault is None else batch.expected_s
         queue.used_s += min(took.seconds, asked_s)
+        if batch.record is not None:
+            self._tell(batch, batch.record, report, took)
         self._record(queue, replica, tickets, report, took.began)
         if report.fault is None:
             cost.took(len(tickets), report.compute_s, took.overhead_s, batch.length)
         self.worked_at = self._clock.now()
+
+    def _tell(self, batch: Batch, record: BatchRecord, report: Report, took: Took) -> None:
+        """Tell what follows batches, while the requests that wait for its items are known."""
+        record.began = record.handed_over + (took.began - batch.started)
+        record.compute_s, record.forwards = report.compute_s, report.forwards
+        record.fault, record.errors = report.fault, report.errors
+        record.add(_traces(batch))
+        self.tracing.batch_ended(record)
 
     def _record(
         self,
@@ -341,6 +355,18 @@ class Dispatcher:
     def _can_move(self, queue: ModelQueue, ticket: Ticket, fault: ReplicaError | None) -> bool:
         lost = isinstance(fault, DeviceLost)  # the whole process goes: nowhere to move to
         return not lost and not ticket.moved and self.ready_replicas(queue.model) > 0
+
+
+def _begun(batch: Batch) -> BatchRecord:
+    """The record of a batch that is handed over now."""
+    model, replica = batch.queue.model, batch.replica
+    record = BatchRecord(model, replica.name, str(replica.device), len(batch.tickets), batch.length)
+    record.add(_traces(batch))
+    return record
+
+
+def _traces(batch: Batch) -> list[RequestTrace]:
+    return batch.queue.flights.traces([(ticket.key, ticket) for ticket in batch.tickets])
 
 
 def _sooner(one_s: float | None, other_s: float | None) -> float | None:

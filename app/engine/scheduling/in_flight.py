@@ -8,6 +8,7 @@ from typing import NamedTuple
 from app.engine.execution.replica import Replica
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import Ticket
+from app.telemetry.tracing import BatchRecord
 
 
 class Took(NamedTuple):
@@ -37,6 +38,7 @@ class Batch:
         prefetched: whether its replica had another one to end first.
         undisturbed: nothing was loaded in its replica's thread.
         length: up to which its items are padded; 0: nothing is.
+        record: for what follows batches; None: nothing did when it was handed over.
     """
 
     queue: ModelQueue
@@ -47,6 +49,7 @@ class Batch:
     prefetched: bool
     undisturbed: bool
     length: int = 0
+    record: BatchRecord | None = None
 
     def took(self, ended: float, compute_s: float, free_since: float, left_at: float) -> Took:
         """What it took.

@@ -120,7 +120,7 @@ class ShapeView(NamedTuple):
 
     Attributes:
         groups: theirs; several of them have one signature, and the first is due first.
-        length: up to which they are padded; 0: nothing is padded.
+        length: to which they are padded; 0: they are not.
         due_at: of the ticket that is due first.
         allowed_s: how much time that one was given from the start.
     """
@@ -134,7 +134,7 @@ class ShapeView(NamedTuple):
 
 
 class TicketQueue:
-    """Bounded, and apart for each group; owned by the event loop.
+    """A bounded queue with a part for each group; owned by the event loop.
 
     Args:
         limit_items: how many may wait.

@@ -255,8 +255,8 @@ class Timeline:
     ) -> bool:
         """Whether one replica alone would be in time by far: quick to find, and mostly so.
 
-        In full batches, one more for each group, and as if all models had equal shares. Not asked
-        where lengths differ: how many batches those make takes longer to find.
+        In full batches, one more for each group, and as if all models had equal shares. Not used
+        where lengths differ: counting their batches takes longer.
         """
         tickets = queue.tickets
         if fresh[0].length:
@@ -294,7 +294,7 @@ class Timeline:
     def _is_idle(self, queue: ModelQueue) -> bool:
         if queue.tickets.waiting:
             return False
-        for track in self._tracks.values():  # noqa: SIM110  # for every request, likewise
+        for track in self._tracks.values():  # noqa: SIM110  # called for every request
             if track.replica.is_free(queue.model):
                 return True
         return False

@@ -23,7 +23,7 @@ def widened(
         first: the group that is due first.
         shapes: all groups that wait, `first` among them.
         cost: of the replica that would run it; without measurements `first` stays alone.
-        share: of what waits, what is for this replica.
+        share: of the waiting items that this replica takes.
     """
     signature, length = first.groups[0]
     if cost.item_s(length) <= 0:

@@ -41,7 +41,7 @@ class Encoder:
         self._forward = forward_of(folder, manifest, forward)
 
     def vectors(self, texts: Array) -> Array:
-        """Texts [n] -> float32 [n, k]; texts of like lengths are computed together."""
+        """Texts [n] -> float32 [n, k]; texts of similar lengths are computed together."""
         tokens = [self._tokenizer.tokens(text) for text in texts.tolist()]
         by_length = sorted(range(len(tokens)), key=lambda at: len(tokens[at].ids))
         rows: dict[int, Array] = {}

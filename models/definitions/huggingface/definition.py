@@ -22,7 +22,8 @@ from models.definitions.huggingface.folder import (
 from models.definitions.huggingface.sentences import SentenceParts, sentence_parts
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, mean_cosine, text_inputs
-from models.tensors import Dimension, TensorSpec
+from models.forms import input_tensors
+from models.tensors import Dimension, TensorSpec, stack
 from models.tokenize import TextError, Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -76,7 +77,7 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
     def held_out() -> HeldOut:
         texts = samples.held_out_inputs()
         with torch.inference_mode():
-            vectors = module(*(torch.from_numpy(texts[spec.name]) for spec in inputs))
+            vectors = module(*input_tensors(texts, inputs))
         return HeldOut(texts, vectors.numpy(), mean_cosine)
 
     return Definition(
@@ -193,10 +194,10 @@ def _output(
 ) -> tuple[TensorSpec, TextCodecSpec]:
     """The output, whose size a forward tells, and the codec with labels and scores."""
     codec, per_token = samples.codec, wanted.task == "classify-tokens"
-    first = samples.golden_inputs()[0]
+    first = stack([samples.golden_inputs()[0]])
     try:
         with torch.inference_mode():
-            made = module(*(torch.from_numpy(first[s.name][None]) for s in samples.inputs))
+            made = module(*input_tensors(first, samples.inputs))
     except Exception as error:
         raise FolderError(f"the model fails on a sentence: {cause(error)}") from error
     name = "embedding" if wanted.task == "embed" else "logits"

@@ -14,7 +14,7 @@ from models.definitions.heads import Normalize, Pool, Pooling
 from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, Weights, cause
 from models.definitions.huggingface.sentences import SentenceParts
 
-UNUSED = "pooler."  # a layer of some encoders that no head of ours reads
+UNUSED = "pooler."  # a layer that some encoders have and no task needs
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 CODE = {
     f"{start}{name}_implementation" for start in ("", "_") for name in ("attn", "experts")
@@ -30,7 +30,7 @@ CLASSES: Mapping[TextTask, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the model is for, and what its files do not say or say otherwise.
+    """The task of the model, and options that override its files.
 
     Attributes:
         task: what it answers.

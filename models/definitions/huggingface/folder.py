@@ -16,7 +16,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin"
 PICKLES = "pytorch_model.bin.index.json"
-MAX_BYTES = 256 * 1024 * 1024  # of one file that is no weights
+MAX_BYTES = 256 * 1024 * 1024  # of one file other than weights
 LONGEST = 300  # characters of a cause
 MISSING = "models of Hugging Face's format need transformers: pip install 'torchlane[huggingface]'"
 

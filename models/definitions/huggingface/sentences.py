@@ -20,7 +20,7 @@ LENGTHS = tuple(
 OURS = "sentence_transformers."  # the package; other types are code that comes with the model
 PROMPTS = "config_sentence_transformers.json"
 POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-# Before one name there was a flag for each.
+# Older files have a flag for each pooling.
 FLAGS: Mapping[str, str] = {
     "pooling_mode_cls_token": "cls",  # nosec B105 # no password
     "pooling_mode_mean_tokens": "mean",

@@ -57,7 +57,7 @@ class TestWrongUsage:
                 ["unknown"],
                 (
                     "unknown model 'unknown'; there are: close, liar, moody, nan, tiny, "
-                    "unscriptable; or a command: adopt, tune, show, keygen, sign, compare"
+                    "unscriptable; or a command: adopt, tune, show, profile, keygen, sign, compare"
                 ),
             ),
             ([], "the following arguments are required: model"),

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from export.errors import ExportError, UsageError
-from export.foreign import infer, load
+from export.foreign import infer
+from export.model_files import load
 from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
 from tests.unit.export.torchscripts import SUMS, Sums, mar, pickled, saved, scripted

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from export.foreign import infer, load
+from export.foreign import infer
+from export.model_files import load
 from export.samples import Samples
 from models.codec_specs import TensorCodecSpec
 from tests.unit.export.torchscripts import Sums, scripted

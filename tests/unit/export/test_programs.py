@@ -25,7 +25,7 @@ from export.variants.torchscript import TorchScript, in_python, to_torchscript
 from models.definitions.definition import Definition
 from models.plan import Precision
 from tests.unit.export.definitions import loaded, of_vectors, proved, subject
-from tests.unit.export.torchscripts import run, written
+from tests.unit.export.torchscripts import mar, run, written
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -352,13 +352,24 @@ class TestAdopt:
         expected = pooled[0](ids, mask)["score"]
         torch.testing.assert_close(definition.build()(ids, mask), expected)
 
+    @pytest.mark.parametrize("ending", ["pt2", "mar"])
     def test_a_program_that_changes_when_it_is_rewritten_is_rejected(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
     ) -> None:
         monkeypatch.setattr(programs, "plain_module", lambda program: fx.symbolic_trace(nn.GELU()))
-        file = written(tmp_path, exported(nn.ReLU(), torch.zeros(3, 2)), "it.pt2")
+        data = exported(nn.ReLU(), torch.zeros(3, 2))
+        file = written(
+            tmp_path, data if ending == "pt2" else mar({"sums.pt": data}), f"it.{ending}"
+        )
         with pytest.raises(ExportError, match="gives other answers once its operators are rewr"):
             run(file, "--name", "it")
+
+    def test_a_program_in_an_archive_says_what_it_takes(self, tmp_path: Path) -> None:
+        data = mar({"sums.pt": exported(nn.ReLU(), torch.zeros(3, 2))})
+        made = run(written(tmp_path, data, "it.mar"))
+        assert [each.shape for each in made.definition.inputs] == [(-1, 2)]
+        x = torch.tensor([[1.0, -1.0]])
+        torch.testing.assert_close(made.definition.build()(x), torch.relu(x))
 
     def test_a_program_in_training_mode_is_rejected(self, tmp_path: Path) -> None:
         module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).train()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from export.errors import ExportError
-from export.foreign import load
+from export.model_files import load
 from export.traces import check_evaluating
 from tests.unit.export.torchscripts import saved
 

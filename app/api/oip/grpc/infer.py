@@ -14,6 +14,7 @@ from app.api.oip.grpc.statuses import REQUEST_ID, Metadata, refusal_of
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import Abandoned, InvalidInput, Overloaded
+from app.telemetry.tracing import RequestTrace, Tracing
 
 FIELDS = frozenset(("authorization", "x-api-key", "x-torchlane-timeout-ms", "x-request-id"))
 SMALL_BYTES = 64 << 10  # an answer that is not counted
@@ -47,26 +48,33 @@ class Infer:
         fields = fields_of(context)
         request_id = self._ids.of(fields)
         shown_id = request_id.decode("ascii")
+        trace = followed(self._service.tracing, ROUTE, request_id, began, context)
         status, outcome = 499, Abandoned.code
         try:
-            content, metadata = await self._answer(context, fields, request_id)
+            content, metadata = await self._answer(context, fields, request_id, trace)
             context.set_trailing_metadata(((REQUEST_ID, shown_id), *metadata))
             status, outcome = 200, "ok"
             return content
         except Rejected as rejected:
-            refusal = refusal_of(rejected.error, shown_id)
+            refusal = refusal_of(rejected.error, shown_id, trace)
             status, outcome = refusal.status, refusal.outcome
             raise rejected.aborted from None
         except Exception as error:
-            refusal = refusal_of(error, shown_id)
+            refusal = refusal_of(error, shown_id, trace)
             status, outcome = refusal.status, refusal.outcome
             await context.abort(refusal.code, refusal.details, refusal.metadata)
         finally:
             metrics.requests_open -= 1
             metrics.request(ROUTE, status, outcome).ended(time.perf_counter() - began)
+            if trace is not None:
+                self._service.tracing.end(trace, status, outcome)
 
     async def _answer(
-        self, context: Context, fields: Mapping[bytes, bytes], request_id: bytes
+        self,
+        context: Context,
+        fields: Mapping[bytes, bytes],
+        request_id: bytes,
+        trace: RequestTrace | None,
     ) -> tuple[bytes, Metadata]:
         service = self._service
         if service.guard.enabled:  # the call itself does, but only once the message is there
@@ -78,6 +86,7 @@ class Infer:
         endpoint = Endpoint(ROUTE, GrpcInferCall, message.name, message.version or None, many=True)
         call = GrpcInferCall(service, endpoint, fields)
         call.message = message
+        call.trace = trace
         left_s = context.time_remaining()
         if left_s is not None:
             call.deadline = min(call.deadline, service.engine.now() + left_s)
@@ -109,6 +118,19 @@ class Infer:
             self._unread -= size
 
         context.add_done_callback(read)  # type: ignore[arg-type]  # the stub wants a class
+
+
+def followed(
+    tracing: Tracing, route: str, request_id: bytes, began: float, context: Context
+) -> RequestTrace | None:
+    """The trace of a call, if anything follows it."""
+    if not tracing.enabled:
+        return None
+    headers = [
+        (name.encode(), value if isinstance(value, bytes) else value.encode())
+        for name, value in context.invocation_metadata() or ()
+    ]
+    return tracing.begin(RequestTrace("", route, route, request_id, began), headers, dict(headers))
 
 
 def fields_of(context: Context) -> dict[bytes, bytes]:

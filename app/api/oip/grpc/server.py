@@ -134,7 +134,7 @@ class GrpcServer:
         unary = {f"/{INFERENCE}/{name}": method for name, method in methods.items()}
         unary[f"/{HEALTH}/Check"] = health.check
         made = {
-            path: _handler(Unary(method, service, reader, ids).__call__)
+            path: _handler(Unary(path, method, service, reader, ids).__call__)
             for path, method in unary.items()
         }
         infer = Infer(service, reader, ids, self._listen.backlog_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,19 +12,17 @@ from google.protobuf.message import DecodeError, Message
 from app.access.entries import ADMIN, PREDICT
 from app.api.endpoints import version_number
 from app.api.oip import repository
-from app.api.oip.grpc.infer import fields_of
+from app.api.oip.grpc.infer import fields_of, followed
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.statuses import refusal_of
 from app.api.oip.metadata import model_config, model_metadata, server_metadata
-from app.api.oip.repository import is_ready
+from app.api.oip.repository import MAX_BYTES, is_ready
 from app.api.oip.statistics import statistics
 from app.api.request_ids import RequestIds
 from app.api.service import Service
-from app.errors import InvalidInput, ModelNotFound, PayloadTooLarge
+from app.errors import Abandoned, InvalidInput, ModelNotFound, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
-
-MAX_BYTES = 64 << 10  # of a message
 
 
 class Method(NamedTuple):
@@ -44,34 +43,51 @@ class Unary:
     """Answers a call of one message.
 
     Args:
-        method: the call.
+        route: path of the call.
+        method: what it is.
         service: has the guard.
         reader: of messages.
         ids: of the process.
     """
 
     def __init__(
-        self, method: Method, service: Service, reader: MessageReader, ids: RequestIds
+        self, route: str, method: Method, service: Service, reader: MessageReader, ids: RequestIds
     ) -> None:
+        self._route = route
         self._method = method
+        self._tracing = service.tracing
         self._guard = service.guard
         self._reader = reader
         self._ids = ids
 
     async def __call__(self, _: object, context: Context) -> bytes:
         """Answer one call."""
+        began = time.perf_counter()
         fields = fields_of(context)
-        request_id = self._ids.of(fields).decode("ascii")
+        given_id = self._ids.of(fields)
+        request_id = given_id.decode("ascii")
+        trace = None
+        if self._method.scope is not None:  # else a probe
+            trace = followed(self._tracing, self._route, given_id, began, context)
+        status, outcome = 499, Abandoned.code
         try:
             if self._method.scope is not None:
                 self._guard.admit(fields, self._method.scope)
             message = await self._reader.read(context, request_id)
-            return (await self._method.answer(self._parsed(message))).SerializeToString()
+            answer = (await self._method.answer(self._parsed(message))).SerializeToString()
+            status, outcome = 200, "ok"
+            return answer
         except Rejected as rejected:
+            refusal = refusal_of(rejected.error, request_id, trace)
+            status, outcome = refusal.status, refusal.outcome
             raise rejected.aborted from None
         except Exception as error:
-            refusal = refusal_of(error, request_id)
+            refusal = refusal_of(error, request_id, trace)
+            status, outcome = refusal.status, refusal.outcome
             await context.abort(refusal.code, refusal.details, refusal.metadata)
+        finally:
+            if trace is not None:
+                self._tracing.end(trace, status, outcome)
 
     def _parsed(self, message: bytes) -> Message:
         if len(message) > MAX_BYTES:

@@ -12,6 +12,7 @@ import structlog
 from app import errors
 from app.api.errors import INTERNAL_MESSAGE, status_of
 from app.api.oip.grpc.wire import number_written, written
+from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
 
@@ -50,11 +51,18 @@ class Refusal(NamedTuple):
     metadata: Metadata
 
 
-def refusal_of(error: Exception, request_id: str) -> Refusal:
-    """What an error tells the client; one that the table lacks is logged."""
+def refusal_of(error: Exception, request_id: str, trace: RequestTrace | None = None) -> Refusal:
+    """What an error tells the client, and its trace; one that the table lacks is logged."""
+    refusal = _refused(error, request_id, {} if trace is None else trace.log_ids())
+    if trace is not None:
+        trace.error, trace.rpc_status = error, refusal.code.name
+    return refusal
+
+
+def _refused(error: Exception, request_id: str, ids: Mapping[str, str]) -> Refusal:
     status = status_of(error, "oip") if isinstance(error, errors.TorchlaneError) else None
     if status is None or not isinstance(error, errors.TorchlaneError):
-        LOG.error("unhandled_error", exc_info=error, request_id=request_id)
+        LOG.error("unhandled_error", exc_info=error, request_id=request_id, **ids)
         code = grpc.StatusCode.INTERNAL
         return Refusal(500, "internal", code, INTERNAL_MESSAGE, ((REQUEST_ID, request_id),))
     code, details = CODES.get(status, grpc.StatusCode.INTERNAL), str(error)[:MAX_DETAILS]

@@ -3,14 +3,13 @@
 import { h } from "./dom.js";
 
 const SIDE = 256; // pixels of the pad
-const PEN = SIDE / 10;
-const MARGIN = 0.12; // around a drawing that is centred, as a share of its longer side
+const PEN = 1 / 7; // width of a stroke, as a share of the side: that of handwriting in small pictures
+const MARGIN = 0.08; // around a drawing that is centred, as a share of the side
 
 /** A pad for pictures that one number per pixel describes. */
 export class DrawingPad {
-  #context;
-  #last = null;
-  #box = null; // of what was drawn: [left, top, right, bottom]
+  #strokes = []; // each a list of points, as shares of the side
+  #isDrawing = false;
   #ink;
   #paper;
   #changed;
@@ -34,19 +33,17 @@ export class DrawingPad {
       onpointerup: () => this.#end(),
       onpointercancel: () => this.#end(),
     });
-    this.#context = this.element.getContext("2d");
     this.clear();
   }
 
   get isBlank() {
-    return this.#box === null;
+    return this.#strokes.length === 0;
   }
 
   /** Remove what was drawn. */
   clear() {
-    this.#context.fillStyle = this.#paper;
-    this.#context.fillRect(0, 0, SIDE, SIDE);
-    this.#box = null;
+    this.#strokes = [];
+    paint(this.element, this.#strokes, this.#ink, this.#paper);
   }
 
   /**
@@ -57,19 +54,8 @@ export class DrawingPad {
    */
   file(isCentred, side) {
     const picture = h("canvas", { width: side, height: side });
-    const context = picture.getContext("2d");
-    context.fillStyle = this.#paper;
-    context.fillRect(0, 0, side, side);
-    context.imageSmoothingQuality = "high";
-    const [left, top, right, bottom] = isCentred && this.#box ? this.#box : [0, 0, SIDE, SIDE];
-    const [width, height] = [right - left, bottom - top];
-    const longer = Math.max(width, height) * (isCentred ? 1 + 2 * MARGIN : 1);
-    const scale = side / longer;
-    context.drawImage(
-      this.element,
-      ...[left, top, width, height],
-      ...[(side - width * scale) / 2, (side - height * scale) / 2, width * scale, height * scale],
-    );
+    const strokes = isCentred ? centred(this.#strokes) : this.#strokes;
+    paint(picture, strokes, this.#ink, this.#paper);
     return new Promise((resolve) => picture.toBlob(resolve, "image/png"));
   }
 
@@ -77,45 +63,56 @@ export class DrawingPad {
     if (event.button !== 0) return;
     event.preventDefault();
     this.element.setPointerCapture(event.pointerId);
-    this.#last = this.#at(event);
-    this.#line(this.#last);
+    this.#isDrawing = true;
+    this.#strokes.push([]);
+    this.#add(event);
   }
 
   #move(event) {
-    if (!this.#last) return;
-    const points = event.getCoalescedEvents?.() ?? [];
-    for (const each of points.length ? points : [event]) this.#line(this.#at(each));
+    if (this.#isDrawing) this.#add(event);
   }
 
   #end() {
-    if (!this.#last) return;
-    this.#last = null;
-    this.#changed();
+    if (this.#isDrawing) this.#changed();
+    this.#isDrawing = false;
   }
 
-  #at(event) {
+  #add(event) {
     const box = this.element.getBoundingClientRect();
-    const scale = SIDE / box.width;
-    return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+    const passed = event.getCoalescedEvents?.() ?? [];
+    for (const each of passed.length ? passed : [event]) {
+      const x = (each.clientX - box.left) / box.width;
+      this.#strokes.at(-1).push([x, (each.clientY - box.top) / box.height]);
+    }
+    paint(this.element, this.#strokes, this.#ink, this.#paper);
   }
+}
 
-  #line(to) {
-    const context = this.#context;
-    context.strokeStyle = this.#ink;
-    context.lineWidth = PEN;
-    context.lineCap = context.lineJoin = "round";
+function paint(canvas, strokes, ink, paper) {
+  const context = canvas.getContext("2d");
+  context.fillStyle = paper;
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.strokeStyle = ink;
+  context.lineWidth = PEN * canvas.width;
+  context.lineCap = context.lineJoin = "round";
+  for (const points of strokes) {
     context.beginPath();
-    context.moveTo(...this.#last);
-    context.lineTo(...to);
+    // A stroke of one point is a dot: a line to where it began.
+    for (const [x, y] of [points[0], ...points]) context.lineTo(x * canvas.width, y * canvas.height);
     context.stroke();
-    this.#last = to;
-    const inside = (value) => Math.max(0, Math.min(SIDE, value));
-    const [left, top] = to.map((value) => inside(value - PEN / 2));
-    const [right, bottom] = to.map((value) => inside(value + PEN / 2));
-    const box = this.#box ?? [left, top, right, bottom];
-    this.#box = [
-      ...[Math.min(box[0], left), Math.min(box[1], top)],
-      ...[Math.max(box[2], right), Math.max(box[3], bottom)],
-    ];
   }
+}
+
+/** Strokes in the middle of the picture, as large as it allows; their width stays. */
+function centred(strokes) {
+  const points = strokes.flat();
+  const room = 1 - 2 * MARGIN - PEN;
+  const axes = [0, 1].map((axis) => {
+    const places = points.map((point) => point[axis]);
+    return [Math.min(...places), Math.max(...places)];
+  });
+  const longer = Math.max(...axes.map(([least, most]) => most - least));
+  const scale = longer > PEN ? room / longer : 1; // a dot stays a dot
+  const place = (value, axis) => 0.5 + (value - (axes[axis][0] + axes[axis][1]) / 2) * scale;
+  return strokes.map((each) => each.map((point) => point.map(place)));
 }

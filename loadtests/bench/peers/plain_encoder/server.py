@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 
-from loadtests.bench.peers.model import PORT, WEIGHTS, WORKERS
+from loadtests.bench.peers.model import WEIGHTS
+from loadtests.bench.peers.plain_fastapi.server import serve
 
 
 class One(BaseModel):
@@ -60,14 +60,4 @@ def create_here() -> FastAPI:
 
 
 if __name__ == "__main__":
-    uvicorn.run(
-        "loadtests.bench.peers.plain_encoder.server:create_here",
-        factory=True,
-        port=int(os.environ[PORT]),
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        workers=WORKERS,
-        access_log=False,
-        log_level="warning",
-    )
+    serve("loadtests.bench.peers.plain_encoder.server:create_here")

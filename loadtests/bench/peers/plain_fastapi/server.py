@@ -83,9 +83,14 @@ def create_here() -> FastAPI:
     return create(model_here())
 
 
-if __name__ == "__main__":
+def serve(create: str) -> None:
+    """Serve an application with the event loop and the HTTP parser of Torchlane.
+
+    Args:
+        create: makes it; its name, as `module:function`.
+    """
     uvicorn.run(
-        "loadtests.bench.peers.plain_fastapi.server:create_here",
+        create,
         factory=True,
         port=int(os.environ[PORT]),
         loop="uvloop",
@@ -95,3 +100,7 @@ if __name__ == "__main__":
         access_log=False,
         log_level="warning",
     )
+
+
+if __name__ == "__main__":
+    serve("loadtests.bench.peers.plain_fastapi.server:create_here")

@@ -137,7 +137,7 @@ def test_the_inputs_by_name_are_taken_too() -> None:
         (PAIRS, [1, 2], "do not say to which text they belong"),
     ],
 )
-def test_what_is_wrong_is_said(codec: Codec, value: object, problem: str) -> None:
+def test_invalid_items_are_rejected(codec: Codec, value: object, problem: str) -> None:
     assert problem in refused(codec, value)
 
 

@@ -54,7 +54,7 @@ def sums(inputs: Arrays) -> Arrays:
     if (x == BAD).any():
         raise ModelError("bad number")
     with np.errstate(divide="ignore"):
-        each: Array = np.where(mask == 1, 2 * x, np.inf)  # in padding anything may stand
+        each: Array = np.where(mask == 1, 2 * x, np.inf)  # padding may hold anything
     return {"sum": (x * mask).sum(axis=1), "each": each}
 
 

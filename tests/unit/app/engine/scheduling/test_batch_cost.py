@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.scheduling.batch_cost import BatchCost, interpolated
+from app.engine.scheduling.batch_cost import BatchCost
+from app.engine.scheduling.cost_curves import interpolated
 from app.types import BatchTimes
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)

@@ -77,6 +77,6 @@ def test_other_signatures_share_no_batch() -> None:
     assert widened(first, [first, view(20, 1, signature=OTHER)], FIXED) == first
 
 
-def test_nothing_is_padded_as_long_as_nothing_is_known() -> None:
+def test_nothing_is_padded_before_anything_is_measured() -> None:
     first = view(16, 1)
     assert widened(first, [first, view(20, 1)], BatchCost(64, {})) == first

@@ -1,0 +1,105 @@
+"""Records the operators that torch runs in all threads of this process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch._C._profiler import _ExperimentalConfig
+from torch.autograd.profiler import profile
+
+from models.scratch import scratch_folder
+
+FOLDER = "torchlane-profile-"
+OWN = ("Trace", "overhead")  # categories of events about the recorder itself
+WORTH = ("X", "s", "f")  # phases: spans, and the arrows from a launch to its kernel
+
+# Reads what was recorded: events of Chrome's format, whose times are microseconds since a moment,
+# which it is given in nanoseconds since 1970. That takes long; in any thread.
+Recorded = Callable[[int], list[dict[str, Any]]]
+
+
+class TorchRecorder:
+    """Records from `start` to `stop`, in parts. Call it in the main thread.
+
+    The parts keep it from holding the GIL for long: torch holds it for about 1.2 us per event when
+    a recording ends, and as long again when that is written. No operator should run while a
+    recording ends, since torch does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._running: profile | None = None
+        self._named: set[tuple[object, ...]] = set()
+
+    def start(self) -> None:
+        """Begin."""
+        # It logs each start and stop on stderr, at the highest level but this.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+        self._named.clear()
+        self._running = _begun()
+
+    def next(self) -> Recorded:
+        """End a part and begin the next one."""
+        recorded = self.stop()
+        self._running = _begun()
+        return recorded
+
+    def stop(self) -> Recorded:
+        """End the last part."""
+        running, self._running = self._running, None
+        if running is None:
+            raise RuntimeError("bug: nothing is being recorded")
+        running.__exit__(None, None, None)
+
+        def events(since_ns: int) -> list[dict[str, Any]]:
+            with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
+                file = folder / "trace.json"
+                running.export_chrome_trace(str(file))
+                return _read(file.read_bytes(), since_ns, self._named)
+
+        return events
+
+
+def _begun() -> profile:
+    made = profile(
+        use_cpu=True,
+        use_device="cuda" if torch.cuda.is_available() else None,
+        use_kineto=True,
+        acc_events=True,  # without it, it warns about a coming default
+        # trace_only: without it, it makes a Python object of each event
+        experimental_config=_ExperimentalConfig(profile_all_threads=True, trace_only=True),
+    )
+    made.__enter__()
+    return made
+
+
+def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> list[dict[str, Any]]:
+    """The events worth showing; of operators on the CPU only name and times.
+
+    Args:
+        text: as torch wrote it.
+        since_ns: the moment that times shall count from, in nanoseconds since 1970.
+        named: tracks of devices whose names the trace has already.
+    """
+    trace = orjson.loads(text)
+    own = os.getpid()
+    shift_us = (int(trace.get("baseTimeNanoseconds", 0)) - since_ns) / 1000
+    events = []
+    for event in trace["traceEvents"]:
+        if event["ph"] == "M" and event["pid"] != own:
+            key = (event["name"], event["pid"], event["tid"])
+            if key not in named:
+                named.add(key)
+                events.append(event)
+        if event["ph"] not in WORTH or event.get("cat") in OWN:
+            continue
+        event["ts"] = round(event["ts"] + shift_us, 3)
+        if event.get("cat") == "cpu_op":
+            del event["args"]
+        events.append(event)
+    return events

@@ -1,0 +1,1 @@
+"""What becomes of requests and batches, told to whatever follows them."""

@@ -1,0 +1,211 @@
+"""A trace in Chrome's Trace Event Format, which ui.perfetto.dev and chrome://tracing show.
+
+Times in it are microseconds since it began.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+
+from app.telemetry.tracing import BatchRecord, RequestTrace, Token
+
+Event: TypeAlias = dict[str, Any]
+
+MOST_IDS = 16  # of requests, that one batch names
+MOST_CHARACTERS = 128  # of a path or a request id
+SLOW_S = 0.001  # a body that takes longer to arrive is worth a range
+END_BYTES = 64 << 10  # kept free for names of threads and what the trace says of itself
+# Tracks of batches on devices that begin one before the last has ended; above any thread's number.
+FIRST_TRACK = 1 << 40
+GZIP_BITS, QUICK = 31, 1  # of zlib: with a gzip header; the lowest level
+TOKEN = Token()
+
+
+class Heard(NamedTuple):
+    """Batches, each with the ids of the requests that it had, and requests."""
+
+    batches: Sequence[tuple[BatchRecord, Sequence[bytes]]]
+    requests: Sequence[RequestTrace]
+
+
+class Listener:
+    """A sink of `Tracing` that keeps what it hears until that is taken."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[BatchRecord, list[bytes]]] = []
+        self._requests: list[RequestTrace] = []
+
+    def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
+        """Follow every request."""
+        return TOKEN
+
+    def batch_ended(self, record: BatchRecord) -> None:
+        """Keep a batch."""
+        self._batches.append((record, [each.request_id for each in record.traces[:MOST_IDS]]))
+
+    def request_ended(self, trace: RequestTrace, token: Token) -> None:
+        """Keep a request."""
+        self._requests.append(trace)
+
+    def take(self) -> Heard:
+        """What was heard since the last call."""
+        heard = Heard(self._batches, self._requests)
+        self._batches, self._requests = [], []
+        return heard
+
+
+class ChromeTrace:
+    """A trace that grows by parts, up to a size. Used by one thread at a time.
+
+    Args:
+        process: its name in the trace.
+        most_bytes: of the trace, before it is compressed.
+        compressed: whether `end` returns a gzip file.
+
+    Attributes:
+        began_ns: the moment that times count from, in nanoseconds since 1970.
+        is_full: whether a part was left out because there was no room for it.
+        nbytes: so far, before it is compressed.
+    """
+
+    def __init__(self, process: str, most_bytes: int, *, compressed: bool) -> None:
+        self.began_ns = time.time_ns()
+        self._began_s = time.perf_counter()
+        self._process = process
+        self._pid = os.getpid()
+        self._loop = threading.get_native_id()
+        self._most_bytes = most_bytes - END_BYTES
+        self._squeeze = zlib.compressobj(QUICK, wbits=GZIP_BITS) if compressed else None
+        self._parts: list[bytes] = []
+        self._requests = itertools.count(1)
+        self._names: dict[int, str] = {}  # of threads, and of tracks that are none
+        self._used = {self._loop}  # tracks that have events
+        self._tracks: dict[str, int] = {}
+        self.is_full = False
+        self.nbytes = 0
+        self._write(b'{"traceEvents":[\n')
+
+    def add(self, events: Iterable[Event], heard: Heard) -> None:
+        """Add events whose times count from `began_ns`, and what was heard, if there is room."""
+        threads = {each.name: each.native_id for each in threading.enumerate()}
+        self._names |= {number: name for name, number in threads.items() if number is not None}
+        every = [
+            *events,
+            *(self._batch(record, ids, threads) for record, ids in heard.batches),
+            *(event for request in heard.requests for event in self._request(request)),
+        ]
+        self._used.update(each["tid"] for each in every if each["ph"] == "X")
+        self._append(every, self._most_bytes)
+
+    def stood_still(self, began: float, ended: float) -> None:
+        """Add that the event loop and the replicas waited for the recording in this time."""
+        self._append([self._span("recording: collect", began, ended, self._loop)], self._most_bytes)
+
+    def end(self, about: Mapping[str, object]) -> bytes:
+        """The whole trace, with `about` as what it says of itself."""
+        names = self._names | {self._loop: "event loop"}
+        names |= {track: f"batches of {replica}" for replica, track in self._tracks.items()}
+        meta = [self._named("process_name", self._loop, self._process)]
+        meta += [
+            self._named("thread_name", each, name)
+            for each, name in names.items()
+            if each in self._used
+        ]
+        self._append(meta, self._most_bytes + END_BYTES // 2)
+        end = {"displayTimeUnit": "ms", "otherData": about}
+        last = {"ph": "i", "name": f"end: {about['ended']}", "s": "p", "pid": self._pid}
+        last |= {"tid": self._loop}
+        last["ts"] = self._at(time.perf_counter())
+        self._write(orjson.dumps(last) + b"\n]," + orjson.dumps(end)[1:])
+        if self._squeeze is not None:
+            self._parts.append(self._squeeze.flush())
+        return b"".join(self._parts)
+
+    def _append(self, events: Sequence[Event], most_bytes: int) -> None:
+        text = b"".join(orjson.dumps(event) + b",\n" for event in events)
+        if self.nbytes + len(text) > most_bytes:
+            self.is_full = True
+            return
+        self._write(text)
+
+    def _write(self, text: bytes) -> None:
+        self.nbytes += len(text)
+        self._parts.append(text if self._squeeze is None else self._squeeze.compress(text))
+
+    def _at(self, moment: float) -> float:
+        """A moment of `time.perf_counter` as a time of the trace."""
+        return round((moment - self._began_s) * 1e6, 3)
+
+    def _span(self, name: str, began: float, ended: float, track: int, **args: object) -> Event:
+        span = {"ph": "X", "cat": "torchlane", "name": name, "pid": self._pid, "tid": track}
+        return {**span, "ts": self._at(began), "dur": round((ended - began) * 1e6, 3), "args": args}
+
+    def _named(self, what: str, track: int, name: str) -> Event:
+        return {"ph": "M", "name": what, "pid": self._pid, "tid": track, "args": {"name": name}}
+
+    def _batch(
+        self, record: BatchRecord, ids: Sequence[bytes], threads: Mapping[str, int | None]
+    ) -> Event:
+        """A batch on the track of its replica's thread, around the operators that it ran."""
+        thread = threads.get(f"replica-{record.replica}")
+        if thread is None or record.device != "cpu":
+            thread = self._tracks.setdefault(record.replica, FIRST_TRACK + len(self._tracks))
+        args: dict[str, object] = {
+            "compute_ms": round(record.compute_s * 1e3, 3),
+            "forwards": record.forwards,
+            "requests": [_text(each) for each in ids],
+        }
+        if record.length:
+            args["padded_to"] = record.length
+        if record.fault is not None:
+            args["fault"] = type(record.fault).__name__
+        name = f"batch {record.model} × {record.items}"  # noqa: RUF001
+        return self._span(name, record.began, record.ended, thread, **args)
+
+    def _request(self, trace: RequestTrace) -> Iterator[Event]:
+        """A request and its phases, one below the other: they overlap those of other requests."""
+        name = f"{trace.method} {trace.route or trace.path[:MOST_CHARACTERS]}".strip()
+        args: dict[str, object] = {
+            "request_id": _text(trace.request_id),
+            "status": trace.status,
+            "outcome": trace.outcome,
+        }
+        if trace.model is not None:
+            args |= {"model": str(trace.model), "items": trace.items}
+        if trace.cache is not None:
+            args |= {"hit": trace.cache.hit, "miss": trace.cache.miss, "joined": trace.cache.joined}
+        common: Event = {"cat": "request", "id": str(next(self._requests))}
+        common |= {"pid": self._pid, "tid": self._loop}
+        yield {"ph": "b", "name": name, "ts": self._at(trace.began), "args": args, **common}
+        for phase, began, ended in phases(trace):
+            yield {"ph": "b", "name": phase, "ts": self._at(began), **common}
+            yield {"ph": "e", "name": phase, "ts": self._at(ended), **common}
+        yield {"ph": "e", "name": name, "ts": self._at(trace.ended), **common}
+
+
+def phases(trace: RequestTrace) -> Iterator[tuple[str, float, float]]:
+    """What a request was at, in order: name, beginning and end; none overlap."""
+    if trace.received:
+        if trace.received - trace.began > SLOW_S:
+            yield "receive", trace.began, trace.received
+        yield "decode", trace.received, max(trace.received, trace.decoded or trace.ended)
+    batches = [each for each in trace.batches if each.ended]
+    if batches and trace.decoded:
+        began = max(trace.decoded, min(each.began for each in batches))
+        ended = max(began, *(each.ended for each in batches))
+        yield "queue", trace.decoded, began
+        yield "forward", began, ended
+    if trace.encoded:
+        yield "encode", trace.answered, trace.encoded
+
+
+def _text(request_id: bytes) -> str:
+    return request_id[:MOST_CHARACTERS].decode("latin-1")

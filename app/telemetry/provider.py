@@ -1,0 +1,113 @@
+"""Traces of OpenTelemetry, put together as its variables say; needs the extra `otel`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+import structlog
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+from app.telemetry.spans import Choice, Spans
+from app.telemetry.variables import (
+    EXPORTER_GROUP,
+    PROPAGATOR_GROUP,
+    SAMPLER_ARG,
+    SAMPLER_GROUP,
+    exporters_of,
+    propagators_of,
+    ratio_of,
+    sampler_of,
+)
+from app.types import ModelId
+
+LOG = structlog.get_logger(__name__)
+
+
+class Export:
+    """Spans of this process on their way to where the variables say.
+
+    Args:
+        environ: checked already.
+        version: of the server.
+        worker: its index among several; None: the only process.
+        form_of: see `Spans`.
+
+    Attributes:
+        spans: the sink that makes them.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        version: str,
+        worker: int | None,
+        form_of: Callable[[ModelId, str, int], str],
+    ) -> None:
+        sampler, ratio = sampler_of(environ), ratio_of(environ)
+        argument = environ.get(SAMPLER_ARG) if ratio is None else ratio
+        choice = Choice(_loaded(SAMPLER_GROUP, sampler)(argument), RandomIdGenerator())
+        self._provider = TracerProvider(
+            sampler=choice,
+            resource=_resource(version, worker),
+            shutdown_on_exit=False,  # it would wait for a receiver that hangs
+            id_generator=choice.ids,
+        )
+        for name in exporters_of(environ):
+            exporter = _loaded(EXPORTER_GROUP, name)()
+            self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self.spans = Spans(
+            self._provider,
+            choice,
+            _propagator(propagators_of(environ)),
+            ratio=ratio,
+            follows_parent=sampler.startswith("parentbased_"),
+            form_of=form_of,
+        )
+
+    async def close(self, budget_s: float) -> None:
+        """Send what waits, for as long as that; a receiver that hangs does not get the rest."""
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(done.set)
+
+        # A daemon, for which the end of the process does not wait.
+        threading.Thread(target=shut_down, name="traces-close", daemon=True).start()
+        try:
+            async with asyncio.timeout(budget_s):
+                await done.wait()
+        except TimeoutError:
+            LOG.warning("traces_not_sent", waited_s=budget_s)
+
+
+def _resource(version: str, worker: int | None) -> Resource:
+    """What all spans of the process have in common; the variables say the rest."""
+    own: dict[str, Any] = {SERVICE_NAME: "torchlane", SERVICE_VERSION: version}
+    if worker is not None:
+        own["torchlane.worker"] = worker
+    named = Resource.create()
+    unnamed = str(named.attributes[SERVICE_NAME]).startswith("unknown_service")
+    return Resource(own).merge(named) if not unnamed else named.merge(Resource(own))
+
+
+def _propagator(names: list[str]) -> TextMapPropagator:
+    if "none" in names:
+        return CompositePropagator([])
+    return CompositePropagator([_loaded(PROPAGATOR_GROUP, name)() for name in names])
+
+
+def _loaded(group: str, name: str) -> Any:
+    (found, *_) = entry_points(group=group, name=name)
+    return found.load()

@@ -1,0 +1,261 @@
+"""The times of requests and batches, told to sinks; without a sink nothing is written down.
+
+Times are seconds of `time.perf_counter`. All of this belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from app.types import CacheCounts, ModelId
+
+
+class Token:
+    """That a sink follows a request.
+
+    Args:
+        kept: what the sink wants to have again at the request's end.
+        trace_id: as log lines and exemplars name the trace, in hexadecimal; empty: they do not.
+        span_id: of the request in it.
+    """
+
+    __slots__ = ("kept", "span_id", "trace_id")
+
+    def __init__(self, kept: object = None, trace_id: str = "", span_id: str = "") -> None:
+        self.kept = kept
+        self.trace_id = trace_id
+        self.span_id = span_id
+
+
+class BatchRecord:
+    """A batch from its hand-over to its end.
+
+    Attributes:
+        items: how many it has.
+        length: up to which they are padded; 0: nothing is.
+        handed_over: when its replica got it.
+        began: when its replica could compute it: the batch before it may have run until then.
+        ended: when the event loop heard of its end; 0: it runs.
+        compute_s: seconds in the backend.
+        forwards: runs of the model; more than one means that the batch was split.
+        fault: of the replica; the items move to another one, or fail.
+        errors: of the model, about single items.
+        traces: of the requests that wait for its items, or did when it was handed over.
+        kept: by the sink that makes spans.
+    """
+
+    __slots__ = (
+        "began",
+        "compute_s",
+        "device",
+        "ended",
+        "errors",
+        "fault",
+        "forwards",
+        "handed_over",
+        "items",
+        "kept",
+        "length",
+        "model",
+        "replica",
+        "traces",
+    )
+
+    def __init__(self, model: ModelId, replica: str, device: str, items: int, length: int) -> None:
+        self.model = model
+        self.replica = replica
+        self.device = device
+        self.items = items
+        self.length = length
+        self.handed_over = self.began = time.perf_counter()
+        self.ended = 0.0
+        self.compute_s = 0.0
+        self.forwards = 0
+        self.fault: Exception | None = None
+        self.errors: Sequence[Exception] = ()
+        self.traces: list[RequestTrace] = []
+        self.kept: object = None
+
+    def add(self, traces: Sequence[RequestTrace]) -> None:
+        """These requests wait for its items; some may be known already."""
+        for trace in traces:
+            if self not in trace.batches:
+                trace.batches.append(self)
+                self.traces.append(trace)
+
+
+class RequestTrace:
+    """A request from its head to the last byte of its answer. Times are 0 for what did not happen.
+
+    Args:
+        method: of HTTP; empty: a call of gRPC.
+        path: as it was requested.
+        route: the one that matched; empty: not known yet, or none.
+        request_id: as the answer and the log name it.
+        began: when its head had come.
+
+    Attributes:
+        received: when its body was complete.
+        decoded: when its items were known.
+        answered: when its outcomes were.
+        encoded: when its answer was written.
+        ended: when it was over.
+        model: None: not known.
+        is_accepted: whether the engine took it.
+        items: how many it has.
+        cache: how they were found; None: not known.
+        batches: that computed its items, joined ones included; none: all were cached.
+        status: of the answer, 499 if the client had gone.
+        rpc_status: of gRPC, by name.
+        outcome: 'ok', or the code of the error.
+        error: why there is no other answer.
+        tokens: of the sinks that follow it.
+        trace_id: see `Token`; that of the first sink that has one.
+    """
+
+    __slots__ = (
+        "answered",
+        "batches",
+        "began",
+        "cache",
+        "decoded",
+        "encoded",
+        "ended",
+        "error",
+        "is_accepted",
+        "items",
+        "method",
+        "model",
+        "outcome",
+        "path",
+        "received",
+        "request_id",
+        "route",
+        "rpc_status",
+        "span_id",
+        "status",
+        "tokens",
+        "trace_id",
+    )
+
+    def __init__(self, method: str, path: str, route: str, request_id: bytes, began: float) -> None:
+        self.method = method
+        self.path = path
+        self.route = route
+        self.request_id = request_id
+        self.began = began
+        self.received = self.decoded = self.answered = self.encoded = self.ended = 0.0
+        self.model: ModelId | None = None
+        self.is_accepted = False
+        self.items = 0
+        self.cache: CacheCounts | None = None
+        self.batches: list[BatchRecord] = []
+        self.status = 0
+        self.rpc_status = "OK"
+        self.outcome = ""
+        self.error: BaseException | None = None
+        self.tokens: list[tuple[Sink, Token]] = []
+        self.trace_id = ""
+        self.span_id = ""
+
+    def token(self, sink: Sink) -> Token | None:
+        """The token of a sink; None: that does not follow it."""
+        for each, token in self.tokens:
+            if each is sink:
+                return token
+        return None
+
+    def log_ids(self) -> dict[str, str]:
+        """What a log line about the request says of its trace."""
+        if not self.trace_id:
+            return {}
+        return {"trace_id": self.trace_id, "span_id": self.span_id}
+
+
+class Sink(Protocol):
+    """What follows requests and batches. Its methods are quick, and raise nothing."""
+
+    def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
+        """Whether it follows a request that begins, with these headers; None: it does not."""
+
+    def batch_ended(self, record: BatchRecord) -> None:
+        """Take a batch, before its requests have their outcomes; any may be followed, or none."""
+
+    def request_ended(self, trace: RequestTrace, token: Token) -> None:
+        """Take a request that it follows."""
+
+
+class Tracing:
+    """Tells sinks of requests and batches; one in a process.
+
+    Attributes:
+        enabled: whether there is a sink; asked once for each request and each batch.
+    """
+
+    __slots__ = ("_sinks", "enabled")
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self._sinks: list[Sink] = []
+
+    def add(self, sink: Sink) -> None:
+        """Tell it too from now on."""
+        self._sinks.append(sink)
+        self.enabled = True
+
+    def remove(self, sink: Sink) -> None:
+        """Tell it nothing more; harmless if it was not told anything."""
+        if sink in self._sinks:
+            self._sinks.remove(sink)
+        self.enabled = bool(self._sinks)
+
+    def begin(
+        self,
+        trace: RequestTrace,
+        headers: Sequence[tuple[bytes, bytes]],
+        fields: Mapping[bytes, bytes],
+    ) -> RequestTrace | None:
+        """The trace of a request, if any sink follows it.
+
+        Args:
+            trace: of that request.
+            headers: all of them, their names in lower case.
+            fields: the last of each name.
+        """
+        if len(fields) != len(headers):
+            fields = _joined(headers)
+        for sink in self._sinks:
+            token = sink.wants(trace, fields)
+            if token is not None:
+                trace.tokens.append((sink, token))
+                if not trace.trace_id:
+                    trace.trace_id, trace.span_id = token.trace_id, token.span_id
+        return trace if trace.tokens else None
+
+    def end(self, trace: RequestTrace, status: int, outcome: str) -> None:
+        """A request is over."""
+        trace.ended = time.perf_counter()
+        trace.status = status
+        trace.outcome = outcome
+        for sink, token in trace.tokens:
+            if sink in self._sinks:
+                sink.request_ended(trace, token)
+        trace.error = None  # its frames hold the request
+
+    def batch_ended(self, record: BatchRecord) -> None:
+        """A batch is over; its outcomes are not settled yet."""
+        record.ended = time.perf_counter()
+        for sink in self._sinks:
+            sink.batch_ended(record)
+        record.traces = []  # they hold the record
+
+
+def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; several of one name are one list (RFC 9110, section 5.3)."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        before = fields.get(name)
+        fields[name] = value if before is None else before + b"," + value
+    return fields

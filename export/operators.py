@@ -1,0 +1,321 @@
+"""Record the forwards of an artifact's forms, and list the operators that take the time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from export import tune, values
+from export.contest import runner
+from export.errors import ExportError, UsageError, reason
+from export.pipeline import open_artifact
+from export.profiling import FORWARDS, WHOLE, compressed, record, trace_of
+from models.forms import Forward, intra_op_threads, kinds_here, processor_of
+from models.golden import golden_batches
+from models.manifest import Manifest
+from models.padding import padding_of
+from models.plan import Form, form_at
+from models.resources import serving_threads
+from models.tensors import Arrays
+from models.timing import seconds_of
+
+BATCH_SIZES = "1,8"
+ROWS = 12
+# Environment variables that change how torch computes.
+TOLD = (
+    *("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY"),
+    *("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "LD_PRELOAD"),
+    *("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES"),
+    *("CUDA_LAUNCH_BLOCKING", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What an operator took, on inputs of one shape, per forward.
+
+    Attributes:
+        shapes: of its inputs.
+        calls: how often it runs.
+        cpu_us: on the CPU, without the operators that it calls.
+        device_us: on the device, likewise.
+    """
+
+    name: str
+    shapes: str
+    calls: float
+    cpu_us: float
+    device_us: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `python -m export profile`."""
+    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parser.add_argument(
+        "--variant",
+        type=values.names,
+        metavar="A,B",
+        help="record all forms of these variants (default: the form that a server runs)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=values.positives,
+        default=BATCH_SIZES,
+        metavar="A,B",
+        help=f"items of a batch (default: {BATCH_SIZES})",
+    )
+    parser.add_argument(
+        "--length",
+        type=values.positive,
+        metavar="N",
+        help="items of this length, such as tokens of a text (default: as the golden examples are)",
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: cpu)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=values.positive,
+        metavar="N",
+        help="compute with N threads on the CPU (default: as a server with one replica)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=values.positive,
+        default=ROWS,
+        metavar="N",
+        help=f"operators in each table (default: {ROWS})",
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write what was recorded for ui.perfetto.dev or chrome://tracing; gzip if FILE ends "
+        "in .gz",
+    )
+
+
+def run(parsed: argparse.Namespace, console: Console) -> None:
+    """Record and print.
+
+    Raises:
+        UsageError: if the options do not fit the artifact or this machine.
+        ExportError: if a form cannot be loaded or run, or the trace cannot be written.
+    """
+    manifest = open_artifact(parsed.folder)
+    if parsed.device not in kinds_here():
+        raise UsageError(f"--device {parsed.device}: there is none here")
+    device = torch.device(parsed.device)
+    _check_variants(parsed.variant, manifest)
+    batches = {size: _batch(manifest, size, parsed.length) for size in parsed.batch_size}
+    threads = (parsed.threads or serving_threads()) if device.type == "cpu" else 1
+    trace: dict[str, Any] = {}
+    with intra_op_threads(threads):
+        _say(console, f"{manifest.model} version {manifest.version}", style="bold")
+        for line in environment(device, threads):
+            _say(console, line)
+
+        def tell(why: str) -> None:
+            _say(console, f"warning: {why}")
+
+        forms = _load(parsed, manifest, device, tell)
+        for size, batch in batches.items():
+            for form in _at(parsed, manifest, device, size, forms):
+                try:
+                    events = _show(console, form, runner(forms[form], batch, device), batch, parsed)
+                except Exception as error:  # a form may fail in any way
+                    why = f"{form} cannot run a batch of {size}: {reason(error)}"
+                    raise ExportError(why) from error
+                _join(trace, events)
+    if parsed.trace is not None:
+        _write(parsed.trace, trace)
+        _say(console, f"\ntrace: {parsed.trace}; open it at ui.perfetto.dev or chrome://tracing")
+
+
+def environment(device: torch.device, threads: int) -> Iterator[str]:
+    """What decides how fast torch computes here, in lines."""
+    yield f"{processor_of(device, threads)}, {os.cpu_count()} cores"
+    libraries = {
+        "oneDNN": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+        "MKL": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]
+        f"CUDA {torch.version.cuda}": torch.version.cuda is not None,
+    }
+    there = [name for name, is_there in libraries.items() if is_there]
+    yield (
+        f"torch {torch.__version__} with {', '.join(there) or 'no math library'}, "
+        f"{torch.backends.cpu.get_cpu_capability()}; {torch.get_num_threads()} intra-op and "
+        f"{torch.get_num_interop_threads()} inter-op threads"
+    )
+    told = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name in TOLD]
+    if told:
+        yield f"environment: {', '.join(told)}"
+
+
+def operators(recorded: torch.profiler.profile) -> list[Operator]:
+    """The operators of recorded forwards, those that take the most time first.
+
+    What runs outside of operators, such as an interpreter or compiled kernels, is in the entry of
+    the whole forward.
+    """
+    found = [
+        Operator(
+            name=each.key,
+            shapes="" if each.key == WHOLE else _shapes(each.input_shapes),
+            calls=each.count / FORWARDS,
+            cpu_us=each.self_cpu_time_total / FORWARDS,
+            device_us=each.self_device_time_total / FORWARDS,
+        )
+        for each in recorded.key_averages(group_by_input_shape=True)
+    ]
+    return sorted(found, key=lambda each: -max(each.cpu_us, each.device_us))
+
+
+def _check_variants(wanted: tuple[str, ...] | None, manifest: Manifest) -> None:
+    unknown = set(wanted or ()) - set(manifest.variants)
+    if unknown:
+        raise UsageError(
+            f"--variant {', '.join(sorted(unknown))}: there are: {', '.join(manifest.variants)}"
+        )
+
+
+def _load(
+    parsed: argparse.Namespace, manifest: Manifest, device: torch.device, tell: tune.Tell
+) -> dict[Form, Forward]:
+    """The forms to choose from: those of the wanted variants, or those that a plan may name."""
+    kept = {
+        name: variant
+        for name, variant in manifest.variants.items()
+        if parsed.variant is None or name in parsed.variant
+    }
+    forms = tune.load_forms(
+        parsed.folder, manifest.model_copy(update={"variants": kept}), device, tell
+    )
+    if not forms:
+        raise ExportError(f"none of {', '.join(kept)} runs on {device} here")
+    return forms
+
+
+def _at(
+    parsed: argparse.Namespace,
+    manifest: Manifest,
+    device: torch.device,
+    size: int,
+    forms: dict[Form, Forward],
+) -> list[Form]:
+    """The forms to record at a batch size."""
+    if parsed.variant is not None:
+        return list(forms)
+    planned = (
+        manifest.plan.on("cuda" if device.type == "cuda" else "cpu") if manifest.plan else None
+    )
+    steps = planned.steps.get(manifest.plan.precision) if planned and manifest.plan else None
+    if steps and (form := form_at(steps, size)) in forms:
+        return [form]
+    return [next(iter(forms))]
+
+
+def _batch(manifest: Manifest, size: int, length: int | None) -> Arrays:
+    """Golden examples as a batch; the longest ones, or repeated or cut to a length."""
+    batch = max(
+        golden_batches(manifest, size), key=lambda each: sum(a.nbytes for a in each.values())
+    )
+    if length is None:
+        return batch
+    padding = padding_of(manifest.inputs, manifest.outputs)
+    if padding is None:
+        raise UsageError(f"--length: the items of {manifest.model} have no length")
+    named = padding.dimension
+    if not named.least <= length <= named.most:
+        raise UsageError(f"--length {length}: {named.name} is {named.least} to {named.most}")
+    made = {}
+    for spec in manifest.inputs:
+        array = batch[spec.name]
+        for at, axis in enumerate(spec.axes, start=1):
+            if axis.name == named.name:
+                array = np.take(array, np.arange(length) % array.shape[at], axis=at)
+        made[spec.name] = np.ascontiguousarray(array)
+    return made
+
+
+def _show(
+    console: Console,
+    form: Form,
+    forward: Callable[[], object],
+    batch: Arrays,
+    parsed: argparse.Namespace,
+) -> dict[str, Any]:
+    """Record a form, print its table, and return the trace."""
+    recorded = record(forward, shapes=True)
+    found = operators(recorded)
+    shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in batch.items())
+    size = len(next(iter(batch.values())))
+    _say(console, f"\n{form}, batch of {size}: {shapes}", style="bold")
+    inside = sum(each.cpu_us for each in found if each.name != WHOLE)
+    total = sum(each.cpu_us for each in found)
+    seconds = statistics.median(seconds_of(forward) for _ in range(FORWARDS))
+    on_device = sum(each.device_us for each in found)
+    _say(
+        console,
+        f"{seconds * 1e3:.3f} ms a forward (median of {FORWARDS}, not recorded); "
+        f"recorded: {total / 1e3:.3f} ms on the CPU, {inside / max(total, 1e-9):.0%} in operators",
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = ["calls", "self CPU us", "share", *(["self device us"] if on_device else [])]
+    table.add_column("operator", overflow="fold")
+    for title in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("input shapes", overflow="fold")
+    for each in found[: parsed.rows]:
+        name = "outside of operators" if each.name == WHOLE else each.name
+        numbers = [f"{each.calls:g}", f"{each.cpu_us:.1f}", f"{each.cpu_us / max(total, 1e-9):.1%}"]
+        numbers += [f"{each.device_us:.1f}"] if on_device else []
+        table.add_row(escape(name), *numbers, escape(each.shapes))
+    console.print(table)
+    if len(found) > parsed.rows:
+        _say(console, f"and {len(found) - parsed.rows} more; --rows shows them")
+    return _named(trace_of(recorded), f"{form}, batch of {size}")
+
+
+def _shapes(shapes: Any) -> str:
+    """The shapes of the tensors among an operator's inputs."""
+    return " ".join(str(list(each)).replace(" ", "") for each in shapes or () if each)
+
+
+def _named(trace: dict[str, Any], name: str) -> dict[str, Any]:
+    """The trace whose ranges of whole forwards say what ran."""
+    for event in trace["traceEvents"]:
+        if event.get("name") == WHOLE:
+            event["name"] = name
+    return trace
+
+
+def _join(trace: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add the events of another recording; all count from one time in a process."""
+    events = trace.get("traceEvents", [])
+    trace.update(more)
+    trace["traceEvents"] = [*events, *more["traceEvents"]]
+
+
+def _write(file: Path, trace: dict[str, Any]) -> None:
+    data = compressed(trace) if file.suffix == ".gz" else json.dumps(trace).encode()
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise ExportError(f"--trace {file}: {error.strerror or error}") from error
+
+
+def _say(console: Console, line: str, style: str | None = None) -> None:
+    console.print(escape(line), style=style, highlight=False, soft_wrap=True)

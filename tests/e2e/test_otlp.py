@@ -1,0 +1,127 @@
+"""Traces on the wire: to a receiver that others wrote, to one that hangs and to none."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.otlp import receiving
+from tests.e2e.server import PLAIN, Server, free_port, running, start_process
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARTS = {"decode", "queue", "forward", "encode"}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+def ask(server: Server, number: float, flag: str = "01") -> httpx.Response:
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-{flag}"}
+    body = {"input": [number, 2]}
+    return httpx.post(f"{server.url}/predict", json=body, headers=headers, verify=PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "workers"), [("grpc", "1"), ("http/protobuf", "1"), ("http/protobuf", "2")]
+)
+def test_spans_arrive(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, workers: str
+) -> None:
+    with receiving(tmp_path) as receiver:
+        port = receiver.grpc_port if protocol == "grpc" else receiver.http_port
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        with running(models, tmp_path / "log", workers=workers) as server:
+            for number in range(4):
+                assert ask(server, number).status_code == 200
+            assert ask(server, 9, flag="00").status_code == 200
+            receiver.wait_for(
+                lambda found: len([each for each in found if not each.parent_id]) >= 4
+            )
+            server.signal()
+            assert server.exit_code() == 0
+        found = receiver.wait_for(lambda found: len(found) == 4 * 6)
+    requests = [each for each in found if each.name == "POST /predict"]
+    assert len(requests) == 4
+    assert {(each.trace_id, each.parent_id) for each in requests} == {(TRACE, PARENT)}
+    by_link = {each.links[0]: each for each in found if each.name == "batch"}
+    for request in requests:
+        below = {each.name: each for each in found if each.parent_id == request.span_id}
+        assert set(below) == PARTS
+        batch = by_link[request.span_id]
+        assert (batch.parent_id, batch.trace_id == TRACE) == ("", False)
+        assert below["forward"].links == [batch.span_id]
+    resources = [each.resource for each in found]
+    assert {each["service.name"] for each in resources} == {"torchlane"}
+    assert {each["deployment.environment.name"] for each in resources} == {"test"}
+    assert all(("torchlane.worker" in each) == (workers == "2") for each in resources)
+
+
+@contextlib.contextmanager
+def hanging() -> Iterator[int]:
+    """A port that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken: list[socket.socket] = []
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(listener.accept()[0])
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        for connection in taken:
+            connection.close()
+    thread.join(5)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("receiver", ["hangs", "is gone"])
+def test_a_receiver_that_does_not_answer(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, receiver: str
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "64")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "32")
+    with hanging() if receiver == "hangs" else contextlib.nullcontext(free_port()) as port:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        with running(models, tmp_path / "log", drain_s="2") as server:
+            with httpx.Client(base_url=server.url, verify=PLAIN) as client:
+                for number in range(100):
+                    body = {"input": [number, 2]}
+                    assert client.post("/predict", json=body).status_code == 200
+            time.sleep(0.2)
+            began = time.monotonic()
+            server.signal()
+            assert server.exit_code() == 0
+            assert time.monotonic() - began < 4.0
+            assert len(server.log.splitlines()) < 20, server.log
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_wrong_variable_is_named_at_start(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "sometimes")
+    log = tmp_path / "log"
+    process = start_process(log, model_dir=str(models), workers=workers)
+    assert process.wait(30) == 2
+    assert log.read_text().startswith("torchlane: OTEL_TRACES_SAMPLER='sometimes' must be one of ")

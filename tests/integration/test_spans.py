@@ -1,0 +1,394 @@
+"""Spans: their parents, links, times and attributes, on every way that a request may take."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from app.errors import ModelError
+from app.telemetry.spans import Choice, Spans
+from app.telemetry.tracing import Tracing
+from app.types import Arrays
+from tests.artifacts import write_artifact
+from tests.integration.grpc_calls import row, serving
+from tests.integration.listening import Doubles, Listening, listening, until
+from tests.integration.wire import ask_for, request
+
+ASGI = {"expect": "100-continue"}  # such a request takes the ASGI way
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARENTS = f"00-{TRACE}-{PARENT}"
+
+
+class Made:
+    """Spans that were made, by their names."""
+
+    def __init__(self, ratio: float = 1.0) -> None:
+        self.exporter = InMemorySpanExporter()
+        choice = Choice(ParentBasedTraceIdRatio(ratio), RandomIdGenerator())
+        provider = TracerProvider(choice, shutdown_on_exit=False, id_generator=choice.ids)
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        propagator = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
+        self.sink = Spans(
+            provider,
+            choice,
+            propagator,
+            ratio=ratio,
+            follows_parent=True,
+            form_of=lambda model, replica, items: f"{model} on {replica} of {items}",
+        )
+
+    def begin(self, tracing: Tracing) -> Made:
+        tracing.add(self.sink)
+        return self
+
+    @property
+    def all(self) -> tuple[ReadableSpan, ...]:
+        return self.exporter.get_finished_spans()
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.all if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        (span,) = self.named(name)
+        return span
+
+    async def requests(self, count: int, name: str = "POST /predict") -> list[ReadableSpan]:
+        await until(lambda: len(self.named(name)) >= count)
+        found = self.named(name)
+        assert len(found) == count
+        return sorted(found, key=times_of)
+
+    def below(self, parent: ReadableSpan) -> dict[str, ReadableSpan]:
+        """Its children."""
+        own = context_of(parent)
+        found = {}
+        for span in self.all:
+            if span.parent is not None and span.parent.span_id == own.span_id:
+                assert context_of(span).trace_id == own.trace_id
+                assert span.name not in found
+                found[span.name] = span
+        return found
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    assert span.context is not None
+    return span.context
+
+
+def links_of(span: ReadableSpan) -> set[int]:
+    return {link.context.span_id for link in span.links}
+
+
+def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
+    return span.attributes or {}
+
+
+def times_of(span: ReadableSpan) -> tuple[int, int]:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return span.start_time, span.end_time
+
+
+def fail_on_13(inputs: Arrays) -> Arrays | None:
+    if (inputs["x"] == 13).any():
+        raise ModelError("thirteen")
+    return None
+
+
+@pytest.fixture
+def doubles() -> Doubles:
+    return Doubles(fail_on_13)
+
+
+@pytest.fixture
+async def server(tmp_path: Path, doubles: Doubles) -> AsyncIterator[Listening]:
+    write_artifact(tmp_path, "double", 3)
+    async with listening(tmp_path, make_backend=doubles) as opened:
+        yield opened
+
+
+@pytest.fixture
+def made(server: Listening) -> Made:
+    return Made().begin(server.service.tracing)
+
+
+@pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
+async def test_a_request_with_a_parent(server: Listening, made: Made, way: dict[str, str]) -> None:
+    headers = {"traceparent": f"{PARENTS}-01", "tracestate": "a=1", "user-agent": "x/1", **way}
+    answer = await server.ask(ask_for(1, host="there:81", x_request_id="mine", **headers))
+    assert answer.status == 200
+    (span,) = await made.requests(1)
+    assert span.kind is SpanKind.SERVER
+    assert span.parent is not None
+    assert span.parent.is_remote
+    assert format_span_id(span.parent.span_id) == PARENT
+    own = context_of(span)
+    assert format_trace_id(own.trace_id) == TRACE
+    assert own.trace_state.to_header() == "a=1"
+    assert span.status.status_code is StatusCode.UNSET
+    assert attributes_of(span) == {
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "http.route": "/predict",
+        "server.address": "there",
+        "server.port": 81,
+        "torchlane.cache.hit": 0,
+        "torchlane.cache.joined": 0,
+        "torchlane.cache.miss": 1,
+        "torchlane.items": 1,
+        "torchlane.model": "double",
+        "torchlane.request_id": "mine",
+        "torchlane.version": 3,
+        "url.path": "/predict",
+        "url.scheme": "http",
+        "user_agent.original": "x/1",
+    }
+    parts = made.below(span)
+    assert list(parts) == ["decode", "queue", "forward", "encode"]
+    moments = [moment for part in parts.values() for moment in times_of(part)]
+    began, ended = times_of(span)
+    assert [began, *moments, ended] == sorted([began, *moments, ended])
+    batch = made.one("batch")
+    assert batch.parent is None
+    assert context_of(batch).trace_id != own.trace_id
+    assert links_of(batch) == {own.span_id}
+    assert links_of(parts["forward"]) == {context_of(batch).span_id}
+    told = dict(attributes_of(batch))
+    assert told.pop("torchlane.batch.compute_s") > 0  # type: ignore[operator]
+    replica = told.pop("torchlane.replica")
+    assert told == {
+        "torchlane.batch.forwards": 1,
+        "torchlane.batch.items": 1,
+        "torchlane.device": "cpu",
+        "torchlane.form": f"double/3 on {replica} of 1",
+        "torchlane.model": "double",
+        "torchlane.version": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "nonsense",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{PARENT}-01-more",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-00",
+        f"{PARENTS}-01\r\ntraceparent: {PARENTS}-01",
+    ],
+)
+async def test_a_malformed_parent_is_ignored(server: Listening, made: Made, given: str) -> None:
+    await server.ask(ask_for(1, traceparent=given))
+    (span,) = await made.requests(1)
+    assert span.parent is None
+    assert format_trace_id(context_of(span).trace_id) != TRACE
+
+
+async def test_a_parent_of_a_later_version(server: Listening, made: Made) -> None:
+    await server.ask(ask_for(1, traceparent=f"cc-{TRACE}-{PARENT}-01-what-comes"))
+    (span,) = await made.requests(1)
+    assert format_trace_id(context_of(span).trace_id) == TRACE
+
+
+async def test_several_tracestates_are_one(server: Listening, made: Made) -> None:
+    states = "a=1\r\nTraceState: b=2"
+    await server.ask(ask_for(1, traceparent=f"{PARENTS}-01", tracestate=states))
+    (span,) = await made.requests(1)
+    assert context_of(span).trace_state.to_header() == "a=1,b=2"
+
+
+@pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
+async def test_the_parent_decides(server: Listening, way: dict[str, str]) -> None:
+    made = Made(ratio=0.0).begin(server.service.tracing)
+    await server.ask(ask_for(1, **way))
+    await server.ask(ask_for(2, traceparent=f"{PARENTS}-00", **way))
+    await server.ask(ask_for(3, traceparent=f"cc-{TRACE}-{PARENT}-00", **way))
+    await server.ask(ask_for(4, traceparent=f"{PARENTS}-01", **way))
+    (span,) = await made.requests(1)
+    assert format_trace_id(context_of(span).trace_id) == TRACE
+    await until(lambda: len(made.all) == 6)  # the batch is sampled too, whatever its id
+
+
+async def test_a_ratio_takes_those_that_the_sampler_takes(server: Listening) -> None:
+    made = Made(ratio=0.3).begin(server.service.tracing)
+    wire = await server.connect()
+    for number in range(300):
+        await wire.ask(ask_for(number))
+    spans = made.named("POST /predict")
+    assert 40 < len(spans) < 140
+    for span in spans:
+        assert context_of(span).trace_id & ((1 << 64) - 1) < 0.3 * (1 << 64)
+    assert len(made.named("batch")) == len(spans)
+
+
+async def test_a_batch_links_all_its_requests(
+    server: Listening, made: Made, doubles: Doubles
+) -> None:
+    doubles.hold()
+    first = await server.connect()
+    first.send(ask_for(0))
+    await until(lambda: bool(doubles.one.batches))
+    wires = [first]
+    for number in (1, 2, 1):  # the last one joins the first of these
+        wires.append(await server.connect())
+        wires[-1].send(ask_for(number))
+    await until(lambda: server.service.metrics.requests_open == 4)
+    doubles.go_on()
+    for wire in wires:
+        assert (await wire.answer()).status == 200
+    spans = await made.requests(4)
+    ids = [context_of(span).span_id for span in spans]
+    alone, together = sorted(made.named("batch"), key=lambda each: len(each.links))
+    assert links_of(alone) == {ids[0]}
+    assert links_of(together) == set(ids[1:])
+    assert attributes_of(together)["torchlane.batch.items"] == 2
+    assert [attributes_of(span)["torchlane.cache.joined"] for span in spans].count(1) == 1
+    for span in spans[1:]:
+        parts = made.below(span)
+        assert links_of(parts["forward"]) == {context_of(together).span_id}
+        assert times_of(parts["forward"]) == times_of(together) or len(parts) == 4
+
+
+async def test_a_request_that_joins_a_running_batch(
+    server: Listening, made: Made, doubles: Doubles
+) -> None:
+    doubles.hold()
+    wires = [await server.connect(), await server.connect()]
+    wires[0].send(ask_for(1))
+    await until(lambda: bool(doubles.one.batches))
+    wires[1].send(ask_for(1))
+    await until(lambda: server.service.metrics.requests_open == 2)
+    doubles.go_on()
+    for wire in wires:
+        assert (await wire.answer()).status == 200
+    one, joined = await made.requests(2)
+    batch = made.one("batch")
+    assert links_of(batch) == {context_of(one).span_id, context_of(joined).span_id}
+    parts = made.below(joined)
+    assert list(parts) == ["decode", "forward", "encode"]  # it did not wait
+    assert links_of(parts["forward"]) == {context_of(batch).span_id}
+
+
+async def test_a_cached_answer_has_no_batch(server: Listening, made: Made) -> None:
+    for _ in range(2):
+        assert (await server.ask(ask_for(1))).status == 200
+    _, cached = await made.requests(2)
+    assert list(made.below(cached)) == ["decode", "encode"]
+    assert attributes_of(cached)["torchlane.cache.hit"] == 1
+    assert len(made.named("batch")) == 1
+
+
+@pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
+async def test_an_item_that_the_model_fails_on(
+    server: Listening, made: Made, way: dict[str, str]
+) -> None:
+    assert (await server.ask(ask_for(13, **way))).status == 500
+    (span,) = await made.requests(1)
+    assert span.status.status_code is StatusCode.ERROR
+    told = attributes_of(span)
+    assert told["http.response.status_code"] == 500
+    assert told["error.type"] == told["torchlane.error.code"] == "backend_failed"
+    assert [event.name for event in span.events] == ["exception"]
+    batch = made.one("batch")
+    assert batch.status.status_code is StatusCode.ERROR
+    (event,) = batch.events
+    assert (event.attributes or {})["exception.message"] == "thirteen"
+    assert list(made.below(span)) == ["decode", "queue", "forward"]
+
+
+@pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
+async def test_a_callers_mistake_is_no_error(
+    server: Listening, made: Made, way: dict[str, str]
+) -> None:
+    assert (await server.ask(request(body=b"{", **way))).status == 422
+    (span,) = await made.requests(1)
+    assert span.status.status_code is StatusCode.UNSET
+    told = attributes_of(span)
+    assert told["torchlane.error.code"] == "invalid_input"
+    assert "error.type" not in told
+    assert made.below(span) == {}
+
+
+async def test_a_request_that_waits_in_vain(
+    server: Listening, made: Made, doubles: Doubles
+) -> None:
+    doubles.hold()
+    wire = await server.connect()
+    wire.send(ask_for(1))
+    await until(lambda: bool(doubles.one.batches))
+    late = await server.ask(ask_for(2, x_torchlane_timeout_ms="50"))
+    doubles.go_on()
+    assert late.status == 504
+    assert (await wire.answer()).status == 200
+    _, span = await made.requests(2)
+    assert list(made.below(span)) == ["decode", "queue"]
+    assert attributes_of(span)["error.type"] == "deadline_exceeded"
+
+
+async def test_a_client_that_leaves(server: Listening, made: Made, doubles: Doubles) -> None:
+    doubles.hold()
+    wire = await server.connect()
+    wire.send(ask_for(1))
+    await until(lambda: bool(doubles.one.batches))
+    await wire.close()
+    (span,) = await made.requests(1)
+    told = attributes_of(span)
+    assert told["torchlane.error.code"] == "abandoned"
+    assert "http.response.status_code" not in told
+    assert span.status.status_code is StatusCode.UNSET
+    assert made.named("batch") == []
+    doubles.go_on()
+    await until(lambda: bool(made.named("batch")))
+    batch = made.one("batch")
+    assert links_of(batch) == {context_of(span).span_id}
+    assert links_of(made.below(span)["forward"]) == {context_of(batch).span_id}
+
+
+async def test_other_routes(server: Listening, made: Made) -> None:
+    for path in ("/models/double", "/nowhere"):
+        await server.ask(request(path, b"", method="GET"))
+    await until(lambda: len(made.all) == 2)
+    known, unknown = made.all
+    assert (known.name, attributes_of(known)["http.route"]) == (
+        "GET /models/{name}",
+        "/models/{name}",
+    )
+    assert unknown.name == "GET"
+    assert attributes_of(unknown)["http.response.status_code"] == 404
+
+
+async def test_calls_over_grpc(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    made = Made()
+    async with serving(tmp_path) as server:
+        made.begin(server.listening.service.tracing)
+        await server.infer(row(), metadata=(("traceparent", f"{PARENTS}-01"),))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await server.infer(row(model="none"))
+        await server.ask("ModelReady", name="double")
+    good, failed = made.named("inference.GRPCInferenceService/ModelInfer")
+    assert format_trace_id(context_of(good).trace_id) == TRACE
+    assert list(made.below(good)) == ["decode", "queue", "forward", "encode"]
+    told = attributes_of(good)
+    assert told["rpc.system.name"] == "grpc"
+    assert told["rpc.method"] == "inference.GRPCInferenceService/ModelInfer"
+    assert told["rpc.response.status_code"] == "OK"
+    assert "http.route" not in told
+    assert attributes_of(failed)["rpc.response.status_code"] == "NOT_FOUND"
+    assert made.one("inference.GRPCInferenceService/ModelReady").kind is SpanKind.SERVER

@@ -1,0 +1,145 @@
+"""`python -m export profile`: the operators of an artifact's forms."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.export.command_line import run
+from tests.unit.export.jobs import make
+from tests.unit.export.test_padded import texts
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact whose items have a length of 1 to 40: do not change."""
+    return make(tmp_path_factory.mktemp("texts"), texts(), "script").folder
+
+
+def traced(file: Path) -> list[dict[str, Any]]:
+    data = file.read_bytes()
+    trace = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+    assert not {"traceName", "host_name"} & set(trace)
+    assert socket.gethostname() not in [str(value) for value in trace.values()]
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    return events
+
+
+def refused(code: int, *arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run("profile", *arguments) == (code, "")
+    return capsys.readouterr().err
+
+
+def test_the_operators_with_their_shapes_and_what_decides_their_speed(exported: Path) -> None:
+    code, printed = run("profile", exported, "--threads", 1)
+    assert code == 0
+    assert printed.startswith("tiny version 1\n")
+    assert f"torch {torch.__version__} with " in printed
+    assert "; 1 intra-op and " in printed
+    for size in (1, 8):
+        assert f"script, batch of {size}: x float32[{size}, 2]" in printed
+        assert re.search(rf"aten::\w+ +[\d.]+ +[\d.]+ +[\d.]+% .*\[{size},2\]", printed)
+    assert "outside of operators" in printed
+
+
+def test_shares_add_up_and_come_in_order(exported: Path) -> None:
+    _, printed = run("profile", exported, "--batch-size", 2, "--rows", 1000)
+    shares = [float(share) for share in re.findall(r"([\d.]+)%(?: |\n)", printed)]
+    inside = [each for each in shares if "." in str(each)][1:]
+    assert sum(inside) == pytest.approx(100, abs=len(inside) * 0.06)
+    assert inside == sorted(inside, reverse=True)
+    assert "--rows shows them" not in printed
+
+
+def test_fewer_rows_say_how_many_there_are(exported: Path) -> None:
+    _, printed = run("profile", exported, "--batch-size", 2, "--rows", 1)
+    assert re.search(r"and \d+ more; --rows shows them", printed)
+    assert printed.count("%") == 2  # the share in operators, and one row's
+
+
+def test_a_variable_that_changes_the_speed_is_named(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("SECRET", "hidden")
+    _, printed = run("profile", exported, "--batch-size", 1)
+    assert "OMP_WAIT_POLICY=passive" in printed
+    assert "hidden" not in printed
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_one_trace_of_all_that_was_recorded(exported: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    code, printed = run("profile", exported, "--batch-size", "1,3", "--trace", file)
+    assert code == 0
+    assert f"trace: {file}; open it at ui.perfetto.dev" in printed
+    events = traced(file)
+    wholes = [event for event in events if event.get("cat") == "user_annotation"]
+    assert [event["name"] for event in wholes] == [
+        *["script, batch of 1"] * 10,
+        *["script, batch of 3"] * 10,
+    ]
+    times = [event["ts"] for event in wholes]
+    assert times == sorted(times)
+    shapes = [event["args"].get("Input Dims") for event in events if event.get("cat") == "cpu_op"]
+    assert [[3, 2]] in [each[:1] for each in shapes if each]
+
+
+def test_every_form_of_a_variant(exported: Path) -> None:
+    _, printed = run("profile", exported, "--variant", "script", "--batch-size", 1)
+    assert "\nscript, batch of 1" in printed
+    assert "\nscript, optimized at load, batch of 1" in printed
+
+
+def test_a_length_of_the_items(padded: Path) -> None:
+    _, printed = run("profile", padded, "--batch-size", 2, "--length", 37)
+    assert "ids int64[2, 37], mask int64[2, 37]" in printed
+    assert re.search(r"aten::\w+ .*\[2,37", printed)
+
+
+def test_what_cannot_be_recorded_is_said(
+    exported: Path, padded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(2, tmp_path / "none", capsys=capsys)
+    assert f"{tmp_path / 'none'} is not an intact artifact: manifest.json cannot be read" in told
+    told = refused(2, exported, "--variant", "int8,script", capsys=capsys)
+    assert "--variant int8: there are: script" in told
+    told = refused(2, exported, "--length", 3, capsys=capsys)
+    assert "--length: the items of tiny have no length" in told
+    told = refused(2, padded, "--length", 41, capsys=capsys)
+    assert "--length 41: seq is 1 to 40" in told
+    told = refused(2, exported, "--batch-size", "1,0", capsys=capsys)
+    assert "must be a whole number, at least 1, got '0'" in told
+    told = refused(2, exported, "--batch-size", ",", capsys=capsys)
+    assert "must be a whole number, at least 1, got ','" in told
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_here(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(2, exported, "--device", "cuda", capsys=capsys)
+    assert "--device cuda: there is none here" in told
+
+
+def test_a_trace_that_cannot_be_written(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "none/trace.json"
+    assert run("profile", exported, "--batch-size", 1, "--trace", file)[0] == 1
+    assert f"--trace {file}: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_changed_file_is_refused(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tiny/1"
+    shutil.copytree(exported, folder)
+    (folder / "script.pt").write_bytes(b"other")
+    assert "script.pt" in refused(2, folder, capsys=capsys)
