@@ -98,7 +98,8 @@ function paint(canvas, strokes, ink, paper) {
   for (const points of strokes) {
     context.beginPath();
     // A stroke of one point is a dot: a line to where it began.
-    for (const [x, y] of [points[0], ...points]) context.lineTo(x * canvas.width, y * canvas.height);
+    for (const [x, y] of [points[0], ...points])
+      context.lineTo(x * canvas.width, y * canvas.height);
     context.stroke();
   }
 }

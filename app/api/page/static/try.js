@@ -13,7 +13,7 @@ const NEWEST = ""; // the version of a call that names none
 
 const alert = new Alert();
 const status = h("p.note", { role: "status" });
-const models = h("select", { id: freshId(), onchange: () => chosen(models.value, NEWEST) });
+const models = h("select", { id: freshId(), onchange: chooseModel });
 const versions = h("select", {
   id: freshId(),
   onchange: () => chosen(models.value, versions.value),
@@ -47,6 +47,9 @@ let input = null; // the form of the model that is chosen
 let model = null; // as GET /models/NAME?full=true describes it
 let running = null; // aborts the call in flight
 let waiting = 0; // the timer that looks again for a model that is not ready
+let isShown = false;
+let isByHand = false; // whether the user has chosen the model
+let asked = 0; // descriptions of models: only the last one counts
 
 /**
  * Show the view.
@@ -55,6 +58,7 @@ let waiting = 0; // the timer that looks again for a model that is not ready
  */
 export async function start(panel, given) {
   api = given;
+  isShown = true;
   if (!form.isConnected) {
     fill(
       panel,
@@ -71,6 +75,7 @@ export async function start(panel, given) {
 
 /** Leave the view: what it shows stays. */
 export function stop() {
+  isShown = false;
   clearTimeout(waiting);
 }
 
@@ -82,6 +87,7 @@ async function list() {
     ({ models: found } = await api.json("./models"));
   } catch (error) {
     alert.show(error);
+    if (error.status !== 401) lookAgain(); // at 401 the user has given no key
     return;
   }
   const before = models.value;
@@ -94,31 +100,46 @@ async function list() {
       }),
     ),
   );
-  const isThere = (name) => found.some((each) => each.name === name);
-  const usual =
-    found.find((each) => each.default) ?? found.find((each) => each.state === "ready") ?? found[0];
-  models.value = isThere(before) ? before : (usual?.name ?? "");
-  if (!usual) about.textContent = "The repository holds no model yet.";
-  send.hidden = !usual;
-  if (usual) await chosen(models.value, models.value === before ? versions.value : NEWEST);
-  else lookAgain();
+  const isKept = (input || isByHand) && found.some((each) => each.name === before);
+  models.value = isKept ? before : usual(found);
+  if (found.length) {
+    await chosen(models.value, isKept ? versions.value : NEWEST);
+  } else {
+    about.textContent = "The repository holds no model yet.";
+    send.hidden = true;
+    lookAgain();
+  }
+}
+
+/** The name of the model to begin with: the default, or the one that answers first. */
+function usual(found) {
+  const of = (state) => found.find((each) => each.state === state);
+  const first = found.find((each) => each.default) ?? of("ready") ?? of("loading") ?? found[0];
+  return first?.name ?? "";
 }
 
 function lookAgain() {
   clearTimeout(waiting);
-  waiting = setTimeout(list, LOOK_AGAIN_MS);
+  if (isShown && !input) waiting = setTimeout(list, LOOK_AGAIN_MS);
+}
+
+function chooseModel() {
+  isByHand = true;
+  chosen(models.value, NEWEST);
 }
 
 /** Show the form of a model, unless it is shown already. */
 async function chosen(name, version) {
+  const turn = ++asked;
   let found;
   try {
     found = await api.json(`./models/${encodeURIComponent(name)}?full=true`);
   } catch (error) {
     alert.show(error);
+    if (model) models.value = model.name; // whose form is shown
     return;
   }
-  if (models.value !== name) return; // another one was chosen meanwhile
+  if (turn !== asked) return; // another one was chosen meanwhile
   const ready = found.versions
     .filter((each) => each.state === "ready")
     .map((each) => String(each.version));
@@ -138,10 +159,7 @@ async function chosen(name, version) {
   input?.close();
   input = null;
   alert.clear();
-  const problem = found.versions.find((each) => each.problem)?.problem;
-  about.textContent = found.manifest
-    ? (found.description ?? "")
-    : (problem ?? `The model is ${found.state}.`);
+  about.textContent = found.manifest ? (found.description ?? "") : whyNot(found);
   send.hidden = !found.manifest;
   status.textContent = "";
   if (found.manifest) {
@@ -151,6 +169,13 @@ async function chosen(name, version) {
     fill(place);
     lookAgain();
   }
+}
+
+/** Why a model does not answer. */
+function whyNot({ state, versions: known }) {
+  const step = known.find((each) => each.step)?.step;
+  if (state === "loading" && step) return `The model is loading: ${step}.`;
+  return known.find((each) => each.problem)?.problem ?? `The model is ${state}.`;
 }
 
 function submitByKey(event) {
