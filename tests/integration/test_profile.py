@@ -19,7 +19,7 @@ from tests.integration.wire import WireAnswer, ask_for, request
 
 SECRET, LINE = make_key("ops", ["admin", "predict"])
 OTHER_SECRET, OTHER_LINE = make_key("mobile", sorted({*SCOPES} - {"admin"}))
-KEY = {"authorization": f"Bearer {SECRET}"}
+KEY: dict[str, Any] = {"authorization": f"Bearer {SECRET}"}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
         yield opened
 
 
-def asked(seconds: object = 0.2, **headers: str) -> bytes:
+def asked(seconds: object = 0.2, **headers: Any) -> bytes:
     query = "" if seconds is None else f"?seconds={seconds}"
     return request(f"/admin/profile{query}", b"", **{**KEY, **headers})
 

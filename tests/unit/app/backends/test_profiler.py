@@ -94,9 +94,9 @@ def test_nothing_is_recorded_before_or_after(worker: Worker) -> None:
     worker.compute(2)
     recorder = TorchRecorder()
     recorder.start()
-    assert torch.autograd.profiler._is_profiler_enabled
+    enabled = [torch.autograd.profiler._is_profiler_enabled]
     recorded = recorder.stop()
-    assert not torch.autograd.profiler._is_profiler_enabled
+    assert [*enabled, torch.autograd.profiler._is_profiler_enabled] == [True, False]
     worker.compute(2)
     assert products(recorded(0)) == []
 

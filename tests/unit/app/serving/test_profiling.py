@@ -94,7 +94,8 @@ async def made() -> AsyncIterator[Callable[..., Setup]]:
 async def test_it_records_for_the_time_in_parts(made: Callable[..., Setup]) -> None:
     setup = made(events=10)
     profile = await setup.profiler.profile(0.3, compressed=False)
-    assert (profile.ended, profile.seconds) == (DONE, pytest.approx(0.3, abs=0.3))
+    assert profile.ended == DONE
+    assert 0.3 <= profile.seconds < 5
     assert setup.is_clean
     assert setup.recorder.begun == 1
     assert len(setup.recorder.parked) > 1

@@ -137,7 +137,7 @@ class TestTrace:
     def test_batches_of_other_devices_which_may_overlap_have_a_track_of_their_own(self) -> None:
         trace = a_trace()
         fault = ReplicaError("secret path")
-        batches = [
+        batches: list[tuple[BatchRecord, list[bytes]]] = [
             (a_batch(0.0, 2.0, "cuda:0"), []),
             (a_batch(1.0, 3.0, "cuda:0", fault=fault), []),
             (a_batch(1.0, 3.0, "cuda:1"), []),
@@ -197,9 +197,9 @@ class TestTrace:
         trace = a_trace(END_BYTES + 1000)
         small = {"ph": "X", "name": "small", "pid": 1, "tid": 2, "ts": 0, "dur": 1}
         trace.add([small], NOTHING)
-        assert not trace.is_full
+        full = [trace.is_full]
         trace.add([small | {"name": "x" * 1000}], NOTHING)
-        assert trace.is_full
+        assert [*full, trace.is_full] == [False, True]
         text = trace.end(ABOUT)
         assert len(text) == trace.nbytes <= END_BYTES + 1000
         assert "small" in [event["name"] for event in json.loads(text)["traceEvents"]]
