@@ -91,7 +91,7 @@ def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> list[di
     shift_us = (int(trace.get("baseTimeNanoseconds", 0)) - since_ns) / 1000
     events = []
     for event in trace["traceEvents"]:
-        if event["ph"] == "M" and event["pid"] != own:
+        if event["ph"] == "M" and isinstance(event["pid"], int) and event["pid"] != own:
             key = (event["name"], event["pid"], event["tid"])
             if key not in named:
                 named.add(key)

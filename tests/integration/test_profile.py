@@ -1,0 +1,195 @@
+"""POST /admin/profile: who may, what it answers, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.access.entries import SCOPES, make_key
+from app.api.codings import takes_gzip
+from tests.artifacts import write_artifact
+from tests.integration.listening import Listening, listening, until
+from tests.integration.wire import WireAnswer, ask_for, request
+
+SECRET, LINE = make_key("ops", ["admin", "predict"])
+OTHER_SECRET, OTHER_LINE = make_key("mobile", sorted({*SCOPES} - {"admin"}))
+KEY: dict[str, Any] = {"authorization": f"Bearer {SECRET}"}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Listening]:
+    write_artifact(tmp_path, "double", 3)
+    async with listening(tmp_path, api_keys=f"{LINE};{OTHER_LINE}") as opened:
+        yield opened
+
+
+def asked(seconds: object = 0.2, **headers: Any) -> bytes:
+    query = "" if seconds is None else f"?seconds={seconds}"
+    return request(f"/admin/profile{query}", b"", **{**KEY, **headers})
+
+
+def events(answer: WireAnswer) -> list[dict[str, Any]]:
+    assert answer.status == 200, answer.body
+    found: list[dict[str, Any]] = json.loads(answer.body)["traceEvents"]
+    return found
+
+
+def is_clean(server: Listening) -> bool:
+    return not server.service.tracing.enabled
+
+
+@pytest.mark.parametrize("expects", [{}, {"expect": "100-continue"}], ids=["fast path", "asgi"])
+async def test_requests_batches_and_operators(server: Listening, expects: dict[str, str]) -> None:
+    profiling = asyncio.create_task(server.ask(asked(0.4)))
+    await until(lambda: server.service.tracing.enabled)
+    for number in range(5):
+        answer = await server.ask(ask_for(number, **KEY, **expects))
+        assert answer.status == 200
+    answer = await profiling
+    found = events(answer)
+    names = [event["name"] for event in found]
+    assert names.count("batch double/3 × 1") == 5  # noqa: RUF001
+    assert names.count("POST /predict") == 10  # a beginning and an end of each
+    operators = [event for event in found if event.get("cat") == "cpu_op"]
+    assert {"aten::mul"} <= {event["name"] for event in operators}
+    batches = [event for event in found if event["name"].startswith("batch")]
+    for event in operators:
+        assert any(
+            each["tid"] == event["tid"]
+            and each["ts"] <= event["ts"]
+            and event["ts"] + event["dur"] <= each["ts"] + each["dur"]
+            for each in batches
+        ), event
+    assert is_clean(server)
+
+
+async def test_the_answer_says_what_it_is(server: Listening) -> None:
+    answer = await server.ask(asked())
+    assert answer["content-type"] == "application/json"
+    assert answer["cache-control"] == "no-store"
+    assert answer["vary"] == "Accept-Encoding"
+    assert "content-encoding" not in answer.names
+    assert answer["content-disposition"].startswith('attachment; filename="torchlane-2')
+    assert answer["x-torchlane-profile"].endswith(" s; the time was over")
+    about = json.loads(answer.body)["otherData"]
+    assert answer["x-torchlane-profile"] == f"{about['seconds']:g} s; {about['ended']}"
+
+
+async def test_compressed_where_the_caller_takes_that(server: Listening) -> None:
+    answer = await server.ask(asked(accept_encoding="deflate, gzip;q=0.5"))
+    assert answer["content-encoding"] == "gzip"
+    assert b"traceEvents" in gzip.decompress(answer.body)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "takes"),
+    [
+        ([], False),
+        ([""], False),
+        (["gzip"], True),
+        (["GZIP ; q=0.001"], True),
+        (["deflate", "br, gzip"], True),
+        (["*"], True),
+        (["*, gzip;q=0"], False),
+        (["gzip; q=0.000"], False),
+        (["identity"], False),
+        (["xgzip, gzipx"], False),
+    ],
+)
+def test_accept_encoding(accepts: list[str], takes: bool) -> None:
+    assert takes_gzip(accepts) is takes
+
+
+@pytest.mark.parametrize(
+    "seconds", ["0.09", "60.1", "-1", "nan", "inf", "-inf", "", "five", "1e999", "0x1", "1,5"]
+)
+async def test_a_wrong_time(server: Listening, seconds: str) -> None:
+    answer = await server.ask(asked(seconds))
+    assert (answer.status, answer.code) == (422, "invalid_input")
+    assert "seconds" in answer.json()["error"]
+    assert is_clean(server)
+
+
+async def test_five_seconds_unless_told_otherwise(server: Listening) -> None:
+    profiling = asyncio.create_task(server.ask(asked(None)))
+    await until(lambda: server.service.tracing.enabled)
+    refused = await server.ask(asked())
+    assert 3500 < refused.json()["retry_after_ms"] <= 5000
+    server.service.lifecycle.begin_drain(5)
+    assert (await profiling)["x-torchlane-profile"].endswith("the server is shutting down")
+
+
+async def test_who_may(server: Listening) -> None:
+    other = {"authorization": f"Bearer {OTHER_SECRET}"}
+    for headers, status in ((other, 403), ({"authorization": "Bearer wrong"}, 401)):
+        for seconds in (0.2, "wrong"):  # the key is checked first
+            assert (await server.ask(asked(seconds, **headers))).status == status
+    assert (await server.ask(request("/admin/profile", b""))).status == 401
+    assert is_clean(server)
+
+
+async def test_without_keys_nobody_may(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double", 3)
+    async with listening(tmp_path) as opened:
+        assert (await opened.ask(asked())).code == "forbidden"
+
+
+async def test_one_at_a_time(server: Listening) -> None:
+    profiling = asyncio.create_task(server.ask(asked(1.5)))
+    await until(lambda: server.service.tracing.enabled)
+    refused = await server.ask(asked())
+    assert (refused.status, refused.code) == (409, "already_recording")
+    assert refused["retry-after"] in ("1", "2")
+    assert "profiled already" in refused.json()["error"]
+    assert (await profiling).status == 200
+    assert (await server.ask(asked())).status == 200
+
+
+async def test_a_caller_who_leaves_ends_it(server: Listening) -> None:
+    wire = await server.connect()
+    wire.send(asked(30))
+    await until(lambda: server.service.tracing.enabled)
+    await wire.close()
+    await until(lambda: is_clean(server))
+    await until(lambda: not server.connections)
+    answer = await server.ask(asked())  # another one may at once
+    assert answer.status == 200
+
+
+async def test_a_drain_ends_it_with_what_it_has(server: Listening) -> None:
+    profiling = asyncio.create_task(server.ask(asked(30)))
+    await until(lambda: server.service.tracing.enabled)
+    assert (await server.ask(ask_for(1, **KEY))).status == 200
+    server.service.lifecycle.begin_drain(5)
+    async with asyncio.timeout(3):
+        answer = await profiling
+    assert "batch double/3 × 1" in [event["name"] for event in events(answer)]  # noqa: RUF001
+    assert answer["x-torchlane-profile"].endswith("the server is shutting down")
+    refused = await server.ask(asked())
+    assert (refused.status, refused.code) == (503, "shutting_down")
+
+
+async def test_it_serves_on_afterwards(server: Listening) -> None:
+    for _ in range(2):
+        assert (await server.ask(asked())).status == 200
+    assert is_clean(server)
+    answer = await server.ask(ask_for(1, **KEY))
+    assert (answer.status, answer.json()["prediction"]["outputs"]["y"]) == (200, [2, 4])
+
+
+async def test_it_is_in_the_document(server: Listening) -> None:
+    document = (await server.ask(request("/openapi.json", b"", method="GET"))).json()
+    call = document["paths"]["/admin/profile"]["post"]
+    assert call["operationId"] == "profile"
+    (parameter,) = [each for each in call["parameters"] if each["name"] == "seconds"]
+    schema = parameter["schema"]
+    assert (schema["minimum"], schema["maximum"], schema["default"]) == (0.1, 60, 5)
+    conflict = call["responses"]["409"]
+    assert conflict["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorBody")
+    assert "Retry-After" in conflict["headers"]

@@ -1,0 +1,1 @@
+"""Perfetto, as its user interface has it."""

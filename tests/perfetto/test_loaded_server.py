@@ -1,0 +1,141 @@
+"""The profile of a server under load opens in Perfetto, with its ranges where they belong."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+from torch import nn
+
+from app.access.entries import make_key
+from tests.artifacts import write_artifact
+from tests.e2e.server import Server, running
+from tests.perfetto.engine import Opened, opened
+
+SECRET, LINE = make_key("ops", ["admin", "predict"])
+KEY = {"authorization": f"Bearer {SECRET}"}
+CALLERS = 4
+SECONDS = 1.5
+
+
+@pytest.fixture(scope="module", params=["one process", "two workers"])
+def profiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[bytes, int]]:
+    """A trace, and how many requests were answered while it was made."""
+    folder = tmp_path_factory.mktemp("server")
+    layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
+    write_artifact(folder / "models", "layers", module=layers)
+    workers = "1" if request.param == "one process" else "2"
+    settings = {"api_keys": LINE, "workers": workers}
+    with running(folder / "models", folder / "log", **settings) as server:
+        yield asyncio.run(_profiled(server))
+        assert "ERROR" not in server.log
+        assert "unhandled" not in server.log
+
+
+async def _profiled(server: Server) -> tuple[bytes, int]:
+    rng, answered, ended = np.random.default_rng(1), 0, asyncio.Event()
+
+    async def call(client: httpx.AsyncClient) -> None:
+        nonlocal answered
+        while not ended.is_set():
+            answer = await client.post("/predict", json={"input": rng.random(2).tolist()})
+            assert answer.status_code == 200, answer.text
+            answered += 1
+
+    async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as client:
+        calls = [asyncio.create_task(call(client)) for _ in range(CALLERS)]
+        await asyncio.sleep(0.3)
+        before = answered
+        answer = await client.post(f"/admin/profile?seconds={SECONDS}")
+        during = answered - before
+        ended.set()
+        await asyncio.gather(*calls)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-encoding"] == "gzip"
+    return answer.content, during
+
+
+@pytest.fixture(scope="module")
+def trace(profiled: tuple[bytes, int]) -> Iterator[Opened]:
+    with opened(gzip.compress(profiled[0])) as there:
+        yield there
+
+
+def test_it_opens_without_errors(trace: Opened) -> None:
+    assert (
+        trace.rows(
+            "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
+        )
+        == []
+    )
+
+
+def test_batches_are_on_the_tracks_of_replicas_around_their_operators(trace: Opened) -> None:
+    placed = trace.rows(
+        "select distinct thread.name from slice join thread_track on track_id = thread_track.id "
+        "join thread using (utid) where slice.name glob 'batch layers/1 × *'"  # noqa: RUF001
+    )
+    assert placed
+    assert all(name.startswith("replica-cpu#") for (name,) in placed)
+    outside = trace.rows(
+        "select count(*) from slice where category = 'cpu_op' and not exists (select 1 from "
+        "ancestor_slice(slice.id) as above where above.name glob 'batch layers/1 × *')"  # noqa: RUF001
+    )
+    inside = trace.rows("select count(*) from slice where category = 'cpu_op'")
+    assert outside == [(0,)]
+    assert inside[0][0] > 100
+
+
+def test_requests_have_their_phases(trace: Opened, profiled: tuple[bytes, int]) -> None:
+    ((requests,),) = trace.rows("select count(*) from slice where name = 'POST /predict'")
+    assert 0 < requests <= profiled[1] + CALLERS
+    below = trace.rows(
+        "select child.name, count(*), sum(child.ts >= parent.ts and child.ts + child.dur <= "
+        "parent.ts + parent.dur) from slice child join slice parent on child.parent_id = parent.id "
+        "where parent.name = 'POST /predict' and child.name != 'receive' group by 1 order by 1"
+    )
+    names = ("decode", "encode", "forward", "queue")
+    assert below == [(name, requests, requests) for name in names]
+
+
+def test_a_batch_names_its_requests(trace: Opened) -> None:
+    ((named, known),) = trace.rows(
+        "with asked as (select a.display_value id from slice join args a using (arg_set_id) where "
+        "slice.name = 'POST /predict' and a.key = 'args.request_id') select count(*), "
+        "sum(a.display_value in (select id from asked)) from slice join args a using (arg_set_id) "
+        "where slice.name glob 'batch *' and a.key glob 'args.requests*'"
+    )
+    assert named > 10
+    # Those of batches whose requests began before, or ended after it.
+    assert named - known <= 4 * CALLERS
+
+
+def test_forwards_of_requests_cover_their_batches(trace: Opened) -> None:
+    ((least, most),) = trace.rows(
+        "select min(ts), max(ts + dur) from slice where category = 'cpu_op'"
+    )
+    ((first, last),) = trace.rows(
+        "select min(ts), max(ts + dur) from slice where name = 'forward' and category = 'request'"
+    )
+    assert first - 50e6 < least
+    assert most < last + 50e6
+
+
+def test_the_trace_names_the_process_that_made_it(
+    trace: Opened, profiled: tuple[bytes, int], request: pytest.FixtureRequest
+) -> None:
+    names = [name for (name,) in trace.rows("select name from process where name is not null")]
+    about = json.loads(profiled[0])["otherData"]
+    assert names == [about["server"]]
+    worker = names[0].partition(", ")[2]
+    several = "two workers" in request.node.name
+    assert worker in (("worker 0 of 2", "worker 1 of 2") if several else ("",))
+    assert SECONDS <= about["seconds"] < SECONDS + 5
+    assert about["ended"] == "the time was over"

@@ -1,0 +1,114 @@
+"""The recorder: operators of threads that were there before it, part by part."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from app.backends.profiler import TorchRecorder
+
+X = torch.randn(3, 3)
+
+
+class Worker:
+    """Counts the products that its thread has computed, one after each `go`."""
+
+    def __init__(self) -> None:
+        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._stopped = False
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
+
+    def compute(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._go.release()
+            assert self._done.acquire(timeout=20)
+
+    def end(self) -> None:
+        self._stopped = True
+        self._go.release()
+        self.thread.join()
+
+    def _work(self) -> None:
+        while self._go.acquire() and not self._stopped:
+            torch.mm(X, X)
+            self._done.release()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker()
+    yield made
+    made.end()
+
+
+@contextmanager
+def recording() -> Iterator[TorchRecorder]:
+    recorder = TorchRecorder()
+    recorder.start()
+    yield recorder
+
+
+def products(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["name"] == "aten::mm"]
+
+
+def test_it_records_a_thread_that_is_older(
+    worker: Worker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker.compute()
+    before_ns = time.time_ns()
+    with recording() as recorder:
+        worker.compute(3)
+        recorded = recorder.stop()
+    after_ns = time.time_ns()
+    worker.compute()
+    found = products(recorded(before_ns))
+    assert [event["tid"] for event in found] == [worker.thread.native_id] * 3
+    for event in found:
+        assert 0 < event["ts"] < event["ts"] + event["dur"] < (after_ns - before_ns) / 1000
+        assert event.keys() == {"ph", "cat", "name", "pid", "tid", "ts", "dur"}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_each_part_has_its_own_and_none_is_lost(worker: Worker) -> None:
+    recorder = TorchRecorder()
+    recorder.start()
+    parts = []
+    for count in range(5):
+        worker.compute(count)
+        parts.append(recorder.next())
+    worker.compute(7)
+    parts.append(recorder.stop())
+    # Read late, and not in order.
+    assert [len(products(part(0))) for part in reversed(parts)] == [7, 4, 3, 2, 1, 0]
+
+
+def test_nothing_is_recorded_before_or_after(worker: Worker) -> None:
+    worker.compute(2)
+    recorder = TorchRecorder()
+    recorder.start()
+    enabled = [torch.autograd.profiler._is_profiler_enabled]
+    recorded = recorder.stop()
+    assert [*enabled, torch.autograd.profiler._is_profiler_enabled] == [True, False]
+    worker.compute(2)
+    assert products(recorded(0)) == []
+
+
+def test_it_can_record_again(worker: Worker) -> None:
+    recorder = TorchRecorder()
+    for _ in range(3):
+        recorder.start()
+        worker.compute()
+        assert len(products(recorder.stop()(0))) == 1
+
+
+def test_to_end_what_was_not_begun_is_a_bug() -> None:
+    with pytest.raises(RuntimeError, match="bug: nothing is being recorded"):
+        TorchRecorder().stop()

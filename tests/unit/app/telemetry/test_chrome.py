@@ -1,0 +1,223 @@
+"""Traces in Chrome's format: ranges of batches and requests, names, and a size."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from app.errors import ReplicaError
+from app.telemetry.chrome import END_BYTES, MOST_IDS, ChromeTrace, Heard, Listener, phases
+from app.telemetry.tracing import BatchRecord, RequestTrace, Tracing
+from app.types import CacheCounts, ModelId
+
+NOTHING = Heard((), ())
+ABOUT = {"ended": "the time was over"}
+MODEL = ModelId("digits", 1)
+
+
+def a_trace(most_bytes: int = 1 << 20, *, compressed: bool = False) -> ChromeTrace:
+    return ChromeTrace("torchlane 1", most_bytes, compressed=compressed)
+
+
+def read(trace: ChromeTrace) -> list[dict[str, Any]]:
+    """Its events but the last, which says why it ended."""
+    whole = json.loads(trace.end(ABOUT))
+    assert whole["otherData"] == ABOUT
+    events: list[dict[str, Any]] = whole["traceEvents"]
+    assert (events[-1]["ph"], events[-1]["name"]) == ("i", "end: the time was over")
+    return events[:-1]
+
+
+def a_batch(began: float, ended: float, device: str = "cpu", **changes: Any) -> BatchRecord:
+    record = BatchRecord(MODEL, f"{device}#0", device, 8, 0)
+    record.began, record.ended = began, ended
+    for name, value in changes.items():
+        setattr(record, name, value)
+    return record
+
+
+def a_request(began: float, *batches: BatchRecord, **changes: Any) -> RequestTrace:
+    """One that took 10 ms: its batches come between 2 and 8."""
+    trace = RequestTrace("POST", "/predict", "/predict", b"abc", began)
+    trace.received, trace.decoded = began + 0.0001, began + 0.002
+    trace.answered, trace.encoded, trace.ended = began + 0.008, began + 0.009, began + 0.01
+    trace.status, trace.outcome, trace.batches = 200, "ok", list(batches)
+    for name, value in changes.items():
+        setattr(trace, name, value)
+    return trace
+
+
+def in_ms(trace: RequestTrace) -> list[tuple[str, float, float]]:
+    return [
+        (name, round((began - trace.began) * 1e3, 3), round((ended - trace.began) * 1e3, 3))
+        for name, began, ended in phases(trace)
+    ]
+
+
+class TestPhases:
+    def test_of_a_request_that_was_computed(self) -> None:
+        first, second = a_batch(100.004, 100.006), a_batch(100.003, 100.007)
+        assert in_ms(a_request(100.0, first, second)) == [
+            ("decode", 0.1, 2.0),
+            ("queue", 2.0, 3.0),
+            ("forward", 3.0, 7.0),
+            ("encode", 8.0, 9.0),
+        ]
+
+    def test_of_one_that_joined_a_batch_which_ran_already(self) -> None:
+        names = in_ms(a_request(100.0, a_batch(99.0, 100.007)))
+        assert names[1:3] == [("queue", 2.0, 2.0), ("forward", 2.0, 7.0)]
+
+    def test_of_a_cached_one(self) -> None:
+        assert [name for name, *_ in in_ms(a_request(100.0))] == ["decode", "encode"]
+
+    def test_of_one_whose_batch_still_runs_when_it_ends(self) -> None:
+        left = a_request(100.0, a_batch(100.004, 0.0), answered=0.0, encoded=0.0)
+        assert [name for name, *_ in in_ms(left)] == ["decode"]
+
+    def test_of_one_that_was_never_decoded(self) -> None:
+        refused = a_request(100.0, decoded=0.0, answered=0.0, encoded=0.0)
+        assert in_ms(refused) == [("decode", 0.1, 10.0)]
+
+    def test_of_one_whose_body_took_long(self) -> None:
+        slow = a_request(100.0, received=100.0015)
+        assert in_ms(slow)[:2] == [("receive", 0.0, 1.5), ("decode", 1.5, 2.0)]
+
+    def test_of_one_without_a_body(self) -> None:
+        plain = a_request(100.0, received=0.0, decoded=0.0, answered=0.0, encoded=0.0)
+        assert in_ms(plain) == []
+
+
+class TestTrace:
+    def test_an_empty_one_names_the_process_and_its_event_loop(self) -> None:
+        events = read(a_trace())
+        named = {event["name"]: event["args"]["name"] for event in events}
+        assert named == {"process_name": "torchlane 1", "thread_name": "event loop"}
+        assert {event["pid"] for event in events} == {os.getpid()}
+
+    def test_compressed(self) -> None:
+        whole = json.loads(gzip.decompress(a_trace(compressed=True).end(ABOUT)))
+        assert whole["displayTimeUnit"] == "ms"
+
+    def test_times_are_microseconds_since_it_began(self) -> None:
+        trace = a_trace()
+        now, now_ns = time.perf_counter(), time.time_ns()
+        trace.add([], Heard([(a_batch(now, now + 0.001), [b"abc"])], []))
+        (batch,) = [event for event in read(trace) if event["ph"] == "X"]
+        assert batch["dur"] == pytest.approx(1000, abs=0.01)
+        assert batch["ts"] == pytest.approx((now_ns - trace.began_ns) / 1000, abs=5000)
+
+    def test_a_batch_is_on_the_track_of_its_replicas_thread(self) -> None:
+        trace, stop = a_trace(), threading.Event()
+        thread = threading.Thread(target=stop.wait, name="replica-cpu#0")
+        thread.start()
+        ids = [b"%d" % number for number in range(3)]
+        trace.add([], Heard([(a_batch(0.0, 1.0, forwards=2, compute_s=0.5, length=32), ids)], []))
+        stop.set()
+        thread.join()
+        events = read(trace)
+        (batch,) = [event for event in events if event["ph"] == "X"]
+        assert batch["name"] == "batch digits/1 × 8"  # noqa: RUF001
+        assert batch["tid"] == thread.native_id
+        assert batch["args"] == {
+            "compute_ms": 500.0,
+            "forwards": 2,
+            "requests": ["0", "1", "2"],
+            "padded_to": 32,
+        }
+        names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+        assert names[batch["tid"]] == "replica-cpu#0"
+
+    def test_batches_of_other_devices_which_may_overlap_have_a_track_of_their_own(self) -> None:
+        trace = a_trace()
+        fault = ReplicaError("secret path")
+        batches: list[tuple[BatchRecord, list[bytes]]] = [
+            (a_batch(0.0, 2.0, "cuda:0"), []),
+            (a_batch(1.0, 3.0, "cuda:0", fault=fault), []),
+            (a_batch(1.0, 3.0, "cuda:1"), []),
+        ]
+        trace.add([], Heard(batches, []))
+        events = read(trace)
+        spans = [event for event in events if event["ph"] == "X"]
+        assert spans[0]["tid"] == spans[1]["tid"] != spans[2]["tid"]
+        assert spans[1]["args"]["fault"] == "ReplicaError"
+        names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+        assert names[spans[0]["tid"]] == "batches of cuda:0#0"
+        assert names[spans[2]["tid"]] == "batches of cuda:1#0"
+
+    def test_a_request_with_its_phases(self) -> None:
+        trace = a_trace()
+        request = a_request(
+            5.0, a_batch(5.003, 5.007), model=MODEL, items=2, cache=CacheCounts(1, 1, 0)
+        )
+        trace.add([], Heard([], [request, a_request(5.0, request_id=b"x" * 1000)]))
+        events = [event for event in read(trace) if event["ph"] in "be"]
+        first = [event for event in events if event["id"] == events[0]["id"]]
+        assert [(event["ph"], event["name"]) for event in first] == [
+            ("b", "POST /predict"),
+            *((end, name) for name in ("decode", "queue", "forward", "encode") for end in "be"),
+            ("e", "POST /predict"),
+        ]
+        times = [event["ts"] for event in first]
+        assert times == sorted(times)
+        assert first[0]["args"] == {
+            "request_id": "abc",
+            "status": 200,
+            "outcome": "ok",
+            "model": "digits/1",
+            "items": 2,
+            "hit": 1,
+            "miss": 1,
+            "joined": 0,
+        }
+        others = {event["id"] for event in events} - {first[0]["id"]}
+        assert len(others) == 1
+        (other,) = [event for event in events if event["id"] in others and "args" in event]
+        assert other["args"]["request_id"] == "x" * 128
+
+    def test_a_request_without_a_route_has_its_path_cut(self) -> None:
+        trace = a_trace()
+        trace.add([], Heard([], [a_request(5.0, route="", path="/" + "a" * 5000)]))
+        names = {event["name"] for event in read(trace) if event["ph"] == "b"}
+        assert "POST /" + "a" * 127 in names
+
+    def test_events_of_others_are_taken_as_they_are(self) -> None:
+        trace = a_trace()
+        event = {"ph": "X", "name": "aten::add", "pid": 1, "tid": 2, "ts": 3.5, "dur": 1.25}
+        trace.add([event], NOTHING)
+        assert event in read(trace)
+
+    def test_what_has_no_room_is_left_out(self) -> None:
+        trace = a_trace(END_BYTES + 1000)
+        small = {"ph": "X", "name": "small", "pid": 1, "tid": 2, "ts": 0, "dur": 1}
+        trace.add([small], NOTHING)
+        full = [trace.is_full]
+        trace.add([small | {"name": "x" * 1000}], NOTHING)
+        assert [*full, trace.is_full] == [False, True]
+        text = trace.end(ABOUT)
+        assert len(text) == trace.nbytes <= END_BYTES + 1000
+        assert "small" in [event["name"] for event in json.loads(text)["traceEvents"]]
+
+
+def test_the_listener_gives_what_it_heard_once() -> None:
+    tracing, listener = Tracing(), Listener()
+    tracing.add(listener)
+    request = tracing.begin(RequestTrace("GET", "/", "", b"id", 0.0), [], {})
+    assert request is not None
+    record = a_batch(0.0, 1.0)
+    record.add([request])
+    many = a_batch(0.0, 1.0)
+    many.traces = [request] * (MOST_IDS + 1)
+    tracing.batch_ended(record)
+    tracing.batch_ended(many)
+    tracing.end(request, 200, "ok")
+    heard = listener.take()
+    assert heard.batches == [(record, [b"id"]), (many, [b"id"] * MOST_IDS)]
+    assert heard.requests == [request]
+    assert listener.take() == Heard([], [])
