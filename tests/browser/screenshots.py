@@ -74,7 +74,9 @@ def main() -> None:
     ):
         page = browser.new_page(viewport={"width": WIDTH, "height": 800}, locale="en-GB")
         page.goto(server.url)
-        httpx.post(f"{server.url}/predict", content=THREE.read_bytes())  # the first one takes longer
+        httpx.post(
+            f"{server.url}/predict", content=THREE.read_bytes()
+        )  # the first one takes longer
         draw_three(page)
         predict(page)
         keep(page, "try.png")

@@ -104,9 +104,7 @@ def test_the_plan_and_the_report_are_shown(visit: Visits, server: Server) -> Non
     expect(opened.value.locator("h1")).to_be_visible()
 
 
-def test_with_a_key_the_report_is_downloaded(
-    visit: Visits, models: Path, tmp_path: Path
-) -> None:
+def test_with_a_key_the_report_is_downloaded(visit: Visits, models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", api_keys=PREDICT_LINE) as server:
         page = visit(server.url, "/#models", expected={401})
         use_key(page, PREDICT_KEY)

@@ -125,9 +125,7 @@ def test_a_lost_connection_is_told_and_made_again(visit: Visits, server: Server)
     expect(state).to_have_text("Live")
 
 
-def test_devices_and_failures_are_shown_where_there_are_some(
-    visit: Visits, server: Server
-) -> None:
+def test_devices_and_failures_are_shown_where_there_are_some(visit: Visits, server: Server) -> None:
     """Of a server with GPUs, as GET /live tells it."""
     gpu = {"memory_bytes": 8 << 30, "utilization_ratio": 0.4, "temperature_celsius": 61.0}
     silent = {"memory_used_bytes": None, "memory_bytes": None, "utilization_ratio": None}
@@ -153,7 +151,7 @@ def test_devices_and_failures_are_shown_where_there_are_some(
     expect(table.get_by_role("row", name="cuda:0")).to_contain_text("of 8192.0 MiB")
     expect(table.get_by_role("row", name="cuda:0")).to_contain_text("40 %")
     expect(table.get_by_role("row", name="cuda:0")).to_contain_text("61 °C")
-    expect(table.get_by_role("row", name="cuda:1")).to_contain_text("–")
+    expect(table.get_by_role("row", name="cuda:1")).to_contain_text("\u2013")
     assert shown(page, "GPU memory", "cuda:0") == 25
     assert shown(page, "GPU temperature", "cuda:0") == 61
     assert shown(page, "Rejections and failures", "overloaded") == 12
@@ -162,7 +160,7 @@ def test_devices_and_failures_are_shown_where_there_are_some(
 def test_events_are_read_however_they_are_cut(visit: Visits, server: Server) -> None:
     """Lines end with CR, LF or both; an event has several lines; pieces end anywhere."""
     page = visit(server.url)
-    stream = ": note\r\ndata: {\r\ndata:\"a\": 1}\r\n\r\ndata: 2\n\nid: 7\revent: x\rdata: 3\r\r\n\n"
+    stream = ': note\r\ndata: {\r\ndata:"a": 1}\r\n\r\ndata: 2\n\nid: 7\revent: x\rdata: 3\r\r\n\n'
     for size in (1, 2, 3, 5, len(stream)):
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         events = page.evaluate(
