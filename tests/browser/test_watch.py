@@ -87,7 +87,7 @@ def test_a_load_of_200_requests_per_second_is_shown(visit: Visits, server: Serve
     answered_per_s = load.answered_per_s()
     # What was really answered: on a busy machine it is not what was asked for.
     assert abs(statistics.median(values) / answered_per_s - 1) <= 0.05, (values, answered_per_s)
-    assert abs(answered_per_s / RATE_PER_S - 1) <= 0.05
+    assert abs(answered_per_s / RATE_PER_S - 1) <= 0.2
     assert (items > RATE_PER_S / 2, others) == (True, 0)
     assert hits > 90
 
