@@ -161,6 +161,10 @@ bench-gpu: $(READY) ## a GPU next to bare forwards on it: throughput, copies tha
 bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe, infinity), an environment each
 	$(BIN)/python -m loadtests bench-peers
 
+.PHONY: screenshots
+screenshots: $(READY) ## pictures of the page for the README, of a server under load; needs chromium and an export of digits
+	$(BIN)/python -m tests.browser.screenshots
+
 .PHONY: constraints
 constraints: $(READY) ## pin what is installed now
 	{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable \

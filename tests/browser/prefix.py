@@ -25,14 +25,12 @@ def below_a_prefix(url: str) -> Iterator[str]:
             if not self.path.startswith(f"{PREFIX}/"):
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
-            request = {
-                "url": url + self.path.removeprefix(PREFIX),
-                "headers": self.headers.items(),
-                "content": self.rfile.read(int(self.headers.get("Content-Length", 0))),
-            }
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked = url + self.path.removeprefix(PREFIX)
+            headers = dict(self.headers.items())
             with (
                 httpx.Client(verify=PLAIN, timeout=30) as client,
-                client.stream(self.command, **request) as answer,
+                client.stream(self.command, asked, headers=headers, content=body) as answer,
                 contextlib.suppress(ConnectionError),  # the browser has left
             ):
                 self.send_response(answer.status_code)

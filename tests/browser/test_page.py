@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from app.access.entries import ADMIN, METRICS, PREDICT, make_key
 from tests.browser.chromium import Visits
@@ -148,6 +149,17 @@ def test_a_key_that_only_predicts_is_told_what_it_lacks(visit: Visits, guarded: 
     expect(page.locator("#panel-watch figure").first).not_to_be_visible()
 
 
+def test_a_profile_is_downloaded(visit: Visits, guarded: Server) -> None:
+    page = visit(guarded.url, "/#watch", expected={401})
+    use_key(page, ALL_KEY)
+    expect(page.get_by_role("status").first).to_have_text("Live")
+    with page.expect_download(timeout=60_000) as started:
+        page.get_by_role("button", name="Profile 5 s").click()
+        expect(page.get_by_role("button", name="Profile 5 s")).to_be_disabled()
+    assert "traceEvents" in json.loads(Path(started.value.path()).read_text())
+    expect(page.locator(".profiler")).to_contain_text("Perfetto")
+
+
 def test_the_keyboard_is_enough(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     model = page.get_by_label("Model", exact=True)
@@ -173,10 +185,10 @@ def test_the_keyboard_is_enough(visit: Visits, server: Server) -> None:
     expect(page).to_have_title("Watch · Torchlane")
 
 
-def reach(page: Page, wanted: object) -> None:
+def reach(page: Page, wanted: Locator) -> None:
     """Press Tab until an element has the focus."""
     for _ in range(30):
         page.keyboard.press("Tab")
-        if wanted.evaluate("element => element === document.activeElement"):  # type: ignore[attr-defined]
+        if wanted.evaluate("element => element === document.activeElement"):
             return
     pytest.fail("Tab does not get there")

@@ -63,7 +63,7 @@ class Watch {
     const profiler = new Profiler(api);
     fill(
       this.#known,
-      h("h2", { text: "Server" }), this.#facts, server,
+      h("div.row", null, h("h2", { text: "Server" }), this.#facts), server,
       h("div.row", null, h("h2", { text: "Models" }),
         h("label.visually-hidden", { for: "watch-model", text: "Model" }), this.#model),
       model,
