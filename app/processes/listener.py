@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import socket
 from collections.abc import Callable
 
@@ -24,9 +25,10 @@ DESCRIPTORS = 8  # in one message at most; the parent sends one
 def url_of(bound: socket.socket) -> str:
     """Where a browser on this machine reaches a bound socket."""
     host, port = bound.getsockname()[:2]
+    any_host = ipaddress.ip_address(host.partition("%")[0]).is_unspecified
     if bound.family == socket.AF_INET6:
-        host = f"[{'::1' if host == '::' else host}]"
-    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"
+        return f"http://[{'::1' if any_host else host}]:{port}/"
+    return f"http://{'127.0.0.1' if any_host else host}:{port}/"
 
 
 class Source:
