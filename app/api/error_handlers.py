@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from app import errors
-from app.api.errors import error_answer, error_body
+from app.api.errors import TRACE, error_answer, error_body
 
 # Errors of Starlette itself, raised before any code of this application runs.
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -28,6 +28,8 @@ def install_error_handlers(app: FastAPI) -> None:
 def error_response(scope: Scope, error: errors.TorchlaneError) -> Response:
     """An error as a response, where its parts alone are not enough."""
     status, headers, content = error_answer(scope, error)
+    if TRACE in scope:
+        scope[TRACE].error = error
     return Response(content, status, {k.decode(): v.decode() for k, v in headers})
 
 

@@ -22,6 +22,7 @@ EXPOSED = (
 ALLOWED = (  # of a request
     *("Authorization", "Content-Encoding", "X-API-Key", "X-Request-Id"),
     *("X-Torchlane-Timeout-Ms", "Inference-Header-Content-Length"),
+    *("traceparent", "tracestate"),
 )
 METHODS = ("GET", "POST", "PUT")
 

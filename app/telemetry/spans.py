@@ -60,6 +60,7 @@ MOST_ERRORS = 8  # of one batch
 MOST_FORMS = 4096  # that are remembered
 MOST_CHARACTERS = 1000  # of an error's text, and of what a client says of itself
 MOST_OF_STACK = 8000  # characters
+MOST_OF_HOST = 261  # a name of 255 characters, and a port
 UNSET = Status(StatusCode.UNSET)
 # What a parent that is not sampled says: valid, of version 00, without the flag.
 NOT_SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]")
@@ -253,15 +254,17 @@ class Spans:
         begun = token.kept
         if not isinstance(begun, _Begun):
             raise TypeError("bug: another sink's token")
-        self._child(begun, "decode", trace.received or trace.began, trace.decoded)
+        # A body that cannot be read is decoded until the request ends.
+        decoded = trace.decoded or (trace.ended if trace.received else 0.0)
+        self._child(begun, "decode", trace.received or trace.began, decoded)
         self._computing(trace, begun)
         self._child(begun, "encode", trace.answered, trace.encoded)
         ended = _ns(trace.ended, begun.offset_ns)
         events: list[Event] = []
         status = UNSET
-        if trace.status >= SERVER_ERROR and trace.error is not None:
-            status = Status(StatusCode.ERROR, _text(trace.error))
-            events = [_error_event(trace.error, ended)]
+        if trace.status >= SERVER_ERROR:
+            status = Status(StatusCode.ERROR, _text(trace.error) if trace.error else None)
+            events = [_error_event(trace.error, ended)] if trace.error else []
         attributes = begun.attributes
         _add_end(attributes, trace)
         self._send(
@@ -286,7 +289,7 @@ class Spans:
         batches = trace.batches
         if len(batches) > 1:
             batches = sorted(batches, key=_began)[:MOST_BATCHES]
-        if not batches and trace.is_accepted and trace.outcome != "ok":  # it waited in vain
+        if not batches and trace.is_accepted and since and trace.outcome != "ok":  # in vain
             self._child(begun, "queue", since, trace.ended)
         for record in batches:
             if record.began > since:
@@ -386,11 +389,12 @@ def _of_head(trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Attributes:
     else:
         found[RPC_SYSTEM_NAME] = "grpc"
         found[RPC_METHOD] = trace.route.removeprefix("/")
-    host, _, port = fields.get(b"host", b"").decode("latin-1").rpartition(":")
-    if port.isdigit() and host:
+    authority = fields.get(b"host", b"")[:MOST_OF_HOST].decode("latin-1")
+    host, _, port = authority.rpartition(":")
+    if host and port.isascii() and port.isdigit():
         found[SERVER_ADDRESS], found[SERVER_PORT] = host, int(port)
-    elif fields.get(b"host"):
-        found[SERVER_ADDRESS] = fields[b"host"].decode("latin-1")
+    elif authority:
+        found[SERVER_ADDRESS] = authority
     agent = fields.get(b"user-agent")
     if agent is not None:
         found[USER_AGENT_ORIGINAL] = agent[:MOST_CHARACTERS].decode("latin-1")

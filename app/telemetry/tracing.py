@@ -19,7 +19,7 @@ Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
 
 class Token:
-    """That a sink follows a request.
+    """A sink's handle on a request.
 
     Args:
         kept: what the sink wants to have again at the request's end.
@@ -185,7 +185,7 @@ class RequestTrace:
 
 
 class Sink(Protocol):
-    """What follows requests and batches. Its methods are quick; one that raises is its last."""
+    """What follows requests and batches. Its methods are quick; a sink that raises is removed."""
 
     def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
         """Whether it follows a request that begins, with these headers; None: it does not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
@@ -94,19 +95,20 @@ async def test_no_other_file_is_served(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("host", "keys", "page", "shown"),
     [
-        *(("127.0.0.1", None, "auto", True), ("localhost", None, "auto", True)),
-        *(("::1", None, "auto", True), ("127.8.0.1", None, "auto", True)),
-        *(("127.1", None, "auto", True), ("::ffff:127.0.0.1", None, "auto", True)),
-        *(("0.0.0.0", None, "auto", False), ("::", None, "auto", False)),
-        *(("192.0.2.7", None, "auto", False), ("no-such-host.invalid", None, "auto", False)),
-        *(("0.0.0.0", KEY_LINE, "auto", True), ("0.0.0.0", None, "on", True)),
-        *(("127.0.0.1", KEY_LINE, "off", False), ("127.0.0.1", None, "off", False)),
+        *(("127.0.0.1", False, "auto", True), ("localhost", False, "auto", True)),
+        *(("::1", False, "auto", True), ("127.8.0.1", False, "auto", True)),
+        *(("127.1", False, "auto", True), ("::ffff:127.0.0.1", False, "auto", True)),
+        *(("0.0.0.0", False, "auto", False), ("::", False, "auto", False)),
+        *(("192.0.2.7", False, "auto", False), ("no-such-host.invalid", False, "auto", False)),
+        *(("0.0.0.0", True, "auto", True), ("0.0.0.0", False, "on", True)),
+        *(("127.0.0.1", True, "off", False), ("127.0.0.1", False, "off", False)),
     ],
 )
 async def test_where_it_is_shown(
-    tmp_path: Path, host: str, keys: str | None, page: str, shown: bool
+    tmp_path: Path, host: str, keys: bool, page: str, shown: bool
 ) -> None:
-    async with serving(tmp_path, wait_ready=False, host=host, api_keys=keys, page=page) as api:
+    settings: dict[str, Any] = {"host": host, "api_keys": KEY_LINE if keys else None, "page": page}
+    async with serving(tmp_path, wait_ready=False, **settings) as api:
         for path in ("/", "/page/index.html"):
             answer = await api.client.get(path)
             assert answer.status_code == (200 if shown else 404), path

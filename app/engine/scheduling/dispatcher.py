@@ -249,7 +249,8 @@ class Dispatcher:
             undisturbed=undisturbed,
         )
         if self.tracing.followed or self.tracing.wants_batches:
-            batch.record = _followed(batch)
+            batch.record = _begun(batch)
+            _note_traces(batch.record, batch)
         launches = undisturbed and replica.models[queue.model].launches
 
         def work(backend: Backend) -> Report | Later[Report]:
@@ -287,7 +288,7 @@ class Dispatcher:
         asked_s = math.inf if report.fault is None else batch.expected_s
         queue.used_s += min(took.seconds, asked_s)
         if batch.record is None and self.tracing.followed:  # a request may have joined it
-            batch.record = _followed(batch)
+            batch.record = _begun(batch)
             batch.record.handed_over -= ended - batch.started
         if batch.record is not None:
             self._tell(batch.record, batch, report, took)
@@ -362,13 +363,11 @@ class Dispatcher:
         return not lost and not ticket.moved and self.ready_replicas(queue.model) > 0
 
 
-def _followed(batch: Batch) -> BatchRecord:
-    """The record of a batch that is handed over now."""
+def _begun(batch: Batch) -> BatchRecord:
+    """The record of a batch that is handed over now, without its requests."""
     model, replica = batch.queue.model, batch.replica
     size = len(batch.tickets)
-    record = BatchRecord(model, replica.name, str(replica.device), size, batch.length)
-    _note_traces(record, batch)
-    return record
+    return BatchRecord(model, replica.name, str(replica.device), size, batch.length)
 
 
 def _note_traces(record: BatchRecord, batch: Batch) -> None:
