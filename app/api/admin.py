@@ -104,11 +104,12 @@ def add_admin(app: FastAPI, service: Service) -> None:
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise Abandoned("the client disconnected while it was recorded")
+                raise Abandoned("the client disconnected during the recording")
             return _traced(await work, compressed=compressed)
         finally:
             left.cancel()
             work.cancel()
+            await asyncio.gather(left, work, return_exceptions=True)  # the recorder has stopped
 
     app.include_router(router)
 

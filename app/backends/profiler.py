@@ -34,13 +34,19 @@ class TorchRecorder:
 
     def __init__(self) -> None:
         self._running: profile | None = None
-        self._named: set[tuple[object, ...]] = set()
+        self._named: set[tuple[object, ...]] = set()  # since `start`
 
     def start(self) -> None:
-        """Begin."""
+        """Begin.
+
+        Raises:
+            RuntimeError: something is being recorded already.
+        """
+        if self._running is not None:
+            raise RuntimeError("bug: something is being recorded already")
         # It logs each start and stop on stderr, at the highest level but this.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-        self._named.clear()
+        self._named = set()
         self._running = _begun()
 
     def next(self) -> Recorded:
@@ -54,6 +60,7 @@ class TorchRecorder:
         running, self._running = self._running, None
         if running is None:
             raise RuntimeError("bug: nothing is being recorded")
+        named = self._named
         running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
         def events(since_ns: int) -> Iterator[dict[str, Any]]:
@@ -61,7 +68,7 @@ class TorchRecorder:
                 file = folder / "trace.json"
                 running.export_chrome_trace(str(file))  # type: ignore[no-untyped-call]
                 text = file.read_bytes()
-            return _read(text, since_ns, self._named)
+            return _read(text, since_ns, named)
 
         return events
 

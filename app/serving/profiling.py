@@ -16,7 +16,7 @@ import structlog
 from app.engine.execution.handover import in_thread, tell, unless_done
 from app.engine.execution.replica import Replica, ReplicaState
 from app.errors import AlreadyRecording, ShuttingDown
-from app.telemetry.chrome import ChromeTrace, Heard, Listener
+from app.telemetry.chrome import ChromeTrace, Collected, Collector
 from app.telemetry.tracing import Tracing
 
 LOG = structlog.get_logger(__name__)
@@ -24,11 +24,14 @@ LOG = structlog.get_logger(__name__)
 MOST_BYTES = 64 << 20  # of a trace, before it is compressed
 # A part has about so many events, for which torch holds the GIL for three milliseconds twice.
 PART_EVENTS = 2000
-FIRST_PART_S, LEAST_PART_S, LONGEST_PART_S = 0.1, 0.02, 1.0
+FIRST_PART_S, LEAST_PART_S, LONGEST_PART_S = 0.1, 0.02, 0.25
 LOOK_S = 0.05  # seconds between two looks whether the server stops
 PARK_S = 0.05  # for replicas to end their batches; a longer forward has few operators
 PARKED_S = 1.0  # at most, for a replica: less than the watchdog takes for a hang
 DONE, FULL, STOPPING = "the time was over", "the trace was full", "the server is shutting down"
+
+
+Recorded = Callable[[int], Iterable[dict[str, Any]]]  # reads the events of a part
 
 
 class Recorder(Protocol):
@@ -37,10 +40,10 @@ class Recorder(Protocol):
     def start(self) -> None:
         """Begin."""
 
-    def next(self) -> Callable[[int], Iterable[dict[str, Any]]]:
+    def next(self) -> Recorded:
         """End a part and begin the next one."""
 
-    def stop(self) -> Callable[[int], Iterable[dict[str, Any]]]:
+    def stop(self) -> Recorded:
         """End the last part."""
 
 
@@ -87,6 +90,7 @@ class Profiler:
         self._name = name
         self._most_bytes = most_bytes
         self._ends_at: float | None = None  # of the running one, on time.monotonic
+        self._recording = False
 
     async def profile(self, seconds: float, *, compressed: bool) -> Profile:
         """Record for this time, or until the server stops or the trace is full.
@@ -111,6 +115,9 @@ class Profiler:
             took_s = round(time.monotonic() - now, 3)
             about = {"server": self._name, "seconds": took_s, "ended": ended}
             content = await in_thread(partial(trace.end, about), _discard)
+        except asyncio.CancelledError:
+            LOG.info("profile_dropped", seconds=round(time.monotonic() - now, 3))
+            raise
         finally:
             self._ends_at = None
         LOG.info("profiled", seconds=took_s, ended=ended, bytes=trace.nbytes)
@@ -118,34 +125,87 @@ class Profiler:
 
     async def _record(self, trace: ChromeTrace, ends_at: float) -> str:
         """Record, part by part; returns why it ended."""
-        listener = Listener()
+        collector = Collector()
+        reading: asyncio.Future[int] | None = None
         part_s, since = FIRST_PART_S, time.monotonic()
-        self._recorder.start()
-        self._tracing.add(listener)
-        recording = True
+        self._start()
+        self._tracing.add(collector)
         try:
-            while recording:
+            while True:
                 await self._wait(min(since + part_s, ends_at))
-                over = self._stopping() or time.monotonic() >= ends_at
-                async with self._parked():
-                    stood_from = time.perf_counter()
-                    recording = not over
-                    recorded = self._recorder.stop() if over else self._recorder.next()
-                    stood_to = time.perf_counter()
+                go_on = not self._is_over(ends_at)
+                add = await self._end_part(trace, collector, go_on=go_on)
                 now = time.monotonic()
                 took_s, since = now - since, now
-                work = partial(_added, trace, recorded, listener.take(), stood_from, stood_to)
-                events = await in_thread(work, _discard)
+                reading = asyncio.ensure_future(in_thread(add, _discard))
+                if go_on:
+                    await asyncio.wait((reading,), timeout=min(took_s, LONGEST_PART_S))
+                if go_on and not reading.done():
+                    events = await self._catch_up(trace, collector, reading, ends_at)
+                    since = time.monotonic()
+                else:
+                    events = await reading
                 if trace.is_full:
                     return FULL
+                if not self._recording:
+                    return STOPPING if self._stopping() else DONE
                 wanted_s = took_s * PART_EVENTS / max(events, 1)
                 part_s = max(LEAST_PART_S, min(LONGEST_PART_S, 2 * part_s, wanted_s))
         finally:
-            self._tracing.remove(listener)
-            if recording:
-                async with self._parked():
-                    self._recorder.stop()
-        return STOPPING if self._stopping() else DONE
+            self._tracing.remove(collector)
+            if reading is not None:
+                reading.cancel()
+            try:
+                if self._recording:
+                    async with self._parked():
+                        self._stop()
+            finally:
+                if self._recording:  # cancelled once more, while it waited for the replicas
+                    self._stop()
+
+    async def _catch_up(
+        self,
+        trace: ChromeTrace,
+        collector: Collector,
+        reading: asyncio.Future[int],
+        ends_at: float,
+    ) -> int:
+        """Record no operators until everything is read; returns the events of what was being read.
+
+        Reading took longer than recording: without this gap, each part would be longer than the
+        one before.
+        """
+        add = await self._end_part(trace, collector, go_on=False)
+        gap_from = time.perf_counter()
+        events = await reading
+        if not trace.is_full:
+            await in_thread(add, _discard)
+        if not (trace.is_full or self._is_over(ends_at)):
+            async with self._parked():
+                self._start()
+        trace.recorder_paused("gap", gap_from, time.perf_counter())
+        return events
+
+    def _start(self) -> None:
+        self._recorder.start()
+        self._recording = True
+
+    def _stop(self) -> Recorded:
+        self._recording = False
+        return self._recorder.stop()
+
+    async def _end_part(
+        self, trace: ChromeTrace, collector: Collector, *, go_on: bool
+    ) -> Callable[[], int]:
+        """End a part, and maybe begin the next one; returns what adds it to the trace."""
+        async with self._parked():
+            paused = time.perf_counter()
+            recorded = self._recorder.next() if go_on else self._stop()
+            resumed = time.perf_counter()
+        return partial(_added, trace, recorded, collector.take(), paused, resumed)
+
+    def _is_over(self, ends_at: float) -> bool:
+        return self._stopping() or time.monotonic() >= ends_at
 
     async def _wait(self, until: float) -> None:
         """Wait until a moment of time.monotonic, or until the server stops."""
@@ -183,15 +243,11 @@ def _park(
 
 
 def _added(
-    trace: ChromeTrace,
-    recorded: Callable[[int], Iterable[dict[str, Any]]],
-    heard: Heard,
-    stood_from: float,
-    stood_to: float,
+    trace: ChromeTrace, recorded: Recorded, collected: Collected, paused: float, resumed: float
 ) -> int:
     """In a thread: add a part to the trace; returns the number of its events."""
-    events = trace.add(recorded(trace.began_ns), heard)
-    trace.stood_still(stood_from, stood_to)
+    events = trace.add(recorded(trace.began_ns), collected)
+    trace.recorder_paused("collect", paused, resumed)
     return events
 
 

@@ -20,8 +20,9 @@ from app.telemetry.tracing import BatchRecord, RequestTrace, Token
 Event: TypeAlias = dict[str, Any]
 
 MOST_IDS = 16  # of requests, that one batch names
+MOST_EVENTS = 40_000  # of a part
 MOST_CHARACTERS = 128  # of a path or a request id
-# Written at once, a third of a millisecond; then whoever waits for the GIL gets it. Python would
+# Written at once, a third of a millisecond; then a thread waiting for the GIL gets it. Python would
 # let the event loop wait for five milliseconds each time.
 CHUNK, YIELD_S = 200, 0.0001
 SLOW_S = 0.001  # a body that takes longer to arrive is worth a range
@@ -32,15 +33,15 @@ GZIP_BITS, QUICK = 31, 1  # of zlib: with a gzip header; the lowest level
 TOKEN = Token()
 
 
-class Heard(NamedTuple):
+class Collected(NamedTuple):
     """Batches, each with the ids of the requests that it had, and requests."""
 
     batches: Sequence[tuple[BatchRecord, Sequence[bytes]]]
     requests: Sequence[RequestTrace]
 
 
-class Listener:
-    """A sink of `Tracing` that keeps what it hears until that is taken."""
+class Collector:
+    """A sink of `Tracing` that keeps batches and requests until they are taken."""
 
     def __init__(self) -> None:
         self._batches: list[tuple[BatchRecord, list[bytes]]] = []
@@ -58,11 +59,11 @@ class Listener:
         """Keep a request."""
         self._requests.append(trace)
 
-    def take(self) -> Heard:
-        """What was heard since the last call."""
-        heard = Heard(self._batches, self._requests)
+    def take(self) -> Collected:
+        """What was collected since the last call."""
+        collected = Collected(self._batches, self._requests)
         self._batches, self._requests = [], []
-        return heard
+        return collected
 
 
 class ChromeTrace:
@@ -75,7 +76,7 @@ class ChromeTrace:
 
     Attributes:
         began_ns: the moment that times count from, in nanoseconds since 1970.
-        is_full: whether a part was left out because there was no room for it.
+        is_full: whether there was no room for a part, or a part had more than MOST_EVENTS events.
         nbytes: so far, before it is compressed.
     """
 
@@ -96,33 +97,36 @@ class ChromeTrace:
         self.nbytes = 0
         self._write(b'{"traceEvents":[\n')
 
-    def add(self, events: Iterable[Event], heard: Heard) -> int:
-        """Add events whose times count from `began_ns`, and what was heard, if there is room.
+    def add(self, events: Iterable[Event], collected: Collected) -> int:
+        """Add events whose times count from `began_ns`, and what was collected, if there is room.
 
         Lets other threads have the GIL every now and then.
 
         Returns:
-            how many events there were.
+            how many events there were; those after MOST_EVENTS are left out.
         """
         threads = {each.name: each.native_id for each in threading.enumerate()}
         self._names |= {number: name for name, number in threads.items() if number is not None}
         every = itertools.chain(
             events,
-            (self._batch(record, ids, threads) for record, ids in heard.batches),
-            (event for request in heard.requests for event in self._request(request)),
+            (self._batch(record, ids, threads) for record, ids in collected.batches),
+            (event for request in collected.requests for event in self._request(request)),
         )
         texts, count = [], 0
         while some := list(itertools.islice(every, CHUNK)):
             self._used.update(each["tid"] for each in some if each["ph"] == "X")
             texts.append(_listed(some))
             count += len(some)
+            if count > MOST_EVENTS:
+                self.is_full = True
+                break
             time.sleep(YIELD_S)
         self._append(b"".join(texts), self._most_bytes)
         return count
 
-    def stood_still(self, began: float, ended: float) -> None:
-        """Add that the event loop and the replicas waited for the recording in this time."""
-        text = _listed([self._span("recording: collect", began, ended, self._loop)])
+    def recorder_paused(self, why: str, began: float, ended: float) -> None:
+        """Add that no operators were recorded in this time."""
+        text = _listed([self._span(f"recording: {why}", began, ended, self._loop)])
         self._append(text, self._most_bytes)
 
     def end(self, about: Mapping[str, object]) -> bytes:
@@ -207,7 +211,7 @@ class ChromeTrace:
 
 
 def phases(trace: RequestTrace) -> Iterator[tuple[str, float, float]]:
-    """What a request was at, in order: name, beginning and end; none overlap."""
+    """Phases of a request, in order: name, beginning and end; none overlap."""
     if trace.received:
         if trace.received - trace.began > SLOW_S:
             yield "receive", trace.began, trace.received

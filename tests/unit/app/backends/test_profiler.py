@@ -112,3 +112,10 @@ def test_it_can_record_again(worker: Worker) -> None:
 def test_to_end_what_was_not_begun_is_a_bug() -> None:
     with pytest.raises(RuntimeError, match="bug: nothing is being recorded"):
         TorchRecorder().stop()
+
+
+def test_to_begin_twice_is_a_bug() -> None:
+    with recording() as recorder:
+        with pytest.raises(RuntimeError, match="bug: something is being recorded already"):
+            recorder.start()
+        recorder.stop()

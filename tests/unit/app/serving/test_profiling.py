@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.engine.execution.replica import Replica
 from app.errors import AlreadyRecording, ShuttingDown
 from app.serving.profiling import DONE, FULL, MOST_BYTES, STOPPING, Profiler
-from app.telemetry.chrome import END_BYTES
+from app.telemetry.chrome import END_BYTES, MOST_EVENTS
 from app.telemetry.tracing import RequestTrace, Tracing
 from app.types import Device
 
@@ -119,6 +120,7 @@ async def test_requests_of_the_time_are_in_it(made: Callable[..., Setup]) -> Non
     profiling = asyncio.create_task(setup.profiler.profile(0.2, compressed=False))
     await asyncio.sleep(0.05)
     trace = RequestTrace("GET", "/models", "/models", b"id", time.perf_counter())
+    assert setup.tracing.may_follow([], {})
     followed = setup.tracing.begin(trace, [], {})
     assert followed is not None
     setup.tracing.end(followed, 200, "ok")
@@ -182,8 +184,9 @@ async def test_a_caller_who_leaves_ends_it(made: Callable[..., Setup]) -> None:
     assert setup.recorder.running
     assert setup.tracing.enabled
     profiling.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    with capture_logs() as logs, pytest.raises(asyncio.CancelledError):
         await profiling
+    assert [line["event"] for line in logs] == ["profile_dropped"]
     assert setup.is_clean
     assert (await setup.profiler.profile(0.1, compressed=True)).ended == DONE
 
@@ -213,4 +216,60 @@ async def test_a_part_that_cannot_be_read_ends_it(made: Callable[..., Setup]) ->
     setup.recorder.next = broken  # type: ignore[method-assign]
     with pytest.raises(OSError, match="no space left"):
         await setup.profiler.profile(30, compressed=True)
+    assert setup.is_clean
+
+
+async def test_a_second_cancellation_ends_it_as_well(made: Callable[..., Setup]) -> None:
+    setup, go_on = made(), threading.Event()
+    profiling = asyncio.create_task(setup.profiler.profile(30, compressed=True))
+    await asyncio.sleep(0.01)
+    busy = asyncio.create_task(setup.replica.call(lambda: go_on.wait(20)))
+    profiling.cancel()
+    await asyncio.sleep(0.01)
+    assert setup.recorder.running  # it waits for the replica
+    profiling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await profiling
+    assert [setup.recorder.running, setup.tracing.enabled] == [False, False]
+    go_on.set()
+    assert await busy
+
+
+async def test_a_part_of_too_many_events_ends_it(made: Callable[..., Setup]) -> None:
+    setup = made(events=MOST_EVENTS + 1)
+    profile = await setup.profiler.profile(30, compressed=True)
+    assert profile.ended == FULL
+    assert profile.seconds < 20
+    assert setup.is_clean
+
+
+async def test_it_records_no_more_while_it_reads_for_long(made: Callable[..., Setup]) -> None:
+    setup, read = made(events=1), threading.Event()
+    begin_next = setup.recorder.next
+
+    def slow() -> Part:
+        part = begin_next()
+
+        def reading(since_ns: int) -> list[dict[str, Any]]:
+            read.wait(20)
+            return part(since_ns)
+
+        return reading
+
+    setup.recorder.next = slow  # type: ignore[method-assign]
+    profiling = asyncio.create_task(setup.profiler.profile(1.5, compressed=False))
+    async with asyncio.timeout(5):
+        while setup.recorder.running or not setup.recorder.begun:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert (setup.recorder.begun, setup.recorder.running) == (1, False)
+    read.set()
+    profile = await profiling
+    assert profile.ended == DONE
+    assert setup.recorder.begun == 2
+    events = json.loads(profile.content)["traceEvents"]
+    names = [event["name"] for event in events]
+    assert names.count("aten::add") == len(setup.recorder.parked)  # each part was read
+    (gap,) = [event for event in events if event["name"] == "recording: gap"]
+    assert gap["dur"] > 100_000
     assert setup.is_clean

@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 
 from app.errors import ReplicaError
-from app.telemetry.chrome import END_BYTES, MOST_IDS, ChromeTrace, Heard, Listener, phases
+from app.telemetry.chrome import (
+    END_BYTES,
+    MOST_EVENTS,
+    MOST_IDS,
+    ChromeTrace,
+    Collected,
+    Collector,
+    phases,
+)
 from app.telemetry.tracing import BatchRecord, RequestTrace, Tracing
 from app.types import CacheCounts, ModelId
 
-NOTHING = Heard((), ())
+NOTHING = Collected((), ())
 ABOUT = {"ended": "the time was over"}
 MODEL = ModelId("digits", 1)
 
@@ -108,7 +116,7 @@ class TestTrace:
     def test_times_are_microseconds_since_it_began(self) -> None:
         trace = a_trace()
         now, now_ns = time.perf_counter(), time.time_ns()
-        trace.add([], Heard([(a_batch(now, now + 0.001), [b"abc"])], []))
+        trace.add([], Collected([(a_batch(now, now + 0.001), [b"abc"])], []))
         (batch,) = [event for event in read(trace) if event["ph"] == "X"]
         assert batch["dur"] == pytest.approx(1000, abs=0.01)
         assert batch["ts"] == pytest.approx((now_ns - trace.began_ns) / 1000, abs=5000)
@@ -118,7 +126,9 @@ class TestTrace:
         thread = threading.Thread(target=stop.wait, name="replica-cpu#0")
         thread.start()
         ids = [b"%d" % number for number in range(3)]
-        trace.add([], Heard([(a_batch(0.0, 1.0, forwards=2, compute_s=0.5, length=32), ids)], []))
+        trace.add(
+            [], Collected([(a_batch(0.0, 1.0, forwards=2, compute_s=0.5, length=32), ids)], [])
+        )
         stop.set()
         thread.join()
         events = read(trace)
@@ -142,7 +152,7 @@ class TestTrace:
             (a_batch(1.0, 3.0, "cuda:0", fault=fault), []),
             (a_batch(1.0, 3.0, "cuda:1"), []),
         ]
-        trace.add([], Heard(batches, []))
+        trace.add([], Collected(batches, []))
         events = read(trace)
         spans = [event for event in events if event["ph"] == "X"]
         assert spans[0]["tid"] == spans[1]["tid"] != spans[2]["tid"]
@@ -156,7 +166,7 @@ class TestTrace:
         request = a_request(
             5.0, a_batch(5.003, 5.007), model=MODEL, items=2, cache=CacheCounts(1, 1, 0)
         )
-        trace.add([], Heard([], [request, a_request(5.0, request_id=b"x" * 1000)]))
+        trace.add([], Collected([], [request, a_request(5.0, request_id=b"x" * 1000)]))
         events = [event for event in read(trace) if event["ph"] in "be"]
         first = [event for event in events if event["id"] == events[0]["id"]]
         assert [(event["ph"], event["name"]) for event in first] == [
@@ -183,7 +193,7 @@ class TestTrace:
 
     def test_a_request_without_a_route_has_its_path_cut(self) -> None:
         trace = a_trace()
-        trace.add([], Heard([], [a_request(5.0, route="", path="/" + "a" * 5000)]))
+        trace.add([], Collected([], [a_request(5.0, route="", path="/" + "a" * 5000)]))
         names = {event["name"] for event in read(trace) if event["ph"] == "b"}
         assert "POST /" + "a" * 127 in names
 
@@ -204,10 +214,20 @@ class TestTrace:
         assert len(text) == trace.nbytes <= END_BYTES + 1000
         assert "small" in [event["name"] for event in json.loads(text)["traceEvents"]]
 
+    @pytest.mark.parametrize(("more", "is_full"), [(0, False), (1, True), (1000, True)])
+    def test_a_part_of_too_many_events_is_cut(self, more: int, is_full: bool) -> None:
+        trace = a_trace(64 << 20)
+        event = {"ph": "X", "name": "one", "pid": 1, "tid": 2, "ts": 0, "dur": 1}
+        trace.add((dict(event) for _ in range(MOST_EVENTS + more)), NOTHING)
+        assert trace.is_full is is_full
+        names = [each["name"] for each in read(trace)]
+        assert MOST_EVENTS <= names.count("one") <= MOST_EVENTS + 200
 
-def test_the_listener_gives_what_it_heard_once() -> None:
-    tracing, listener = Tracing(), Listener()
-    tracing.add(listener)
+
+def test_the_collector_gives_what_it_has_once() -> None:
+    tracing, collector = Tracing(), Collector()
+    tracing.add(collector)
+    assert tracing.may_follow([], {})
     request = tracing.begin(RequestTrace("GET", "/", "", b"id", 0.0), [], {})
     assert request is not None
     record = a_batch(0.0, 1.0)
@@ -217,7 +237,7 @@ def test_the_listener_gives_what_it_heard_once() -> None:
     tracing.batch_ended(record)
     tracing.batch_ended(many)
     tracing.end(request, 200, "ok")
-    heard = listener.take()
-    assert heard.batches == [(record, [b"id"]), (many, [b"id"] * MOST_IDS)]
-    assert heard.requests == [request]
-    assert listener.take() == Heard([], [])
+    collected = collector.take()
+    assert collected.batches == [(record, [b"id"]), (many, [b"id"] * MOST_IDS)]
+    assert collected.requests == [request]
+    assert collector.take() == Collected([], [])
