@@ -91,8 +91,9 @@ document.getElementById("key").addEventListener("click", async () => {
   const key = await askForKey("");
   if (key === null) return;
   api.setKey(key);
-  running?.stop();
-  running?.start(panels[shown], api); // with what this key may see
+  const again = shown;
+  shown = -1;
+  show(again); // with what this key may see
 });
 document.getElementById("key-cancel").addEventListener("click", () => dialog.close(""));
 addEventListener("hashchange", fromAddress);

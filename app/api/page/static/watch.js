@@ -1,7 +1,7 @@
 // Watch: charts of the server's live data, its replicas and devices, and the profiler.
 
 import { Alert } from "./alert.js";
-import { Chart } from "./chart.js";
+import { Chart, load } from "./chart.js";
 import { bytes, fill, h } from "./dom.js";
 import { save } from "./download.js";
 import { Feed } from "./live.js";
@@ -9,26 +9,28 @@ import { nameOf, number, OF_DEVICES, OF_MODEL, OF_SERVER } from "./series.js";
 
 const PROFILE_S = 5;
 let view = null;
+let shown = false;
 
 /**
  * Show the view. Once started, data is collected while other views are shown, too.
  * @param {HTMLElement} panel
  * @param {import("./api.js").Api} api
  */
-export function start(panel, api) {
+export async function start(panel, api) {
+  shown = true;
+  await load();
+  if (!shown) return; // another view was selected meanwhile
   view ??= new Watch(panel, api);
-  view.shown = true;
   view.feed.run();
   view.draw();
 }
 
 /** Draw no more. */
 export function stop() {
-  view.shown = false;
+  shown = false;
 }
 
 class Watch {
-  shown = false;
   /** @type {import("./live.js").Sample[] | null} */
   #paused = null;
   #status = h("p.live", { role: "status" });
@@ -87,7 +89,7 @@ class Watch {
 
   /** Show what is known now, or what was when it was paused. */
   draw() {
-    if (!this.shown) return;
+    if (!shown) return;
     this.#tellState();
     const samples = this.#paused ?? this.feed.history.samples;
     const newest = samples.findLast((each) => each.snapshot)?.snapshot;
