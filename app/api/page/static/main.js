@@ -95,6 +95,11 @@ document.getElementById("key").addEventListener("click", async () => {
   shown = -1;
   show(again); // with what this key may see
 });
+dialog.addEventListener("submit", (event) => {
+  if (/^[\x21-\x7e]*$/.test(field.value.trim())) return;
+  event.preventDefault(); // no header can hold it
+  problem.textContent = "A key has only ASCII characters and no spaces.";
+});
 document.getElementById("key-cancel").addEventListener("click", () => dialog.close(""));
 addEventListener("hashchange", fromAddress);
 fromAddress();

@@ -1,6 +1,6 @@
 // Watch: charts of the server's live data, its replicas and devices, and the profiler.
 
-import { Alert } from "./alert.js";
+import { Alert, deniedNote, tellDenied } from "./alert.js";
 import { Chart, load } from "./chart.js";
 import { bytes, fill, h } from "./dom.js";
 import { save } from "./download.js";
@@ -46,6 +46,7 @@ class Watch {
   #known = h("div.stack", { hidden: true }); // what there is to see once something is known
 
   constructor(panel, api) {
+    this.profiler = new Profiler(api);
     this.feed = new Feed(
       (signal) => api.request("./live", { signal, headers: { Accept: "text/event-stream" } }),
       () => this.draw(),
@@ -62,7 +63,6 @@ class Watch {
       table("Devices", ["Device", "Memory", "Utilization", "Temperature"], this.#devices),
       devices,
     );
-    const profiler = new Profiler(api);
     fill(
       this.#known,
       h("div.row", null, h("h2", { text: "Server" }), this.#facts), server,
@@ -76,8 +76,8 @@ class Watch {
     fill(
       panel,
       h("div.stack", null,
-        h("div.row", null, this.#status, this.#connect, this.#pause, profiler.element),
-        profiler.alert.element, this.#known),
+        h("div.row", null, this.#status, this.#connect, this.#pause, this.profiler.element),
+        this.profiler.alert.element, this.#known),
     );
   }
 
@@ -91,6 +91,7 @@ class Watch {
   draw() {
     if (!shown) return;
     this.#tellState();
+    this.profiler.permit();
     const samples = this.#paused ?? this.feed.history.samples;
     const newest = samples.findLast((each) => each.snapshot)?.snapshot;
     if (!newest) return;
@@ -139,16 +140,26 @@ class Profiler {
   #button = h("button", { type: "button", text: `Profile ${PROFILE_S} s`,
     onclick: () => this.#profile() });
   #said = h("span", { role: "status" });
+  #denied = deniedNote();
+  #busy = false;
   alert = new Alert();
-  element = h("div.row.profiler", null, h("span.note", null, this.#said), this.#button);
+  element = h("div.row.profiler", null, h("span.note", null, this.#said), this.#denied,
+    this.#button);
 
   constructor(api) {
     this.api = api;
   }
 
+  /** Disable what is under way or not allowed. */
+  permit() {
+    tellDenied(this.#denied, this.api.denied);
+    this.#button.disabled = this.#busy || this.api.denied !== "";
+  }
+
   async #profile() {
     this.alert.clear();
-    this.#button.disabled = true;
+    this.#busy = true;
+    this.permit();
     this.#said.textContent = `Profiling for ${PROFILE_S} s …`;
     try {
       const path = `./admin/profile?seconds=${PROFILE_S}`;
@@ -159,9 +170,10 @@ class Profiler {
       this.#said.textContent = `Downloaded${what}. Open the trace in Perfetto: ui.perfetto.dev.`;
     } catch (error) {
       this.#said.textContent = "";
-      this.alert.show(error);
+      if (!this.api.denied) this.alert.show(error);
     } finally {
-      this.#button.disabled = false;
+      this.#busy = false;
+      this.permit();
     }
   }
 }
