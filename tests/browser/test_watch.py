@@ -234,11 +234,11 @@ def test_what_cannot_be_drawn_does_not_end_the_connection(visit: Visits, server:
           );
           feed.run();
           await done;
-          return [said, feed.history.samples.length];
+          return [said, feed.history.samples[0].at];
         }""",
         f"data: {json.dumps(SNAPSHOT)}\n\n",
     )
-    assert drawn == [["no room", "no room"], 1]
+    assert drawn == [["no room"] * 3, SNAPSHOT["at"]]  # connecting, live, lost
 
 
 def test_charts_that_cannot_be_loaded_are_told_and_loaded_later(
