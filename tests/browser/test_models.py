@@ -89,8 +89,35 @@ def test_a_key_without_the_scope_sees_what_the_server_says(visit: Visits, guarde
     page = visit(guarded.url, "/#models", expected={401, 403})
     use_key(page, PREDICT_KEY)
     expect(page.locator(version(page, "double"))).to_contain_text("ready")
-    page.get_by_role("button", name="Reload repository").click()
+    reload = page.get_by_role("button", name="Reload repository")
+    reload.click()
     expect(page.get_by_role("alert").first).to_contain_text("admin")
+    buttons = [reload, page.get_by_role("button", name="Unload double", exact=True)]
+    for button in buttons:
+        expect(button).to_be_disabled()
+    page.get_by_role("button", name="API key").click()
+    use_key(page, ADMIN_KEY)
+    for button in buttons:
+        expect(button).to_be_enabled()
+    expect(page.locator("#panel-models").get_by_role("alert")).to_have_count(0)
+
+
+def test_an_error_goes_when_the_models_are_read_again(visit: Visits, server: Server) -> None:
+    page = visit(server.url, expected={503})
+    failed = {"error": "busy", "code": "overloaded", "details": [{"loc": ["body"]}]}
+    for view in ("models", "try"):
+        page.get_by_role("tab", name=view.capitalize()).click()
+        panel = page.locator(f"#panel-{view}")
+        expect(panel).to_contain_text("double")
+        page.get_by_role("tab", name="Watch").click()
+        page.route("**/models", lambda route: route.fulfill(status=503, body=json.dumps(failed)))
+        page.get_by_role("tab", name=view.capitalize()).click()
+        expect(panel.get_by_role("alert")).to_contain_text("busy")
+        expect(panel.get_by_role("alert")).to_contain_text('[{"loc":["body"]}]')
+        page.unroute("**/models")
+        page.get_by_role("tab", name="Watch").click()
+        page.get_by_role("tab", name=view.capitalize()).click()
+        expect(panel.get_by_role("alert")).to_have_count(0)
 
 
 def test_the_plan_and_the_report_are_shown(visit: Visits, server: Server) -> None:
@@ -111,7 +138,11 @@ def test_with_a_key_the_report_is_downloaded(visit: Visits, models: Path, tmp_pa
         with page.expect_download() as started:
             page.get_by_role("link", name="Report of digits/1").click()
         assert started.value.suggested_filename == "digits-1-report.html"
-        assert "<html" in Path(started.value.path()).read_text()
+        report = Path(started.value.path()).read_text()
+        policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+        begin = '<!doctype html><meta http-equiv="Content-Security-Policy"'
+        assert report.startswith(f'{begin} content="{policy}">')
+        assert "<html" in report
 
 
 def test_progress_is_a_bar_where_it_is_known(visit: Visits, server: Server) -> None:

@@ -124,6 +124,8 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(visit: Visits, guarded: Serv
     dialog.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("alert").first).to_contain_text("key")
     page.reload()
+    use_key(page, "schlüssel")
+    expect(dialog.get_by_role("alert")).to_contain_text("ASCII")
     use_key(page, "wrong")
     expect(dialog.get_by_role("alert")).not_to_be_empty()
     use_key(page, ALL_KEY)

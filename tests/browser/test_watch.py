@@ -195,3 +195,76 @@ def test_ten_minutes_are_kept_and_no_more(visit: Visits, server: Server) -> None
         SNAPSHOT,
     )
     assert kept == [1400, 1999, 600, None, 1200, 1]
+
+
+def test_a_connection_made_again_keeps_what_was_there(visit: Visits, server: Server) -> None:
+    """The latest snapshot is sent again at once."""
+    page = visit(server.url)
+    kept = page.evaluate(
+        """async (snapshot) => {
+          const { History } = await import("./page/live.js");
+          const history = new History();
+          for (let at = 100; at < 110; at += 1) history.add({ ...snapshot, at });
+          history.interrupt();
+          history.add({ ...snapshot, at: 109 });
+          history.add({ ...snapshot, at: 110 });
+          const [first, last] = [history.samples[0], history.samples.at(-1)];
+          return [first.at, last.at, history.samples.length, last.snapshot.versions ?? null];
+        }""",
+        SNAPSHOT,
+    )
+    assert kept == [100, 110, 12, None]
+
+
+def test_what_cannot_be_drawn_does_not_end_the_connection(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    drawn = page.evaluate(
+        """async (event) => {
+          const { Feed } = await import("./page/live.js");
+          const said = [];
+          console.error = (error) => said.push(error.message);
+          let isDone = null;
+          const done = new Promise((resolve) => (isDone = resolve));
+          const feed = new Feed(
+            async () => new Response(event),
+            () => {
+              if (feed.state.kind === "lost") isDone();
+              throw new Error("no room");
+            },
+          );
+          feed.run();
+          await done;
+          return [said, feed.history.samples[0].at];
+        }""",
+        f"data: {json.dumps(SNAPSHOT)}\n\n",
+    )
+    assert drawn == [["no room"] * 3, SNAPSHOT["at"]]  # connecting, live, lost
+
+
+def test_charts_that_cannot_be_loaded_are_told_and_loaded_later(
+    visit: Visits, server: Server
+) -> None:
+    page = visit(server.url, expected={503})
+    page.route("**/uPlot.iife.min.js", lambda route: route.fulfill(status=503))
+    page.get_by_role("tab", name="Watch").click()
+    expect(page.locator("#panel-watch").get_by_role("alert")).to_contain_text("uPlot")
+    page.unroute("**/uPlot.iife.min.js")
+    page.get_by_role("tab", name="Models").click()
+    page.get_by_role("tab", name="Watch").click()
+    expect(page.get_by_role("status").first).to_have_text("Live")
+    expect(page.locator("#panel-watch figure canvas").first).to_be_visible()
+
+
+def test_the_largest_failures_have_lines(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    failed = {name: float(rate) for rate, name in enumerate("abcdefgh", 1)}
+    lines = page.evaluate(
+        """async (snapshot) => {
+          const { OF_SERVER } = await import("./page/series.js");
+          const samples = [{ at: 1, snapshot }, { at: 2, snapshot: null }];
+          return OF_SERVER.at(-1).lines[0](samples).map(({ label, values }) => [label, values]);
+        }""",
+        {**SNAPSHOT, "requests": {**REQUESTS, "failed_per_s": failed}},
+    )
+    largest = [[name, [failed[name], None]] for name in "defgh"]
+    assert lines == [*largest, ["others", [1.0 + 2.0 + 3.0, None]]]

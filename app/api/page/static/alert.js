@@ -2,6 +2,8 @@
 
 import { h, fill } from "./dom.js";
 
+const MOST_CHARACTERS = 500; // of the details
+
 /** One alert of a view; `element` belongs into its panel. */
 export class Alert {
   #timer = 0;
@@ -26,11 +28,13 @@ export class Alert {
   show(error) {
     if (error?.name === "AbortError") return;
     clearInterval(this.#timer);
+    const details = error.details?.length ? JSON.stringify(error.details) : "";
     const facts = [error.status && `status ${error.status}`, error.code, error.requestId];
     fill(
       this.said,
       h("p", { text: error.message }),
       facts.some(Boolean) && h("p.facts", { text: facts.filter(Boolean).join(" · ") }),
+      details && h("p.facts", { text: details.slice(0, MOST_CHARACTERS) }),
     );
     this.element.hidden = false;
     this.wait.hidden = !error.retryAfterMs;
@@ -46,4 +50,17 @@ export class Alert {
     this.#timer = setInterval(tick, 1000);
     tick();
   }
+}
+
+/** A place next to the buttons of an administrator, for the reason why they are disabled. */
+export const deniedNote = () => h("p.note", { role: "alert", hidden: true });
+
+/**
+ * Show the reason; "" hides it. An unchanged one is not written, so that it is not said again.
+ * @param {HTMLElement} note
+ * @param {string} reason
+ */
+export function tellDenied(note, reason) {
+  note.hidden = !reason;
+  if (note.textContent !== reason) note.textContent = reason;
 }

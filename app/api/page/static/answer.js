@@ -99,7 +99,7 @@ function predictionView(prediction, model, item, labels, count) {
   return view;
 }
 
-/** How near the embeddings of a batch are to each other; null: they are none. */
+/** Cosine similarities of a batch of embeddings; null for other tasks. */
 function compared(predictions, model) {
   if (model.manifest.codec.task !== "embed" || predictions.length > MAX_COMPARED) return null;
   const name = model.outputs[0].name;

@@ -29,6 +29,7 @@ export class Api {
   constructor(ask) {
     this.#ask = ask;
     this.keyed = false; // whether the server has asked for a key, or has been given one
+    this.denied = ""; // why this key may not administer, once the server has said so
   }
 
   /** The address of a call, for people to copy. */
@@ -40,6 +41,7 @@ export class Api {
   setKey(key) {
     this.#key = key;
     this.keyed ||= key !== "";
+    this.denied = "";
   }
 
   /**
@@ -56,13 +58,15 @@ export class Api {
       const response = await this.#send(path, options);
       if (response.ok) return response;
       const error = await errorOf(response);
+      const isDenied = response.status === 403 && path.startsWith("./admin/");
+      if (isDenied && this.#key === sent) this.denied = error.message;
       if (response.status !== 401) throw error;
       this.keyed = true;
       if (this.#key !== sent) continue; // another call has asked meanwhile
       this.#asked ??= this.#ask(sent ? error.message : "").finally(() => (this.#asked = null));
       const key = await this.#asked;
       if (key === null) throw error;
-      this.#key = key;
+      this.setKey(key);
       options.signal?.throwIfAborted();
     }
   }

@@ -31,13 +31,13 @@ export function arrayView(name, value) {
   const shape = shapeOf(value);
   const title = h("h3", null, name, " ", h("span.note", { text: `[${shape.join(", ")}]` }));
   if (!shape.length) return h("p", null, h("strong", { text: `${name}: ` }), String(value));
-  if (shape.includes(0)) return h("div", null, title, h("p.note", { text: "It is empty." }));
+  if (shape.includes(0)) return h("div", null, title, h("p.note", { text: "Empty array." }));
   if (shape.length === 1) return h("div", null, title, vector(value));
   let slice = value;
   const at = shape.slice(0, -2).map(() => 0);
   for (const index of at) slice = slice[index];
   const note =
-    at.length > 0 && h("p.note", { text: `Slice [${[...at, ":", ":"].join(", ")}] of it.` });
+    at.length > 0 && h("p.note", { text: `Showing slice [${[...at, ":", ":"].join(", ")}].` });
   const [rows, columns] = shape.slice(-2);
   const isSmall = rows <= MAX_TABLE[0] && columns <= MAX_TABLE[1];
   return h("div", null, title, note, isSmall ? table(slice) : heatMap(name, slice));

@@ -7,13 +7,17 @@ const COLOURS = 6; // --c1 to --c6 of the theme
 const SHORTEST_S = 60; // of time that is shown
 let library = null;
 
-/** Load uPlot: a classic script, which names itself in the window. */
-function load() {
+/** Load uPlot before a chart is shown: a classic script, which names itself in the window. */
+export function load() {
   library ??= new Promise((done, failed) => {
     const folder = new URL(".", import.meta.url);
     const script = h("script", { src: new URL("vendor/uPlot.iife.min.js", folder) });
-    script.addEventListener("load", () => done(window["uPlot"]));
-    script.addEventListener("error", () => failed(new Error("uPlot could not be loaded")));
+    script.addEventListener("load", done);
+    script.addEventListener("error", () => {
+      library = null;
+      script.remove();
+      failed(new Error("uPlot could not be loaded. Select another view, then this one again."));
+    });
     document.head.append(script);
   });
   return library;
@@ -58,14 +62,13 @@ export class Chart {
    * @param {number[]} times
    * @param {Line[]} lines
    */
-  async show(times, lines) {
+  show(times, lines) {
     this.#times = times;
     this.#lines = lines;
-    const uPlot = await load();
     const labels = JSON.stringify(lines.map((each) => each.label));
     if (labels !== this.#labels || !this.#plot) {
       this.#plot?.destroy();
-      this.#plot = new uPlot(this.#options(), this.#data(), this.#canvas);
+      this.#plot = new window["uPlot"](this.#options(), this.#data(), this.#canvas);
       this.#labels = labels;
     } else {
       this.#plot.setData(this.#data());

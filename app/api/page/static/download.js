@@ -6,10 +6,12 @@ import { h } from "./dom.js";
  * Offer the body of an answer as a download.
  * @param {Response} response
  * @param {string} name  of the file, where the server suggests none
+ * @param {string} [before]  what the file begins with
  */
-export async function save(response, name) {
+export async function save(response, name, before = "") {
   const suggested = /filename="?([\w.-]+)"?/.exec(response.headers.get("Content-Disposition") ?? "");
-  const url = URL.createObjectURL(await response.blob());
+  const body = await response.blob();
+  const url = URL.createObjectURL(new Blob([before, body], { type: body.type }));
   h("a", { href: url, download: suggested?.[1] ?? name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000); // the browser reads it meanwhile
 }

@@ -132,7 +132,6 @@ class TensorInput {
       accept: ".npy",
       onchange: async () => {
         const file = this.#picker.files[0];
-        this.#typed.hidden = clear.hidden = false;
         this.#typed.hidden = Boolean(file);
         clear.hidden = !file;
         this.#file.textContent = file ? await this.#describe(file) : "";
@@ -184,7 +183,7 @@ function isNamed(example, spec) {
   );
 }
 
-/** An input for people, such as "a: float32 [p ≤ 256, 2]". */
+/** An input for people, such as "a: float32 [p: 1 to 256, 2]". */
 export function described(spec) {
   let free = 0;
   const sizes = spec.shape.slice(1).map((size) => {

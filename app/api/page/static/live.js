@@ -8,6 +8,7 @@ export const KEPT_S = 600;
 const MOST_SAMPLES = 2 * KEPT_S;
 const MOST_CHARACTERS = 4_000_000; // of one event
 const SILENCE_MS = 10_000;
+const SENT_AGAIN_S = 5; // a snapshot that is older by less is not a clock that was set back
 const LONGEST_WAIT_MS = 15_000;
 
 /**
@@ -49,8 +50,11 @@ export class History {
   /** @param {{at: number}} snapshot */
   add(snapshot) {
     const last = this.samples.at(-1);
-    if (last && snapshot.at <= last.at) this.samples = []; // the server's clock was set back
-    this.samples.push({ at: snapshot.at, snapshot });
+    if (last && snapshot.at <= last.at) {
+      if (last.at - snapshot.at < SENT_AGAIN_S) return; // a new connection begins with the latest
+      this.samples = []; // the server's clock was set back
+    }
+    this.samples.push({ at: snapshot.at, snapshot: { ...snapshot, versions: undefined } });
     const fresh = this.samples.findIndex((each) => each.at > snapshot.at - KEPT_S);
     this.samples.splice(0, Math.max(fresh, this.samples.length - MOST_SAMPLES));
   }
@@ -80,20 +84,23 @@ export class Feed {
     this.#changed = changed;
   }
 
-  /** Stay connected until the server refuses; does nothing while it is at it. */
+  /** Stay connected until the server refuses; does nothing if already running. */
   async run() {
     if (this.#running) return;
     this.#running = true;
-    this.#become("connecting", "");
-    for (let failures = 0; this.state.kind !== "refused"; failures += 1) {
-      const newest = this.history.samples.at(-1);
-      const wait = await this.#connection();
-      if (this.history.samples.at(-1) !== newest) failures = 0;
-      this.history.interrupt();
-      const backoff = Math.min(LONGEST_WAIT_MS, 500 * 2 ** failures) * (0.75 + Math.random() / 2);
-      if (this.state.kind !== "refused") await sleep(Math.max(wait, backoff));
+    try {
+      this.#become("connecting", "");
+      for (let failures = 0; this.state.kind !== "refused"; failures += 1) {
+        const newest = this.history.samples.at(-1);
+        const wait = await this.#connection();
+        if (this.history.samples.at(-1) !== newest) failures = 0;
+        this.history.interrupt();
+        const backoff = Math.min(LONGEST_WAIT_MS, 500 * 2 ** failures) * (0.75 + Math.random() / 2);
+        if (this.state.kind !== "refused") await sleep(Math.max(wait, backoff));
+      }
+    } finally {
+      this.#running = false;
     }
-    this.#running = false;
   }
 
   /** Read one connection to its end; returns how many ms the server asks to wait. */
@@ -129,7 +136,11 @@ export class Feed {
   #become(kind, reason) {
     const since = kind === this.state.kind ? this.state.since : new Date();
     this.state = { kind, since, reason };
-    this.#changed();
+    try {
+      this.#changed();
+    } catch (error) {
+      console.error(error); // what cannot be drawn does not end the connection
+    }
   }
 }
 

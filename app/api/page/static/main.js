@@ -91,8 +91,14 @@ document.getElementById("key").addEventListener("click", async () => {
   const key = await askForKey("");
   if (key === null) return;
   api.setKey(key);
-  running?.stop();
-  running?.start(panels[shown], api); // with what this key may see
+  const again = shown;
+  shown = -1;
+  show(again); // with what this key may see
+});
+dialog.addEventListener("submit", (event) => {
+  if (/^[\x21-\x7e]*$/.test(field.value.trim())) return;
+  event.preventDefault(); // no header can hold it
+  problem.textContent = "A key has only ASCII characters and no spaces.";
 });
 document.getElementById("key-cancel").addEventListener("click", () => dialog.close(""));
 addEventListener("hashchange", fromAddress);

@@ -1,6 +1,6 @@
 // Models: what is loaded, loading or failed, which form serves which batch size; load and unload.
 
-import { Alert } from "./alert.js";
+import { Alert, deniedNote, tellDenied } from "./alert.js";
 import { fill, h } from "./dom.js";
 import { save } from "./download.js";
 import { Plan } from "./plan.js";
@@ -9,6 +9,9 @@ import { number } from "./series.js";
 const IDLE_MS = 5000;
 const LOADING_MS = 1000;
 const SERVED = ["ready", "loading"];
+// A file has no headers: the report's own policy comes with it.
+const SANDBOX = '<!doctype html><meta http-equiv="Content-Security-Policy" '
+  + "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">";
 const TONES = { ready: "good", failed: "bad", loading: "warn" };
 let view = null;
 
@@ -23,7 +26,7 @@ export function start(panel, api) {
   return view.refresh();
 }
 
-/** Look no more. */
+/** Stop polling. */
 export function stop() {
   view.shown = false;
   clearTimeout(view.timer);
@@ -34,10 +37,13 @@ class Models {
   timer = 0;
   /** @type {Map<string, Card>} */
   #cards = new Map();
-  #alert = new Alert();
+  #alert = new Alert(); // what became of the user's last action
+  #unread = new Alert(); // why the models could not be read
+  #denied = deniedNote();
+  #busy = new Set(); // the buttons whose changes are under way
   #said = h("p.note", { role: "status" });
   #list = h("div.stack");
-  #reload = h("button", { type: "button", text: "Reload repository",
+  #reload = h("button.admin", { type: "button", text: "Reload repository",
     title: "Look for new versions, and try those again that failed to load",
     onclick: () => this.change("reload", "./admin/reload", this.#reload) });
   #again = h("button", { type: "button", text: "Try again", hidden: true,
@@ -46,9 +52,11 @@ class Models {
 
   constructor(panel, api) {
     this.api = api;
+    this.panel = panel;
     fill(panel, h("div.stack", null,
-      h("div.row", null, h("h2", { text: "Models" }), this.#reload, this.#again, this.#said),
-      this.#alert.element, this.#list, this.#dialog.element));
+      h("div.row", null, h("h2", { text: "Models" }), this.#reload, this.#again, this.#denied,
+        this.#said),
+      this.#unread.element, this.#alert.element, this.#list, this.#dialog.element));
   }
 
   /** Show what there is, and look again later, unless the server refuses to say. */
@@ -57,11 +65,12 @@ class Models {
     this.#again.hidden = true;
     try {
       const { models } = await this.api.json("./models");
+      this.#unread.clear();
       this.#show(models);
       const loading = models.some((each) => each.versions.some((one) => one.state === "loading"));
       this.#later(loading ? LOADING_MS : IDLE_MS);
     } catch (error) {
-      this.#alert.show(error);
+      this.#unread.show(error);
       const refused = error.status === 401 || error.status === 403;
       this.#again.hidden = !refused;
       if (!refused) this.#later(IDLE_MS);
@@ -84,6 +93,7 @@ class Models {
     if (before !== [...this.#cards.keys()].join()) {
       fill(this.#list, ...[...this.#cards.values()].map((each) => each.element));
     }
+    this.#permit();
     if (!models.length) fill(this.#list, h("p.note", { text: "The repository has no models." }));
   }
 
@@ -96,7 +106,8 @@ class Models {
   async change(what, path, button) {
     if (what.startsWith("unload") && !(await this.#dialog.ask(what))) return;
     this.#alert.clear();
-    button.disabled = true;
+    this.#busy.add(button);
+    this.#permit();
     this.#said.textContent = `${what} …`;
     this.#later(LOADING_MS);
     try {
@@ -105,18 +116,27 @@ class Models {
     } catch (error) {
       this.#said.textContent = "";
       if (error.body?.failed) error.message = `${what}: ${sentence(error.body)}`;
-      this.#alert.show(error);
+      if (!this.api.denied) this.#alert.show(error);
     } finally {
-      button.disabled = false;
+      this.#busy.delete(button);
+      this.#permit();
     }
     await this.refresh();
+  }
+
+  /** Disable what is under way or not allowed. */
+  #permit() {
+    tellDenied(this.#denied, this.api.denied);
+    for (const each of this.panel.querySelectorAll("button.admin")) {
+      each.disabled = this.api.denied !== "" || this.#busy.has(each);
+    }
   }
 
   /** Keep a version's report: a link has no key. */
   async report(path, name) {
     this.#alert.clear();
     try {
-      await save(await this.api.request(path), name);
+      await save(await this.api.request(path), name, SANDBOX);
     } catch (error) {
       this.#alert.show(error);
     }
@@ -226,7 +246,7 @@ class Switch {
 
   constructor(models, name, path) {
     this.name = name;
-    this.element = h("button", { type: "button", onclick: () =>
+    this.element = h("button.admin", { type: "button", onclick: () =>
       models.change(`${this.#verb} ${name}`, `./admin/${path}/${this.#verb}`, this.element) });
   }
 

@@ -5,7 +5,7 @@ const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
 /**
  * Read the header, as numpy.save writes it.
  * @param {Blob} file
- * @returns {Promise<{dtype: string, shape: number[], isFortran: boolean} | null>} null: it has none
+ * @returns {Promise<{dtype: string, shape: number[]} | null>} null: it has none
  */
 export async function headerOf(file) {
   const octets = new Uint8Array(await file.slice(0, 4096).arrayBuffer());
@@ -22,5 +22,5 @@ export async function headerOf(file) {
     .split(",")
     .filter((each) => each.trim())
     .map(Number);
-  return { dtype, shape, isFortran: /'fortran_order':\s*True/.test(text) };
+  return { dtype, shape };
 }

@@ -50,7 +50,7 @@ export class PictureInput {
     }
   }
 
-  /** Let go of what it holds; it is not used any more. */
+  /** Release object URLs and listeners. */
   close() {
     this.#closed.abort();
     for (const each of this.#pictures) URL.revokeObjectURL(each.url);

@@ -3,7 +3,8 @@
 /** @typedef {import("./live.js").Sample} Sample */
 /** @typedef {import("./chart.js").Line} Line */
 
-const MOST_LINES = 6;
+const MOST_FAILURES = 6;
+const MOST_DEVICES = 16;
 const RATES = ["items_per_s", "computed_per_s", "batches_per_s", "hit_per_s", "miss_per_s",
   "joined_per_s", "queue_items"];
 const MEANS = ["batch_items", "queue_ms", "compute_ms"];
@@ -57,29 +58,41 @@ const model = (label, of) => (samples, chosen) =>
   })(samples);
 
 /**
- * A line for each name that a sample has a value for.
+ * A line for each name that a sample has a value for; of too many, those with the largest sums.
  * @param {Sample[]} samples
  * @param {(snapshot: any) => [string, number | null][]} pairs
  * @param {number | null} absent  the value where a snapshot lacks the name
+ * @param {number} most  lines
+ * @param {string} [others]  the label of a last line with the sum of those left out
  * @returns {Line[]}
  */
-function named(samples, pairs, absent) {
+function named(samples, pairs, absent, most, others) {
   const found = samples.map(({ snapshot }) => snapshot && new Map(pairs(snapshot)));
-  const names = [...new Set(found.flatMap((each) => (each ? [...each.keys()] : [])))].sort();
-  return names.slice(0, MOST_LINES).map((label) => ({
+  const sums = new Map();
+  for (const [name, value] of found.flatMap((each) => (each ? [...each] : []))) {
+    sums.set(name, (sums.get(name) ?? 0) + (value ?? 0));
+  }
+  const names = [...sums.keys()].sort((one, other) => sums.get(other) - sums.get(one));
+  const kept = names.splice(0, others && names.length > most ? most - 1 : most);
+  // By name: so each keeps its colour while the sums change.
+  const lines = kept.sort().map((label) => ({
     label,
     values: found.map((each) => each && (each.get(label) ?? absent)),
   }));
+  if (!others || !names.length) return lines;
+  const rest = (each) => names.reduce((sum, name) => sum + (each.get(name) ?? 0), 0);
+  return [...lines, { label: others, values: found.map((each) => each && rest(each)) }];
 }
 
 function failures(samples) {
-  const lines = named(samples, (snapshot) => Object.entries(snapshot.requests.failed_per_s), 0);
+  const pairs = (snapshot) => Object.entries(snapshot.requests.failed_per_s);
+  const lines = named(samples, pairs, 0, MOST_FAILURES, "others");
   return lines.length ? lines : server("none", () => 0)(samples);
 }
 
 const device = (of) => (samples) =>
-  named(samples, (snapshot) => snapshot.devices.map((each) => [each.name, of(each)]), null)
-    .filter((line) => line.values.some((each) => each !== null));
+  named(samples, (snapshot) => snapshot.devices.map((each) => [each.name, of(each)]), null,
+    MOST_DEVICES).filter((line) => line.values.some((each) => each !== null));
 
 /** @type {{title: string, unit: string, lines: ((samples: Sample[], chosen: string) => Line[])[]}[]} */
 export const OF_SERVER = [

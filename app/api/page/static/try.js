@@ -12,6 +12,7 @@ const LOOK_AGAIN_MS = 2000;
 const NEWEST = ""; // the version of a call that names none
 
 const alert = new Alert();
+const unread = new Alert(); // why the models could not be read
 const status = h("p.note", { role: "status" });
 const models = h("select", { id: freshId(), onchange: chooseModel });
 const versions = h("select", {
@@ -66,7 +67,7 @@ export async function start(panel, given) {
         "div.try",
         null,
         h("div.stack", null, h("h2.visually-hidden", { text: "Try a model" }), form),
-        h("div.stack", null, alert.element, result),
+        h("div.stack", null, unread.element, alert.element, result),
       ),
     );
   }
@@ -86,7 +87,7 @@ async function list() {
   try {
     ({ models: found } = await api.json("./models"));
   } catch (error) {
-    alert.show(error);
+    unread.show(error);
     if (error.status !== 401) lookAgain(); // at 401 the user has given no key
     return;
   }
@@ -105,6 +106,7 @@ async function list() {
   if (found.length) {
     await chosen(models.value, isKept ? versions.value : NEWEST);
   } else {
+    unread.clear();
     about.textContent = "The repository holds no model yet.";
     send.hidden = true;
     lookAgain();
@@ -136,11 +138,13 @@ async function chosen(name, version) {
   try {
     found = await api.json(`./models/${encodeURIComponent(name)}?full=true`);
   } catch (error) {
-    alert.show(error);
+    if (turn !== asked) return;
+    unread.show(error);
     if (error.status !== 401) lookAgain();
     return;
   }
   if (turn !== asked) return; // another one was chosen meanwhile
+  unread.clear();
   const ready = found.versions
     .filter((each) => each.state === "ready")
     .map((each) => String(each.version));

@@ -1,7 +1,7 @@
 // Watch: charts of the server's live data, its replicas and devices, and the profiler.
 
-import { Alert } from "./alert.js";
-import { Chart } from "./chart.js";
+import { Alert, deniedNote, tellDenied } from "./alert.js";
+import { Chart, load } from "./chart.js";
 import { bytes, fill, h } from "./dom.js";
 import { save } from "./download.js";
 import { Feed } from "./live.js";
@@ -9,26 +9,28 @@ import { nameOf, number, OF_DEVICES, OF_MODEL, OF_SERVER } from "./series.js";
 
 const PROFILE_S = 5;
 let view = null;
+let shown = false;
 
 /**
  * Show the view. Once started, data is collected while other views are shown, too.
  * @param {HTMLElement} panel
  * @param {import("./api.js").Api} api
  */
-export function start(panel, api) {
+export async function start(panel, api) {
+  shown = true;
+  await load();
+  if (!shown) return; // another view was selected meanwhile
   view ??= new Watch(panel, api);
-  view.shown = true;
   view.feed.run();
   view.draw();
 }
 
 /** Draw no more. */
 export function stop() {
-  view.shown = false;
+  shown = false;
 }
 
 class Watch {
-  shown = false;
   /** @type {import("./live.js").Sample[] | null} */
   #paused = null;
   #status = h("p.live", { role: "status" });
@@ -44,6 +46,7 @@ class Watch {
   #known = h("div.stack", { hidden: true }); // what there is to see once something is known
 
   constructor(panel, api) {
+    this.profiler = new Profiler(api);
     this.feed = new Feed(
       (signal) => api.request("./live", { signal, headers: { Accept: "text/event-stream" } }),
       () => this.draw(),
@@ -60,7 +63,6 @@ class Watch {
       table("Devices", ["Device", "Memory", "Utilization", "Temperature"], this.#devices),
       devices,
     );
-    const profiler = new Profiler(api);
     fill(
       this.#known,
       h("div.row", null, h("h2", { text: "Server" }), this.#facts), server,
@@ -74,8 +76,8 @@ class Watch {
     fill(
       panel,
       h("div.stack", null,
-        h("div.row", null, this.#status, this.#connect, this.#pause, profiler.element),
-        profiler.alert.element, this.#known),
+        h("div.row", null, this.#status, this.#connect, this.#pause, this.profiler.element),
+        this.profiler.alert.element, this.#known),
     );
   }
 
@@ -87,8 +89,9 @@ class Watch {
 
   /** Show what is known now, or what was when it was paused. */
   draw() {
-    if (!this.shown) return;
+    if (!shown) return;
     this.#tellState();
+    this.profiler.permit();
     const samples = this.#paused ?? this.feed.history.samples;
     const newest = samples.findLast((each) => each.snapshot)?.snapshot;
     if (!newest) return;
@@ -137,16 +140,26 @@ class Profiler {
   #button = h("button", { type: "button", text: `Profile ${PROFILE_S} s`,
     onclick: () => this.#profile() });
   #said = h("span", { role: "status" });
+  #denied = deniedNote();
+  #busy = false;
   alert = new Alert();
-  element = h("div.row.profiler", null, h("span.note", null, this.#said), this.#button);
+  element = h("div.row.profiler", null, h("span.note", null, this.#said), this.#denied,
+    this.#button);
 
   constructor(api) {
     this.api = api;
   }
 
+  /** Disable what is under way or not allowed. */
+  permit() {
+    tellDenied(this.#denied, this.api.denied);
+    this.#button.disabled = this.#busy || this.api.denied !== "";
+  }
+
   async #profile() {
     this.alert.clear();
-    this.#button.disabled = true;
+    this.#busy = true;
+    this.permit();
     this.#said.textContent = `Profiling for ${PROFILE_S} s …`;
     try {
       const path = `./admin/profile?seconds=${PROFILE_S}`;
@@ -157,9 +170,10 @@ class Profiler {
       this.#said.textContent = `Downloaded${what}. Open the trace in Perfetto: ui.perfetto.dev.`;
     } catch (error) {
       this.#said.textContent = "";
-      this.alert.show(error);
+      if (!this.api.denied) this.alert.show(error);
     } finally {
-      this.#button.disabled = false;
+      this.#busy = false;
+      this.permit();
     }
   }
 }
