@@ -99,6 +99,7 @@ async def test_no_other_file_is_served(tmp_path: Path, path: str) -> None:
         *(("127.1", None, "auto", True), ("::ffff:127.0.0.1", None, "auto", True)),
         *(("0.0.0.0", None, "auto", False), ("::", None, "auto", False)),
         *(("192.0.2.7", None, "auto", False), ("no-such-host.invalid", None, "auto", False)),
+        (f"{'a' * 64}.invalid", None, "auto", False),
         *(("0.0.0.0", KEY_LINE, "auto", True), ("0.0.0.0", None, "on", True)),
         *(("127.0.0.1", KEY_LINE, "off", False), ("127.0.0.1", None, "off", False)),
     ],

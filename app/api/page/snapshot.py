@@ -83,7 +83,7 @@ class Change:
         }
 
     def rates(self, name: str) -> dict[Key, float]:
-        """The same, by second."""
+        """The gains per second."""
         return {key: round(gained / self.seconds, 3) for key, gained in self.counted(name).items()}
 
     def means(self, name: str, scale: float = 1.0) -> dict[Key, float | None]:
