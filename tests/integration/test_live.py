@@ -106,6 +106,7 @@ async def test_it_tells_what_happens(models: Path) -> None:
             **dict.fromkeys(("detail", "stage", "seconds", "progress")),
         }
         assert seen[-1]["ready"] is True
+        assert [each["state"] for each in seen[-1]["replicas"]] == ["ready"]
 
 
 @pytest.mark.usefixtures("fast")

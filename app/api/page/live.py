@@ -118,7 +118,8 @@ class Live:
             for name in loaded.names
             for status in loaded.statuses(name)
         ]
-        content = {"at": round(time.time(), 3), **snapshot(change), "versions": versions}
+        states = {each.name: each.state for each in self._service.lifecycle.replica_states(None)}
+        content = {"at": round(time.time(), 3), **snapshot(change, states), "versions": versions}
         return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
