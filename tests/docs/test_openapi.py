@@ -179,6 +179,7 @@ async def test_no_answer_is_told_of_that_only_the_framework_would_give(
     assert [(each["name"], each["in"]) for each in parameters] == [
         ("name", "path"),
         ("full", "query"),
+        ("version", "query"),
     ]
 
 
