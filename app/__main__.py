@@ -151,7 +151,7 @@ def _taken(settings: Settings) -> str | None:
         port: int | None = getattr(settings, name)
         try:
             _bound(settings.host, port).close() if port is not None else None
-        except socket.gaierror:
+        except (socket.gaierror, UnicodeError):
             return None  # listening will give a better error
         except OSError:
             return name

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import ipaddress
 import re
 import socket
@@ -104,7 +105,7 @@ def _is_loopback(host: str) -> bool:
     """Whether nobody but this machine reaches a host: a name, or an address in any form."""
     try:
         found = socket.getaddrinfo(host, None) if host else []
-    except OSError:  # listening there will fail too
+    except (OSError, UnicodeError):  # listening there will fail too
         return False
     addresses = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
     return bool(addresses) and all(
@@ -214,7 +215,7 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines: one object a line."""
 
-    @property
+    @functools.cached_property  # may ask DNS
     def shows_page(self) -> bool:
         """Whether GET / has a page."""
         if self.page == "auto":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,11 +16,17 @@ from app.types import Device
 
 LOG = structlog.get_logger(__name__)
 
+KEPT_S = 4.0  # a reading, as drivers may be slow; less than the interval at which workers write
+
 # Called at each scrape.
 Reading = Callable[[], float]
 
 
-def readings_of(device: Device, library: ModuleType = pynvml) -> dict[str, Reading]:
+def readings_of(
+    device: Device,
+    library: ModuleType = pynvml,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Reading]:
     """The readings of a device; empty without NVML, or if NVML does not know the device.
 
     A part of a GPU (MIG) has its own memory, but usually no utilization.
@@ -28,10 +34,12 @@ def readings_of(device: Device, library: ModuleType = pynvml) -> dict[str, Readi
     Args:
         device: a CUDA device; others have no readings.
         library: NVML.
+        clock: says how old a reading is.
 
     Returns:
         some of `memory_used_bytes`, `memory_bytes`, `temperature_celsius` and `utilization_ratio`
         (of the last moments, 0 to 1). A reading that fails later is NaN.
+        The driver is asked again after `KEPT_S`.
     """
     if device.kind != "cuda":
         return {}
@@ -49,15 +57,25 @@ def readings_of(device: Device, library: ModuleType = pynvml) -> dict[str, Readi
         ),
         "utilization_ratio": lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
     }
-    readings = {name: partial(_ask, ask, library) for name, ask in asked.items()}
+    readings = {name: _kept(ask, library, clock) for name, ask in asked.items()}
     return {name: reading for name, reading in readings.items() if not math.isnan(reading())}
 
 
-def _ask(ask: Reading, library: ModuleType) -> float:
-    try:
-        return float(ask())
-    except library.NVMLError:  # not on this device, or no longer: a scrape must not fail
-        return math.nan
+def _kept(ask: Reading, library: ModuleType, clock: Callable[[], float]) -> Reading:
+    """The last answer of the driver, which is asked again when that is old."""
+    value, asked_at = math.nan, -math.inf
+
+    def reading() -> float:
+        nonlocal value, asked_at
+        if clock() - asked_at >= KEPT_S:
+            try:
+                value = float(ask())
+            except library.NVMLError:  # not on this device, or no longer: a scrape must not fail
+                value = math.nan
+            asked_at = clock()
+        return value
+
+    return reading
 
 
 def _handle(device: Device, library: ModuleType) -> Any:

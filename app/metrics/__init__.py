@@ -47,6 +47,7 @@ class Metrics(Counters, Gauges):
 
     def __init__(self) -> None:
         self.requests_open = 0
+        self._device_readings: list[Callable[[], float]] = []
         # A _created series next to each series would double what is scraped.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -107,6 +108,7 @@ class Metrics(Counters, Gauges):
         """Register the driver's readings of a device, such as `temperature_celsius`."""
         for name, read in readings.items():
             self.of_devices[name].labels(device).set_function(read)
+            self._device_readings.append(read)
 
     def watch(
         self, is_ready: Callable[[], bool], models: Callable[[], Iterable[ServedModel]]
@@ -137,7 +139,13 @@ class Metrics(Counters, Gauges):
     async def read(self, how: Callable[[Collector], T]) -> T:
         """What `how` makes of all metrics as they are now; called on the event loop."""
         self.tasks.set(len(asyncio.all_tasks()))
+        if self._device_readings:  # drivers may be slow; readings keep their answers
+            await asyncio.to_thread(self._ask_devices)
         return how(self.registry)
+
+    def _ask_devices(self) -> None:
+        for read in self._device_readings:
+            read()
 
     def open(self) -> None:
         """Get ready for scrapes; called on the event loop. A single process needs nothing."""

@@ -157,10 +157,17 @@ class SharedMetrics(Metrics):
         finally:  # whatever a gauge says, no count is lost
             super().close()
 
-    async def read(self, how: Callable[[Collector], T]) -> T:
-        """See `Metrics`; the metrics are those of all processes, read in a thread."""
-        self.write_down()
+    async def scraped_as(self, accept: str) -> tuple[bytes, str]:
+        """See `Metrics`."""
         self.write_devices()
+        return await super().scraped_as(accept)
+
+    async def read(self, how: Callable[[Collector], T]) -> T:
+        """See `Metrics`; the metrics are those of all processes, read in a thread.
+
+        What takes longer to ask is as `write_devices` wrote it last.
+        """
+        self.write_down()
         if not self._declared:  # what there is stays; only values change
             self._declared = tuple(map(_empty, self.registry.collect()))
         return await asyncio.to_thread(how, _Merged(self._declared))

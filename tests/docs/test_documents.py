@@ -93,7 +93,7 @@ def test_every_field_of_the_live_data_is_documented() -> None:
     metrics.replica("cuda:0#0", "cuda:0", lambda: True)
     metrics.device("cuda:0", {"memory_bytes": lambda: 1.0})
     reading = read(metrics.registry)
-    found = snapshot(Change(reading, reading, 1.0))
+    found = snapshot(Change(reading, reading, 1.0), {})
     found["versions"] = [version(VersionStatus(model, ModelState.LOADING), hides_detail=False)]
     documented = [cells[0].strip("`") for cells in rows("page.md")]
     assert sorted(documented) == sorted(["at", *fields(found)])

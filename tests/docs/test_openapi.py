@@ -23,6 +23,7 @@ ROUTES = {
     "/models/{name}/versions/{version}/batch-predict",
 }
 ADMIN = {
+    "/admin/profile",
     "/admin/reload",
     "/admin/models/{name}/load",
     "/admin/models/{name}/unload",
@@ -179,6 +180,7 @@ async def test_no_answer_is_told_of_that_only_the_framework_would_give(
     assert [(each["name"], each["in"]) for each in parameters] == [
         ("name", "path"),
         ("full", "query"),
+        ("version", "query"),
     ]
 
 
@@ -237,4 +239,4 @@ async def test_operation_ids_are_unique(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"].values()
         ids = [operation["operationId"] for methods in paths for operation in methods.values()]
-        assert len(ids) == len(set(ids)) == 47
+        assert len(ids) == len(set(ids)) == 48

@@ -106,6 +106,7 @@ async def test_it_tells_what_happens(models: Path) -> None:
             **dict.fromkeys(("detail", "stage", "seconds", "progress")),
         }
         assert seen[-1]["ready"] is True
+        assert [each["state"] for each in seen[-1]["replicas"]] == ["ready"]
 
 
 @pytest.mark.usefixtures("fast")
@@ -153,6 +154,21 @@ async def test_without_chunks_there_is_no_stream(models: Path) -> None:
     async with listening(models) as server:
         answer = await server.ask(request("/live", b"", method="GET", version="1.0"))
         assert (answer.status, answer.code) == (505, "http_version_not_supported")
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_body_without_an_end_ends_the_stream(models: Path) -> None:
+    async with listening(models) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(ask().replace(b"content-length: 0\r\n", b"transfer-encoding: chunked\r\n"))
+        assert b"HTTP/1.1 200 " in await reader.readuntil(b"\r\n\r\n")
+        async with asyncio.timeout(LIMIT_S):
+            with contextlib.suppress(ConnectionError):
+                while not reader.at_eof():
+                    writer.write(b"1\r\nx\r\n")
+                    await reader.read(1 << 16)
+        writer.close()
+        await until(lambda: not server.connections)
 
 
 async def test_head_has_no_body_and_no_listener(models: Path) -> None:

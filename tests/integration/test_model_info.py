@@ -79,6 +79,21 @@ async def test_models_are_described_without_golden_data_or_digests(tmp_path: Pat
     assert not {"golden", "files"} & set(details["manifest"])
 
 
+async def test_a_version_is_described_that_does_not_answer_for_the_model(tmp_path: Path) -> None:
+    for version in (1, 2):
+        write_artifact(tmp_path, "double", version=version)
+    async with serving(tmp_path, versions="latest:2") as api:
+        for query, version in (("", 2), ("version=2", 2), ("version=1", 1)):
+            for path in ("/models/double?", "/models/double?full=true&"):
+                info = (await api.client.get(path + query)).json()
+                assert (info["version"], info["modelUrl"]) == (version, f"double/{version}")
+                assert (info["state"], len(info["versions"])) == ("ready", 2)
+            assert info["manifest"]["version"] == version
+        for query in ("3", "", "one", "-1", "1&version=1"):
+            answer = await api.client.get(f"/models/double?version={query}")
+            assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found"), query
+
+
 async def test_a_model_that_is_not_loaded_tells_why(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
     (folder / "script.pt").write_bytes(b"broken")
@@ -86,6 +101,7 @@ async def test_a_model_that_is_not_loaded_tells_why(tmp_path: Path) -> None:
         await settled(api)
         info = (await api.client.get("/models/double")).json()
         details = (await api.client.get("/models/double?full=true")).json()
+        assert (await api.client.get("/models/double?version=1")).status_code == 404
     assert (info["state"], info["version"], info["inputs"]) == ("failed", None, [])
     assert "script.pt" in info["versions"][0]["problem"]
     assert set(info) == INFO

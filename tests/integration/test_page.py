@@ -100,6 +100,7 @@ async def test_no_other_file_is_served(tmp_path: Path, path: str) -> None:
         *(("127.1", False, "auto", True), ("::ffff:127.0.0.1", False, "auto", True)),
         *(("0.0.0.0", False, "auto", False), ("::", False, "auto", False)),
         *(("192.0.2.7", False, "auto", False), ("no-such-host.invalid", False, "auto", False)),
+        (f"{'a' * 64}.invalid", False, "auto", False),
         *(("0.0.0.0", True, "auto", True), ("0.0.0.0", False, "on", True)),
         *(("127.0.0.1", True, "off", False), ("127.0.0.1", False, "off", False)),
     ],

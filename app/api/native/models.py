@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from app.api.access import Reader
+from app.api.endpoints import version_number
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
 from app.api.openapi.headers import path_parameter
@@ -22,6 +23,13 @@ FULL: dict[str, Any] = {
     "required": False,
     "description": "also what runs where, and how it was made and proved",
     "schema": {"type": "boolean", "default": False},
+}
+VERSION: dict[str, Any] = {
+    "name": "version",
+    "in": "query",
+    "required": False,
+    "description": "a loaded version; without it, the one that answers requests for the model",
+    "schema": {"type": "integer", "minimum": 1},
 }
 BAD_QUERY: dict[int | str, dict[str, Any]] = {
     422: {"model": schemas.ErrorBody, "description": "`full` is neither true nor false"}
@@ -42,7 +50,10 @@ def add_models(app: FastAPI, service: Service) -> None:
     async def list_models(request: Request) -> schemas.ModelList:
         """Every model in the repository, and what is loaded of it."""
         describe = _details if _wants_all(request) else _summary
-        return schemas.ModelList(models=[describe(service, name) for name in service.loaded.names])
+        loaded = service.loaded
+        return schemas.ModelList(
+            models=[describe(service, name, loaded.get(name)) for name in loaded.names]
+        )
 
     @app.get(
         "/models/{name}",
@@ -50,14 +61,30 @@ def add_models(app: FastAPI, service: Service) -> None:
         operation_id="get_model",
         responses={**ERRORS[404], **BAD_QUERY},
         dependencies=[Reader],
-        openapi_extra={"parameters": [path_parameter("name", {"type": "string"}), FULL]},
+        openapi_extra={"parameters": [path_parameter("name", {"type": "string"}), FULL, VERSION]},
     )
     async def get_model(request: Request) -> schemas.ModelDetails | schemas.ModelInfo:
         """One model: its versions, what it takes, and what it answers."""
         name = request.path_params["name"]
         if name not in service.loaded.names:
             raise ModelNotFound(f"there is no model {name!r}; GET /models lists what there is")
-        return (_details if _wants_all(request) else _info)(service, name)
+        describe = _details if _wants_all(request) else _info
+        return describe(service, name, _named(service, name, request))
+
+
+def _named(service: Service, name: str, request: Request) -> LoadedModel | None:
+    """The loaded version that the query names; without one, what answers if anything does.
+
+    Raises:
+        ModelNotFound: if that version is not loaded.
+    """
+    given, current = request.query_params.getlist("version"), service.loaded.get(name)
+    if not given:
+        return current
+    number = version_number(",".join(given))  # several are no number
+    if current is None:
+        raise ModelNotFound(f"no version of {name!r} is loaded")
+    return service.loaded.resolve(name, number)
 
 
 def _wants_all(request: Request) -> bool:
@@ -72,9 +99,8 @@ def _wants_all(request: Request) -> bool:
     raise InvalidInput(f"the query has full={'&full='.join(given)!r}; use full=true or full=false")
 
 
-def _summary(service: Service, name: str) -> schemas.ModelSummary:
+def _summary(service: Service, name: str, loaded: LoadedModel | None) -> schemas.ModelSummary:
     statuses = service.loaded.statuses(name)
-    loaded = service.loaded.get(name)
     newest = statuses[0].state if statuses else ModelState.UNLOADED
     state = ModelState.READY if loaded else newest
     return schemas.ModelSummary(
@@ -101,12 +127,11 @@ def _version_state(status: VersionStatus) -> schemas.VersionState:
     )
 
 
-def _info(service: Service, name: str) -> schemas.ModelInfo:
-    known = dict(_summary(service, name))
+def _info(service: Service, name: str, loaded: LoadedModel | None) -> schemas.ModelInfo:
+    known = dict(_summary(service, name, loaded))
     known["limits"] = schemas.RequestSize(
         items=service.limits.max_items, body_bytes=service.limits.max_body_bytes
     )
-    loaded = service.loaded.get(name)
     if loaded is None:
         return schemas.ModelInfo(**known)
     manifest = loaded.manifest
@@ -123,11 +148,10 @@ def _info(service: Service, name: str) -> schemas.ModelInfo:
     )
 
 
-def _details(service: Service, name: str) -> schemas.ModelDetails:
-    loaded = service.loaded.get(name)
+def _details(service: Service, name: str, loaded: LoadedModel | None) -> schemas.ModelDetails:
     replicas = service.lifecycle.replica_states(loaded.id if loaded else None)
     return schemas.ModelDetails(
-        **dict(_info(service, name)),
+        **dict(_info(service, name, loaded)),
         variant=loaded.selection.variant if loaded else None,
         signed_by=loaded.signed_by if loaded else None,
         settings=_settings(loaded, required=name in service.lifecycle.requirements)

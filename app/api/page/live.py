@@ -1,7 +1,7 @@
 """GET /live: the server's load as a stream of events, one snapshot a second.
 
 A snapshot is made and encoded once for all listeners, and only while there is one. It is made of
-the metrics: nothing more is counted for it.
+the metrics: no other counters exist for it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LOG = structlog.get_logger(__name__)
 MAX_LISTENERS = 32  # of a process
 FULL_RETRY_S = 10.0
 INTERVAL_S = 1.0
-# Several workers write down their counts when a second of the clock begins. A reading in the middle
-# of a second is no moment in which some have and others have not.
+# Several workers write down their counts when a second of the clock begins. Reading in mid-second
+# avoids the moment when only some workers have written.
 PHASE_S = 0.5
 LEAST_S = 0.5  # between two readings
 STUCK_TICKS = 10  # without room for a snapshot, until a listener is given up
@@ -60,6 +60,7 @@ class Live:
         self._listeners = 0
         self._ticking: asyncio.Task[None] | None = None
         self.latest: bytes | None = None
+        self.next: asyncio.Future[bytes | None]
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -72,7 +73,9 @@ class Live:
         if self._service.lifecycle.stopping:
             raise ShuttingDown("the server is shutting down")
         if self._listeners >= MAX_LISTENERS:
-            raise Overloaded(f"{MAX_LISTENERS} callers listen to /live already", FULL_RETRY_S)
+            raise Overloaded(
+                f"/live already has {MAX_LISTENERS} listeners, the maximum", FULL_RETRY_S
+            )
         self._listeners += 1
         try:
             if self._ticking is None:
@@ -102,7 +105,7 @@ class Live:
         return await self._service.metrics.read(read), time.monotonic()
 
     def _expect(self) -> None:
-        self.next: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self.next = asyncio.get_running_loop().create_future()
 
     def _ended(self) -> None:
         self.latest = self._ticking = None
@@ -115,7 +118,8 @@ class Live:
             for name in loaded.names
             for status in loaded.statuses(name)
         ]
-        content = {"at": round(time.time(), 3), **snapshot(change), "versions": versions}
+        states = {each.name: each.state for each in self._service.lifecycle.replica_states(None)}
+        content = {"at": round(time.time(), 3), **snapshot(change, states), "versions": versions}
         return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
@@ -185,8 +189,11 @@ class LiveStream(Response):
 
 
 async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    """Return when the caller has gone, or sends a body in parts: it may have no end."""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect" or message.get("more_body"):
+            return
 
 
 async def _has_come(event: asyncio.Event, within_s: float) -> bool:

@@ -83,7 +83,7 @@ class Change:
         }
 
     def rates(self, name: str) -> dict[Key, float]:
-        """The same, by second."""
+        """The gains per second."""
         return {key: round(gained / self.seconds, 3) for key, gained in self.counted(name).items()}
 
     def means(self, name: str, scale: float = 1.0) -> dict[Key, float | None]:
@@ -120,14 +120,19 @@ def quantile(share: float, buckets: Mapping[Key, float]) -> float | None:
     return None
 
 
-def snapshot(change: Change) -> dict[str, Any]:
-    """The object of GET /live, but for `at` and `versions`; docs/page.md describes each field."""
+def snapshot(change: Change, states: Mapping[str, str]) -> dict[str, Any]:
+    """The object of GET /live, but for `at` and `versions`; docs/page.md describes each field.
+
+    Args:
+        change: what happened.
+        states: of this process's replicas, by name.
+    """
     return {
         "interval_s": round(change.seconds, 3),
         "ready": bool(change.value("ready")),
         "requests": _requests(change),
         "models": _models(change),
-        "replicas": _replicas(change),
+        "replicas": _replicas(change, states),
         "devices": _devices(change.now),
         "cache": {
             "bytes": int(change.value("cache_bytes")),
@@ -195,13 +200,14 @@ def _models(change: Change) -> list[dict[str, Any]]:
     ]
 
 
-def _replicas(change: Change) -> list[dict[str, Any]]:
+def _replicas(change: Change, states: Mapping[str, str]) -> list[dict[str, Any]]:
     busy, items = change.rates("replica_busy_seconds_total"), change.rates("replica_items_total")
     return [
         {
             "name": replica[0],
             "device": replica[1],
             "ready": bool(ready),
+            "state": states.get(replica[0]),
             # Seconds are counted when a batch ends: a long one would count in one interval.
             "busy_share": min(1.0, busy.get(replica, 0.0)),
             "items_per_s": items.get(replica, 0.0),

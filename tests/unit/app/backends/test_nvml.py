@@ -10,7 +10,7 @@ import pynvml
 import pytest
 import torch
 
-from app.backends.nvml import readings_of
+from app.backends.nvml import KEPT_S, readings_of
 from app.types import Device
 
 GPU = Device("cuda", 1)
@@ -68,9 +68,9 @@ def _visible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("known", [f"GPU-{UUID}", f"MIG-{UUID}"])
-def test_each_reading_is_asked_anew(known: str) -> None:
-    driver = Driver(known)
-    readings = readings_of(GPU, driver)
+def test_each_reading_is_asked_anew_when_it_is_old(known: str) -> None:
+    driver, now = Driver(known), 0.0
+    readings = readings_of(GPU, driver, lambda: now)
     assert {name: read() for name, read in readings.items()} == {
         "memory_used_bytes": 3_000,
         "memory_bytes": 80_000,
@@ -78,6 +78,9 @@ def test_each_reading_is_asked_anew(known: str) -> None:
         "utilization_ratio": 0.4,
     }
     driver.used, driver.busy = 4_000, 100
+    now = KEPT_S - 0.1
+    assert readings["memory_used_bytes"]() == 3_000
+    now = KEPT_S
     assert readings["memory_used_bytes"]() == 4_000
     assert readings["utilization_ratio"]() == 1.0
 
@@ -89,9 +92,9 @@ def test_what_a_device_does_not_have_is_left_out() -> None:
 
 
 def test_what_answers_no_more_is_not_a_number() -> None:
-    driver = Driver()
-    readings = readings_of(GPU, driver)
-    driver.silent = {"temperature"}
+    driver, now = Driver(), 0.0
+    readings = readings_of(GPU, driver, lambda: now)
+    driver.silent, now = {"temperature"}, KEPT_S
     assert math.isnan(readings["temperature_celsius"]())
     assert readings["memory_bytes"]() == 80_000
 

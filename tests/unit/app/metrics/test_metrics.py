@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from app.metrics import Metrics
@@ -112,3 +114,16 @@ def test_device_readings_are_taken_at_each_scrape() -> None:
         "torchlane_device_memory_used_bytes", {"device": "cuda:0"}
     )
     assert used is None  # a reading without an answer is missing
+
+
+async def test_drivers_are_asked_in_another_thread_first() -> None:
+    metrics, threads = Metrics(), []
+
+    def reading() -> float:
+        threads.append(threading.current_thread())
+        return 60.0
+
+    metrics.device("cuda:0", {"temperature_celsius": reading})
+    threads.clear()
+    await metrics.scraped()
+    assert threads[0] is not threading.main_thread()

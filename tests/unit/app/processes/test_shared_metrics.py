@@ -237,6 +237,23 @@ async def test_the_processes_own_values_cover_parent_and_workers(
     parent.close()
 
 
+async def test_a_scrape_asks_the_drivers_and_other_readers_do_not(
+    make: Callable[[int], SharedMetrics],
+) -> None:
+    worker, degrees = make(0), [61.0]
+    worker.device("cuda:0", {"temperature_celsius": lambda: degrees[0]})
+
+    async def temperature() -> float:
+        return Scraped(await worker.read(generate_latest))("torchlane_device_temperature_celsius")
+
+    await worker.scraped_as("")
+    degrees[0] = 62.0
+    assert await temperature() == 61
+    await worker.scraped_as("")
+    assert await temperature() == 62
+    worker.close()
+
+
 async def test_a_worker_writes_down_by_itself(
     make: Callable[[int], SharedMetrics], monkeypatch: pytest.MonkeyPatch
 ) -> None:

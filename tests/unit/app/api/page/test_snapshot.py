@@ -23,7 +23,7 @@ async def between(metrics: Metrics, happens: Callable[[], None], seconds: float)
     """The snapshot of an interval in which something happens."""
     before = await metrics.read(read)
     happens()
-    return snapshot(Change(before, await metrics.read(read), seconds))
+    return snapshot(Change(before, await metrics.read(read), seconds), {"cpu#0": "ready"})
 
 
 def served(metrics: Metrics, model: ModelId) -> None:
@@ -126,10 +126,12 @@ async def test_a_replica_has_its_share_of_the_time() -> None:
         "name": "cpu#0",
         "device": "cpu",
         "ready": True,
+        "state": "ready",
         "busy_share": 0.25,
         "items_per_s": 5.0,
     }
     assert (two["name"], two["ready"], two["busy_share"]) == ("cpu#1", False, 1.0)
+    assert two["state"] is None  # another process has it
 
 
 async def test_a_reading_of_a_device_that_fails_is_null() -> None:
