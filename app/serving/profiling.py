@@ -128,9 +128,10 @@ class Profiler:
         collector = Collector()
         reading: asyncio.Future[int] | None = None
         part_s, since = FIRST_PART_S, time.monotonic()
-        self._start()
         self._tracing.add(collector)
         try:
+            async with self._parked():  # an operator's batch was handed over later than `add`
+                self._start()
             while True:
                 await self._wait(min(since + part_s, ends_at))
                 go_on = not self._is_over(ends_at)
@@ -139,7 +140,7 @@ class Profiler:
                 took_s, since = now - since, now
                 reading = asyncio.ensure_future(in_thread(add, _discard))
                 if go_on:
-                    await asyncio.wait((reading,), timeout=min(took_s, LONGEST_PART_S))
+                    await asyncio.wait((reading,), timeout=min(2 * part_s, LONGEST_PART_S))
                 if go_on and not reading.done():
                     events = await self._catch_up(trace, collector, reading, ends_at)
                     since = time.monotonic()

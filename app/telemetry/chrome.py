@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
+from app.telemetry.clocks import day_offset_ns
 from app.telemetry.tracing import BatchRecord, RequestTrace, Token
 
 Event: TypeAlias = dict[str, Any]
@@ -81,8 +82,9 @@ class ChromeTrace:
     """
 
     def __init__(self, process: str, most_bytes: int, *, compressed: bool) -> None:
-        self.began_ns = time.time_ns()
-        self._began_s = time.perf_counter()
+        began = time.perf_counter_ns()
+        self.began_ns = began + day_offset_ns()
+        self._began_s = began / 1e9
         self._process = process
         self._pid = os.getpid()
         self._loop = threading.get_native_id()

@@ -9,7 +9,6 @@ spans are made when their times are known.
 from __future__ import annotations
 
 import re
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ from opentelemetry.trace import (
 from opentelemetry.util.types import AttributeValue
 
 from app.errors import TorchlaneError
+from app.telemetry.clocks import day_offset_ns
 from app.telemetry.tracing import BatchRecord, RequestTrace, Token
 from app.types import ModelId
 
@@ -210,7 +210,7 @@ class Spans:
             attributes |= result.attributes
         span_id = self._ids.generate_span_id()
         own = SpanContext(trace_id, span_id, False, TraceFlags(flags), result.trace_state)
-        begun = _Begun(own, parent, attributes, time.time_ns() - time.perf_counter_ns())
+        begun = _Begun(own, parent, attributes, day_offset_ns())
         return Token(begun, format_trace_id(trace_id), format_span_id(span_id))
 
     def batch_ended(self, record: BatchRecord) -> None:
@@ -224,7 +224,7 @@ class Spans:
         form = self._form(record)
         if form:
             attributes["torchlane.form"] = form
-        offset_ns = time.time_ns() - time.perf_counter_ns()
+        offset_ns = day_offset_ns()
         ended = _ns(record.ended, offset_ns)
         events: list[Event] = []
         status = UNSET

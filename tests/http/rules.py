@@ -150,8 +150,8 @@ RULES: dict[str, Rule] = {
         "9112-3.2.2", (ask_for(7).replace(b"/predict", b"http://loopback/predict"),)
     ),
     "a whole URL, other letters": Rule("9112-3.2.2", (_to(b"HTTP://LoopBack/health/live"),)),
-    "a whole URL without a path": Rule("9112-3.2.2", (_to(b"http://loopback"),), (404,)),
-    "a whole URL with a query": Rule("9112-3.2.2", (_to(b"http://loopback?a"),), (404,)),
+    "a whole URL without a path": Rule("9112-3.2.2", (_to(b"http://loopback"),)),
+    "a whole URL with a query": Rule("9112-3.2.2", (_to(b"http://loopback?a"),)),
     "a whole URL elsewhere": rejected("9112-3.2.2", _to(b"http://other/health/live")),
     "a whole URL, other port": rejected("9112-3.2.2", _to(b"http://loopback:81/health/live")),
     "a whole URL with a user": rejected("9112-3.2.2", _to(b"http://me@loopback/health/live")),

@@ -15,6 +15,7 @@ export class PictureInput {
   #picker;
   #pad = null;
   #centre;
+  #adding = Promise.resolve();
   #made = 0;
   #drop;
   #closed = new AbortController();
@@ -61,8 +62,9 @@ export class PictureInput {
    * @returns {Promise<import("./inputs.js").Input | null>} null: there is none
    */
   async read() {
+    await this.#adding;
     const pictures = [...this.#pictures];
-    if (this.#pad && !this.#pad.isBlank) pictures.push(await this.#drawn());
+    if (this.#pad && !this.#pad.isBlank) pictures.push(await this.#drawn(this.#made + 1));
     if (!pictures.length) return null;
     const shown = pictures.map((each) => ({
       title: each.name,
@@ -86,14 +88,13 @@ export class PictureInput {
       () => (this.#said.textContent = ""),
     );
     this.#centre = h("input", { type: "checkbox", id: freshId(), checked: true });
-    const add = async () => {
+    const add = () => {
       if (this.#pad.isBlank) {
         this.#said.textContent = "Draw something first.";
         return;
       }
-      const drawn = await this.#drawn();
       this.#made += 1;
-      this.#add(drawn);
+      this.#inTurn(this.#drawn(this.#made));
       this.#pad.clear();
     };
     this.element.append(
@@ -123,10 +124,10 @@ export class PictureInput {
     );
   }
 
-  async #drawn() {
+  async #drawn(number) {
     const { width, height } = this.#model.manifest.codec.preprocess;
     const blob = await this.#pad.file(this.#centre.checked, DRAWN_SCALE * Math.max(width, height));
-    return { name: `drawing-${this.#made + 1}.png`, blob, made: true, key: await keyOf(blob) };
+    return { name: `drawing-${number}.png`, blob, made: true, key: await keyOf(blob) };
   }
 
   #paste(event) {
@@ -157,12 +158,20 @@ export class PictureInput {
     this.#take([new File([octets], `example.${type.slice(6)}`, { type })], true);
   }
 
-  async #take(files, made = false) {
+  #take(files, made = false) {
     this.#said.textContent = "";
-    for (const blob of files) {
-      this.#add({ name: blob.name, blob, made, key: await keyOf(blob) });
-    }
+    for (const blob of files) this.#inTurn(pictureOf(blob, made));
     this.#picker.value = ""; // so that the same file can be chosen again
+  }
+
+  /** Add pictures in the order in which they came, whichever is read first. */
+  #inTurn(reading) {
+    const before = this.#adding;
+    this.#adding = (async () => {
+      const [picture] = await Promise.allSettled([reading, before]);
+      if (picture.status === "fulfilled") this.#add(picture.value);
+      else this.#said.textContent = `A picture cannot be read: ${picture.reason.message}`;
+    })();
   }
 
   #add(picture) {
@@ -189,6 +198,11 @@ export class PictureInput {
     );
     this.#list.append(item);
   }
+}
+
+/** @param {File} blob */
+async function pictureOf(blob, made) {
+  return { name: blob.name, blob, made, key: await keyOf(blob) };
 }
 
 /** Equal for pictures of equal bytes. */

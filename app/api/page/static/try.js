@@ -134,9 +134,11 @@ function chooseModel() {
 /** Show the form of a model, unless it is shown already. */
 async function chosen(name, version) {
   const turn = ++asked;
-  let found;
+  const path = `./models/${encodeURIComponent(name)}?full=true`;
+  let served, found;
   try {
-    found = await api.json(`./models/${encodeURIComponent(name)}?full=true`);
+    served = found = await api.json(path);
+    if (isReady(served, version)) found = await api.json(`${path}&version=${version}`);
   } catch (error) {
     if (turn !== asked) return;
     unread.show(error);
@@ -145,14 +147,14 @@ async function chosen(name, version) {
   }
   if (turn !== asked) return; // another one was chosen meanwhile
   unread.clear();
-  const ready = found.versions
-    .filter((each) => each.state === "ready")
-    .map((each) => String(each.version));
+  const ready = served.versions
+    .map((each) => String(each.version))
+    .filter((each) => isReady(served, each));
   fill(
     versions,
     h("option", {
       value: NEWEST,
-      text: found.version === null ? "none" : `served (${found.version})`,
+      text: served.version === null ? "none" : `served (${served.version})`,
     }),
     ...ready.map((each) => h("option", { value: each, text: each })),
   );
@@ -170,6 +172,12 @@ async function chosen(name, version) {
     input = inputFor(found);
     fill(place, input.element);
   } else lookAgain();
+}
+
+function isReady(model, version) {
+  return model.versions.some(
+    (each) => each.state === "ready" && String(each.version) === version,
+  );
 }
 
 /** Remove the form, and the answer to what was in it. */
