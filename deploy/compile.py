@@ -53,6 +53,7 @@ COMPILED = (
     "app/api/transport/closing.py",
     "app/api/transport/connection_limits.py",
     "app/api/transport/exchange.py",
+    "app/api/transport/known_head.py",
     "app/api/transport/protocol.py",
     "app/api/transport/uvicorn_adapter.py",
     "app/engine/admission/admission.py",

@@ -127,6 +127,22 @@ class LimitedProtocol(ClosingConnection):
         self.choose_path()
         self.headers = []  # of the trailers, which become no headers (RFC 9110, section 6.5.1)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a request could be answered at once, with nothing of it read yet."""
+        return (
+            self._reads == BETWEEN
+            and not (self._is_cut or self._is_ended)
+            and self.is_answered
+            and not self.flow.write_paused
+        )
+
+    def on_known_head(self) -> None:
+        """A whole request was read whose head needs no parsing."""
+        self.unset_keep_alive()
+        self._bytes_without_body = 0
+        self._due = None
+
     def choose_path(self) -> None:
         """Have the request answered by uvicorn's path."""
         self.answer_by_asgi()

@@ -14,9 +14,13 @@ from typing import Any
 from app.api.endpoints import Endpoints
 from app.api.request_ids import RequestIds
 from app.api.service import Service
-from app.api.transport.connection_limits import LimitedProtocol
+from app.api.transport.connection_limits import BETWEEN, LimitedProtocol
 from app.api.transport.exchange import Exchange
+from app.api.transport.known_head import KnownHead, known_head
 from app.errors import CallerError
+
+
+MAX_NEW_HEADS = 4  # in a row: such a client sends no head twice
 
 
 class Protocol(LimitedProtocol):
@@ -35,6 +39,40 @@ class Protocol(LimitedProtocol):
         super().__init__(service, ids, **uvicorn)
         self._endpoints = endpoints
         self._exchange: Exchange | None = None
+        self._known: KnownHead | None = None
+        self._new_heads = 0  # since a known one came
+        # Of the last request of a read, if it took the fast path.
+        self._chosen: tuple[Endpoint, list[tuple[bytes, bytes]]] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._reads != BETWEEN:
+            super().data_received(data)
+            return
+        known = self._known
+        if known is not None and self.is_free:
+            body = known.body_of(data)
+            if body is not None:
+                self._answer(known, body)
+                return
+        self._chosen = None
+        super().data_received(data)
+        if self._chosen is not None and self._reads == BETWEEN and self._new_heads < MAX_NEW_HEADS:
+            self._new_heads += 1
+            endpoint, headers = self._chosen
+            self._known = known_head(data, self.url, headers, endpoint)
+
+    def _answer(self, known: KnownHead, body: bytes) -> None:
+        """Have a request answered whose head is known."""
+        self._new_heads = 0
+        if self.fields is not known.fields:
+            self.url, self.headers, self.fields = known.url, known.headers, known.fields
+        self.on_known_head()
+        exchange = self._exchange = Exchange(self, known.endpoint)
+        self.occupy(exchange)
+        exchange.open()
+        exchange.take(body)
+        exchange.begin()
 
     def on_body_pending(self) -> None:
         """Tell the exchange that its body is incomplete."""
@@ -48,6 +86,7 @@ class Protocol(LimitedProtocol):
         on_fast_path = self.is_plain and self.is_common_post()
         endpoint = self._endpoints.at(self.url) if on_fast_path else None
         if endpoint is not None:
+            self._chosen = endpoint, self.headers
             exchange = self._exchange = Exchange(self, endpoint)
             self.occupy(exchange)
             exchange.open()

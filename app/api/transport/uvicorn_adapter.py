@@ -160,6 +160,11 @@ class UvicornConnection(HttpToolsProtocol):
         self.headers.extend(headers)
         super().on_headers_complete()
 
+    def unset_keep_alive(self) -> None:
+        """Stop uvicorn's timer of an idle connection; only its own path starts it."""
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+
     def occupy(self, occupant: Occupant) -> None:
         """Put an occupant in the place of uvicorn's cycle."""
         self.cycle = cast(

@@ -1,0 +1,97 @@
+"""A head that comes again on its connection, byte for byte but for its length, is not parsed again.
+
+Clients that keep a connection send the same head with each request. What the parser and the rules
+of `head.py` made of it the first time holds for the same bytes again. Nothing here reads HTTP: any
+other bytes go to the parser.
+"""
+
+from __future__ import annotations
+
+from app.api.endpoints import Endpoint
+
+LENGTH = b"content-length"
+LINE = b"\r\ncontent-length:"
+END = b"\r\n\r\n"
+MAX_DIGITS = 18
+MAX_BYTES = 4096  # of a head: each connection keeps one
+
+
+class KnownHead:
+    """The head of a whole request that took the fast path.
+
+    Args:
+        url: of the request.
+        headers: lower-case names, and values.
+        endpoint: that the URL names.
+        length_at: index in `headers` of the body's length.
+        before: the bytes of the head up to that number.
+        behind: those from there to the end of the head.
+
+    Attributes:
+        fields: the headers by name; with the length of the last body that `body_of` found.
+    """
+
+    __slots__ = ("_before", "_behind", "_length_at", "endpoint", "fields", "headers", "url")
+
+    def __init__(
+        self,
+        url: bytes,
+        headers: list[tuple[bytes, bytes]],
+        endpoint: Endpoint,
+        length_at: int,
+        before: bytes,
+        behind: bytes,
+    ) -> None:
+        self.url = url
+        self.headers = headers
+        self.fields = dict(headers)
+        self.endpoint = endpoint
+        self._length_at = length_at
+        self._before = before
+        self._behind = behind
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """The body, if these bytes are this head and one whole body; None: they are not."""
+        start = len(self._before)
+        if not data.startswith(self._before):
+            return None
+        end = data.find(self._behind, start, start + MAX_DIGITS + len(self._behind))
+        digits = data[start : max(start, end)]
+        if not digits.isdigit():
+            return None
+        body = data[end + len(self._behind) :]
+        if len(body) != int(digits):
+            return None
+        self.fields[LENGTH] = digits
+        self.headers[self._length_at] = (LENGTH, digits)
+        return body
+
+
+def known_head(
+    data: bytes, url: bytes, headers: list[tuple[bytes, bytes]], endpoint: Endpoint
+) -> KnownHead | None:
+    """What to know of a head; None: it had better be parsed each time.
+
+    Args:
+        data: what was read at once, which the parser took for requests that are complete.
+        url: of the last of them, like the other arguments.
+        headers: lower-case names, and values.
+        endpoint: that the URL names.
+    """
+    end = data.find(END) + len(END)
+    lengths = [at for at, (name, _) in enumerate(headers) if name == LENGTH]
+    if not len(END) <= end <= MAX_BYTES or len(lengths) != 1:
+        return None
+    digits = headers[lengths[0]][1]
+    if not digits.isdigit() or len(digits) > MAX_DIGITS or len(data) - end != int(digits):
+        return None  # more than one request
+    head = data[:end]
+    lowered = head.lower()
+    line = lowered.find(LINE)
+    start = head.find(digits, line + len(LINE))
+    # Upgrade: the parser saw another head. Trailers and chunks: the length says nothing.
+    if line < 0 or head[line + len(LINE) : start].strip(b" \t") or b"upgrade" in lowered:
+        return None
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        return None
+    return KnownHead(url, headers, endpoint, lengths[0], head[:start], head[start + len(digits) :])
