@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from app.api.endpoints import Endpoints
+from app.api.endpoints import Endpoint, Endpoints
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.api.transport.connection_limits import BETWEEN, LimitedProtocol
 from app.api.transport.exchange import Exchange
 from app.api.transport.known_head import KnownHead, known_head
 from app.errors import CallerError
-
 
 MAX_NEW_HEADS = 4  # in a row: such a client sends no head twice
 
@@ -41,7 +40,7 @@ class Protocol(LimitedProtocol):
         self._exchange: Exchange | None = None
         self._known: KnownHead | None = None
         self._new_heads = 0  # since a known one came
-        # Of the last request of a read, if it took the fast path.
+        # Of the last request that took the fast path with a head that was parsed.
         self._chosen: tuple[Endpoint, list[tuple[bytes, bytes]]] | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -55,12 +54,14 @@ class Protocol(LimitedProtocol):
             if body is not None:
                 self._answer(known, body)
                 return
-        self._chosen = None
+        before = self._chosen
         super().data_received(data)
-        if self._chosen is not None and self._reads == BETWEEN and self._new_heads < MAX_NEW_HEADS:
+        chosen = self._chosen
+        if chosen is None or chosen is before or self._reads != BETWEEN:
+            return
+        if self._new_heads < MAX_NEW_HEADS:
             self._new_heads += 1
-            endpoint, headers = self._chosen
-            self._known = known_head(data, self.url, headers, endpoint)
+            self._known = known_head(data, self.url, chosen[1], chosen[0])
 
     def _answer(self, known: KnownHead, body: bytes) -> None:
         """Have a request answered whose head is known."""

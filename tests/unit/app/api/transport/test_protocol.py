@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.api.transport.protocol import Protocol
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, listening, until
 from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
@@ -48,6 +49,38 @@ async def test_requests_on_the_fast_path(models: Path) -> None:
         for number, data in enumerate(OTHERS, 1):
             await server.ask(data)
             assert len(server.asgi) == number, data
+
+
+async def test_requests_between_those_with_a_known_head(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = 0
+    message_begins = Protocol.on_message_begin
+
+    def count(self: Protocol) -> None:
+        nonlocal parsed
+        parsed += 1
+        message_begins(self)
+
+    monkeypatch.setattr(Protocol, "on_message_begin", count)
+    wrong = (b"[", b'{"input": [1]}', b"x" * 3000, b"")
+    async with listening(models, max_body_bytes=2000, cache_bytes=0) as server:
+        wire = await server.connect()
+        for number, data in enumerate((*FAST, *map(request, ["/predict"] * 4, wrong), READY)):
+            warm = ask_for(number, x_request_id="mine")
+            before = parsed
+            for _ in range(3):
+                answer = await wire.ask(warm)
+                assert answer["x-request-id"] == "mine"
+                assert answer.json()["prediction"]["outputs"]["y"] == [2 * number, 4]
+            assert parsed - before <= 1
+            for at in (0, 30, len(data) - 1):  # in one piece, or in two
+                wire.send(data[:at])
+                await asyncio.sleep(0.01)
+                wire.send(data[at:])
+                assert (await wire.answer()).alike() == (await server.ask(data)).alike()
+        await wire.close()
+        assert await server.metric(OPEN) == 0
 
 
 @pytest.mark.parametrize("chunk_bytes", [None, 1, 5, 1000])
