@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -170,6 +170,18 @@ class CacheCounts(NamedTuple):
     hit: int = 0
     miss: int = 0
     joined: int = 0
+
+
+_ONE_HIT: Final = CacheCounts(1)
+_ONE_MISS: Final = CacheCounts(0, 1)
+_ONE_JOINED: Final = CacheCounts(0, 0, 1)
+
+
+def cache_counts(hit: int, miss: int, items: int) -> CacheCounts:
+    """Counts of a request: what was neither found nor computed anew has joined."""
+    if items == 1:  # nearly all requests: not made anew
+        return _ONE_HIT if hit else _ONE_MISS if miss else _ONE_JOINED
+    return CacheCounts(hit, miss, items - hit - miss)
 
 
 class Answer(NamedTuple):

@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
 import structlog
@@ -25,9 +24,9 @@ from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.scheduling.dispatcher import Dispatcher
 from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
-from app.engine.scheduling.queue import ONE_ITEM, Ticket, TicketQueue, TicketState, on_its_own
+from app.engine.scheduling.queue import DONE, ONE_ITEM, WAITING, Ticket, TicketQueue, on_its_own
 from app.engine.scheduling.timeline import Timeline
-from app.engine.singleflight import UNKNOWN, Flight, Waiter
+from app.engine.singleflight import Waiter
 from app.engine.submission import Submission
 from app.engine.waiters import OpenWaiters
 from app.errors import (
@@ -42,7 +41,7 @@ from app.metrics import Metrics
 from app.metrics.bound import ModelMetrics
 from app.metrics.gauges import ModelGauges
 from app.telemetry.tracing import Tracing
-from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome
+from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome, cache_counts
 
 LOG = structlog.get_logger(__name__)
 RETIRE_LOOK_S = 0.01  # between two looks whether a model that leaves is done
@@ -76,13 +75,23 @@ class EngineConfig:
         return ModelLimits(self.batches, self.queue_limit_items, self.queue_limit_bytes)
 
 
-@dataclass(frozen=True, slots=True)
 class _Served:
-    """What the engine keeps of a published model."""
+    """What the engine keeps of a published model.
 
-    queue: ModelQueue
-    keys: KeyMaker
-    closed: Callable[[Waiter], None]
+    Args:
+        queue: of the model.
+        keys: makes those of its items.
+        closed: told of each request for it that has come to an end.
+    """
+
+    __slots__ = ("closed", "keys", "queue")
+
+    def __init__(
+        self, queue: ModelQueue, keys: KeyMaker, closed: Callable[[ModelQueue, Waiter], None]
+    ) -> None:
+        self.queue = queue
+        self.keys = keys
+        self.closed: Callable[[Waiter], None] = lambda waiter: closed(queue, waiter)
 
 
 class Engine:
@@ -167,8 +176,7 @@ class Engine:
     ) -> Submission:
         """Accept a request whose items are still being decoded.
 
-        It waits for a placeholder, `UNKNOWN`, until `supply` puts the items in its place or `fail`
-        of the submission ends it. Until then it expires at its deadline, a drain waits for it, and
+        It waits until `supply` brings the items or `fail` of the submission ends it. Until then it expires at its deadline, a drain waits for it, and
         the model stays. `ended` is called if its wait ends before the items come.
         """
         served = self._served(model)
@@ -179,7 +187,7 @@ class Engine:
             self._closed(served.queue, waiter)
 
         waiter = Waiter(deadline, closed, label)
-        waiter.expect(UNKNOWN)
+        waiter.expect()
         self._expected[waiter] = served
         self._open.add(waiter)
         return Submission(waiter, CacheCounts())
@@ -216,29 +224,39 @@ class Engine:
         self, served: _Served, waiter: Waiter, items: Sequence[Item], lag_s: float
     ) -> CacheCounts:
         """Find items in the cache and in flight, and queue the rest; or reject them all."""
-        queue, deadline = served.queue, waiter.deadline
-        flying: list[Flight[Ticket]] = []
-        fresh: dict[bytes, Item] = {}
+        queue, keys, deadline = served.queue, waiter.keys, waiter.deadline
+        flying: list[Ticket] = []
+        fresh: list[Item] = []
+        fresh_keys: list[bytes] = []
+        seen: set[bytes] | None = None if len(items) == 1 else set()
         hit = 0
         for item in items:
             key = served.keys.key(item)
-            waiter.keys.append(key)
-            if key in fresh:
-                continue
+            keys.append(key)
             value = self._cache.get(key) if queue.caches else None
             if value is not None:
                 waiter.outcomes[key] = value
                 hit += 1
-            elif (flight := queue.flights.get(key)) is not None:
+                continue
+            if seen is not None:
+                if key in seen:
+                    continue
+                seen.add(key)
+            flight = queue.flights.get(key)
+            if flight is not None:
                 flying.append(flight)
             else:
-                fresh[key] = item
-        self._admission.admit(queue, fresh.values(), deadline, lag_s)
+                fresh.append(item)
+                fresh_keys.append(key)
+        self._admission.admit(queue, fresh, deadline, lag_s)
         for flight in flying:
             self._join(queue, flight, waiter)
-        for key, item in fresh.items():
-            self._launch(queue, key, item, waiter)
-        return CacheCounts(hit, miss=len(fresh), joined=len(items) - hit - len(fresh))
+        if fresh:
+            now = self._clock.now()
+            for key, item in zip(fresh_keys, fresh, strict=True):
+                _launch(queue, key, item, waiter, now)
+            self._dispatcher.poke()
+        return cache_counts(hit, len(fresh), len(items))
 
     def submit_known(
         self, model: ModelId, keys: Sequence[bytes], deadline: float
@@ -255,7 +273,7 @@ class Engine:
             waiter.outcomes[key] = value
         waiter.keys.extend(keys)
         self._admission.admit(served.queue, (), deadline)
-        return self._accepted(served.queue, waiter, CacheCounts(hit=len(keys)))
+        return self._accepted(served.queue, waiter, cache_counts(len(keys), 0, len(keys)))
 
     def read_lag_s(self) -> float:
         """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
@@ -315,7 +333,7 @@ class Engine:
             predicted_wait_s=lambda: self._timeline.wait_s(queue),
         )
         self._metrics.served(model, gauges)
-        self._models[model] = _Served(queue, KeyMaker(identity), partial(self._closed, queue))
+        self._models[model] = _Served(queue, KeyMaker(identity), self._closed)
         self._dispatcher.add(queue)
 
     def adjust(self, model: ModelId, limits: ModelLimits) -> None:
@@ -411,21 +429,11 @@ class Engine:
             raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
         return served
 
-    def _launch(self, queue: ModelQueue, key: bytes, item: Item, waiter: Waiter) -> None:
-        """No flight computes this key yet: open one and queue its work."""
-        now, deadline = self._clock.now(), waiter.deadline
-        own = on_its_own(item)
-        ticket = Ticket(key, own, enqueued_at=now, due_at=deadline, expires_at=deadline)
-        queue.flights.open(key, ticket, waiter)
-        waiter.expect(key)
-        queue.tickets.submit(ticket)
-        self._dispatcher.poke()
-
-    def _join(self, queue: ModelQueue, flight: Flight[Ticket], waiter: Waiter) -> None:
+    def _join(self, queue: ModelQueue, flight: Ticket, waiter: Waiter) -> None:
         flight.waiters.add(waiter)
-        waiter.expect(flight.work.key)
-        flight.work.abandoned = False
-        queue.tickets.retime(flight.work, waiter.deadline)
+        waiter.expect()
+        flight.abandoned = False
+        queue.tickets.retime(flight, waiter.deadline)
 
     def _leave(self, queue: ModelQueue, waiter: Waiter) -> None:
         """Give up what has no outcome yet; work that no other request waits for leaves the queue.
@@ -433,17 +441,16 @@ class Engine:
         Work that a replica has begun cannot be stopped: its flight stays in the air, so that the
         next caller may join it, and its answer goes to the cache.
         """
-        pending = waiter.pending
         for key in waiter.keys:  # in order: they are next to each other in the queue
-            if key not in pending:
+            if key in waiter.outcomes:
                 continue
             flight = queue.flights.leave(key, waiter)
             if flight is None:
                 continue
-            flight.work.abandoned = True
-            if flight.work.state is TicketState.WAITING:
-                queue.tickets.withdraw(flight.work)
-                queue.flights.close(key, flight.work)
+            flight.abandoned = True
+            if flight.state is WAITING:
+                queue.tickets.withdraw(flight)
+                queue.flights.close(flight)
 
     def _settle(
         self,
@@ -455,8 +462,8 @@ class Engine:
         batch_items: int,
     ) -> None:
         """The one place where requests are settled: an outcome to the cache and to all waiters."""
-        ticket.state = TicketState.DONE
-        waiters = queue.flights.close(ticket.key, ticket)
+        ticket.state = DONE
+        waiters = queue.flights.close(ticket)
         if outcome is None:  # it expired with the latest of its waiters' deadlines
             for waiter in waiters:
                 waiter.expire()
@@ -465,6 +472,15 @@ class Engine:
             self._cache.put(ticket.key, outcome)
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, queue_s, compute_s, batch_items)
+
+
+def _launch(queue: ModelQueue, key: bytes, item: Item, waiter: Waiter, now: float) -> None:
+    """No flight computes this key yet: open one and queue its work."""
+    deadline = waiter.deadline
+    ticket = Ticket(key, on_its_own(item), now, deadline, deadline)
+    queue.flights.open(ticket, waiter)
+    waiter.expect()
+    queue.tickets.submit(ticket)
 
 
 def _largest_s(batch_s: BatchTimes) -> float:

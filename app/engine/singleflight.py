@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Generic, TypeVar
 
 from app.errors import Abandoned, DeadlineExceeded
 from app.telemetry.tracing import RequestTrace
 from app.types import Outcome
 
-T = TypeVar("T")
-UNKNOWN = b""  # in place of the keys of items that are still to come
+NOBODY: frozenset[Waiter] = frozenset()
 
 
 class Waiter:
@@ -34,7 +33,7 @@ class Waiter:
     """
 
     __slots__ = (
-        "_pending",
+        "_missing",
         "batch_items",
         "compute_s",
         "deadline",
@@ -63,39 +62,35 @@ class Waiter:
         self.then: Callable[[], None] | None = None
         self.number = 0
         self.trace: RequestTrace | None = None
-        self._pending: set[bytes] = set()
+        self._missing = 0
         self.settled = settled
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is left to wait for."""
-        return not self._pending or self.error is not None
+        return self._missing == 0 or self.error is not None
 
-    @property
-    def pending(self) -> frozenset[bytes]:
-        """The keys that have no outcome yet."""
-        return frozenset(self._pending)
-
-    def expect(self, key: bytes) -> None:
-        """Wait for this key too."""
-        self._pending.add(key)
+    def expect(self) -> None:
+        """Wait for one more outcome, or for the items themselves; see `complete`."""
+        self._missing += 1
 
     def settle(
         self, key: bytes, outcome: Outcome, queue_s: float, compute_s: float, batch_items: int
     ) -> None:
-        """Take one outcome; the times of the slowest item count, and the largest batch."""
+        """Take the outcome of a key; the times of the slowest item count, and the largest batch."""
         self.outcomes[key] = outcome
-        self.queue_s = max(self.queue_s, queue_s)
-        self.compute_s = max(self.compute_s, compute_s)
-        self.batch_items = max(self.batch_items, batch_items)
-        self._pending.discard(key)
-        if not self._pending and self.error is None:
-            self.settled(self)
+        if queue_s > self.queue_s:
+            self.queue_s = queue_s
+        if compute_s > self.compute_s:
+            self.compute_s = compute_s
+        if batch_items > self.batch_items:
+            self.batch_items = batch_items
+        self.complete()
 
     def complete(self) -> None:
-        """All keys are known that were not when it was told to expect `UNKNOWN`."""
-        self._pending.discard(UNKNOWN)
-        if not self._pending and self.error is None:
+        """One thing less to wait for: an outcome, or the items that were still to come."""
+        self._missing -= 1
+        if self._missing == 0 and self.error is None:
             self.settled(self)
 
     def fail(self, error: Exception) -> None:
@@ -113,19 +108,24 @@ class Waiter:
         self.fail(DeadlineExceeded("the answer was not ready in time; allow more or send less"))
 
 
-class Flight(Generic[T]):
-    """One computation and its waiters.
+class Flight:
+    """One computation; a subclass is what the engine queues for it.
 
     Args:
-        work: what the engine queued for it.
-        first: the waiter that asked for it first.
+        key: of its item.
+
+    Attributes:
+        waiters: the requests that want its outcome.
     """
 
-    __slots__ = ("waiters", "work")
+    __slots__ = ("key", "waiters")
 
-    def __init__(self, work: T, first: Waiter) -> None:
-        self.work = work
-        self.waiters = {first}
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.waiters: set[Waiter] = set()
+
+
+T = TypeVar("T", bound=Flight)
 
 
 class SingleFlight(Generic[T]):
@@ -135,42 +135,38 @@ class SingleFlight(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._flights: dict[bytes, Flight[T]] = {}
+        self._flights: dict[bytes, T] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
 
-    def get(self, key: bytes) -> Flight[T] | None:
+    def get(self, key: bytes) -> T | None:
         """The flight of a key that is in the air."""
         return self._flights.get(key)
 
-    def labels(self, flights: Sequence[tuple[bytes, T]]) -> list[bytes]:
-        """What the requests that wait for these keys and works are called, the oldest first."""
+    def labels(self, flights: Sequence[T]) -> list[bytes]:
+        """What the requests that wait for these are called, the oldest first."""
         waiters: set[Waiter] = set()
-        for key, work in flights:
-            flight = self._flights.get(key)
-            if flight is not None and flight.work is work:
-                waiters |= flight.waiters
+        for flight in flights:
+            waiters.update(self._waiters(flight))
         return [each.label for each in sorted(waiters, key=_number) if each.label]
 
-    def traces(self, key: bytes, work: T) -> list[RequestTrace]:
-        """Of the requests that wait for this key and work, as far as anything follows them."""
-        flight = self._flights.get(key)
-        if flight is None or flight.work is not work:
-            return []
-        return [each.trace for each in flight.waiters if each.trace is not None]
+    def traces(self, flight: T) -> list[RequestTrace]:
+        """Of the requests that wait for it, as far as anything follows them."""
+        return [each.trace for each in self._waiters(flight) if each.trace is not None]
 
-    def open(self, key: bytes, work: T, waiter: Waiter) -> None:
+    def open(self, flight: T, waiter: Waiter) -> None:
         """Start a flight with its first waiter.
 
         Raises:
             RuntimeError: a bug: the key is in the air already.
         """
-        if key in self._flights:
+        if flight.key in self._flights:
             raise RuntimeError("bug: a flight was opened twice")
-        self._flights[key] = Flight(work, waiter)
+        self._flights[flight.key] = flight
+        flight.waiters.add(waiter)
 
-    def leave(self, key: bytes, waiter: Waiter) -> Flight[T] | None:
+    def leave(self, key: bytes, waiter: Waiter) -> T | None:
         """Leave a flight; returns it when no waiter is left."""
         flight = self._flights.get(key)
         if flight is None or waiter not in flight.waiters:
@@ -178,17 +174,18 @@ class SingleFlight(Generic[T]):
         flight.waiters.discard(waiter)
         return None if flight.waiters else flight
 
-    def close(self, key: bytes, work: T) -> frozenset[Waiter]:
+    def close(self, flight: T) -> Iterable[Waiter]:
         """Remove a flight; returns its waiters.
 
-        There are none where the flight of that work was closed before: another flight may have
-        opened for the key since, with other work.
+        There are none where it was closed before: another one may have opened for the key since.
         """
-        flight = self._flights.get(key)
-        if flight is None or flight.work is not work:
-            return frozenset()
-        del self._flights[key]
-        return frozenset(flight.waiters)
+        waiters = self._waiters(flight)
+        if waiters is not NOBODY:
+            del self._flights[flight.key]
+        return waiters
+
+    def _waiters(self, flight: T) -> Set[Waiter]:
+        return flight.waiters if self._flights.get(flight.key) is flight else NOBODY
 
 
 def _number(waiter: Waiter) -> int:

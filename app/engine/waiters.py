@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import itertools
+import math
 
 from app.engine.clock import Clock, Timer
 from app.engine.singleflight import Waiter
@@ -16,7 +16,8 @@ COMPACT_ABOVE = 64  # settled waiters that the heap may hold on to before it is 
 class OpenWaiters:
     """Expires waiters by one timer, however many there are: a timer each would cost 3 us.
 
-    Owned by the event loop.
+    Owned by the event loop. Where all requests have one timeout, deadlines come in order, and the
+    first that waits is the first to expire; a heap has the others.
 
     Args:
         clock: the one that deadlines are given in.
@@ -24,49 +25,57 @@ class OpenWaiters:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: dict[int, Waiter] = {}  # by their numbers
+        # By their numbers: those whose deadlines came in order, and the others.
+        self._in_order: dict[int, Waiter] = {}
+        self._others: dict[int, Waiter] = {}
+        self._latest = -math.inf  # deadline of those in order
         # Numbers of settled ones leave it later; the waiters themselves, with all that they hold,
         # must not stay until then.
         self._by_deadline: list[tuple[float, int]] = []
-        self._numbers = itertools.count(1)
+        self._number = 0
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._emptied: asyncio.Future[None] | None = None
 
     def add(self, waiter: Waiter) -> None:
-        """A request waits from now on."""
-        waiter.number = number = next(self._numbers)
-        self._open[number] = waiter
-        if len(self._by_deadline) > 2 * len(self._open) + COMPACT_ABOVE:
-            self._by_deadline = [each for each in self._by_deadline if each[1] in self._open]
-            heapq.heapify(self._by_deadline)
-        heapq.heappush(self._by_deadline, (waiter.deadline, number))
-        if self._timer is None or waiter.deadline < self._timer_at:
-            self._set_timer(waiter.deadline)
+        """Let a waiter wait until it is closed or its deadline comes."""
+        deadline = waiter.deadline
+        number = waiter.number = self._number = self._number + 1
+        if deadline >= self._latest or not self._in_order:
+            self._latest = deadline
+            self._in_order[number] = waiter
+        else:
+            self._add_out_of_order(waiter)
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline)
 
     def hasten(self, waiter: Waiter, deadline: float) -> None:
         """A request that waits expires earlier than it was added for."""
         waiter.deadline = deadline
-        heapq.heappush(
-            self._by_deadline, (deadline, waiter.number)
-        )  # the later entry finds it closed
+        self._in_order.pop(waiter.number, None)
+        self._add_out_of_order(waiter)
         if self._timer is None or deadline < self._timer_at:
             self._set_timer(deadline)
 
     def close(self, waiter: Waiter) -> None:
         """It waits no longer; harmless when it did not."""
-        self._open.pop(waiter.number, None)
-        if self._emptied is not None and not self._open and not self._emptied.done():
-            self._emptied.set_result(None)
+        number = waiter.number
+        if number in self._in_order:
+            del self._in_order[number]
+        elif number in self._others:
+            del self._others[number]
+        emptied = self._emptied
+        if emptied is not None and self._is_empty() and not emptied.done():
+            emptied.set_result(None)
 
     def fail_all(self, error: TorchlaneError) -> None:
         """End every wait."""
-        for waiter in tuple(self._open.values()):
+        for waiter in (*self._in_order.values(), *self._others.values()):
             waiter.fail(error)
 
     async def until_none(self) -> None:
         """Return when no request waits."""
-        while self._open:
+        while not self._is_empty():
             if self._emptied is None or self._emptied.done():
                 self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._emptied)  # others may wait for it too
@@ -77,17 +86,47 @@ class OpenWaiters:
         self._timer_at = when
         self._timer = self._clock.call_at(when, self._expire)
 
+    def _is_empty(self) -> bool:
+        return not self._in_order and not self._others
+
+    def _add_out_of_order(self, waiter: Waiter) -> None:
+        if len(self._by_deadline) > 2 * len(self._others) + COMPACT_ABOVE:
+            self._by_deadline = [each for each in self._by_deadline if each[1] in self._others]
+            heapq.heapify(self._by_deadline)
+        self._others[waiter.number] = waiter
+        # An entry from before it was hastened finds it closed.
+        heapq.heappush(self._by_deadline, (waiter.deadline, waiter.number))
+
     def _expire(self) -> None:
         self._timer = None
         now = self._clock.now()
-        while self._by_deadline:
-            deadline, number = self._by_deadline[0]
-            waiter = self._open.get(number)
-            if waiter is None:
-                heapq.heappop(self._by_deadline)
-            elif deadline > now:
-                self._set_timer(deadline)
-                return
-            else:
-                heapq.heappop(self._by_deadline)
-                waiter.expire()
+        due: list[Waiter] = []
+        for waiter in self._in_order.values():
+            if waiter.deadline > now:
+                break
+            due.append(waiter)
+        heap = self._by_deadline
+        while heap and heap[0][0] <= now:
+            other = self._others.get(heapq.heappop(heap)[1])
+            if other is not None:
+                due.append(other)
+        due.sort(key=_place)
+        for waiter in due:
+            waiter.expire()
+        self._set_next_timer()
+
+    def _set_next_timer(self) -> None:
+        heap = self._by_deadline  # another one, if it was swept meanwhile
+        while heap and heap[0][1] not in self._others:
+            heapq.heappop(heap)
+        when = heap[0][0] if heap else math.inf
+        first = next(iter(self._in_order.values()), None)
+        if first is not None and first.deadline < when:
+            when = first.deadline
+        if when < math.inf and (self._timer is None or when < self._timer_at):
+            self._set_timer(when)
+
+
+def _place(waiter: Waiter) -> tuple[float, int]:
+    """Where it is in the order of expiry: of equal deadlines the one that came first goes first."""
+    return waiter.deadline, waiter.number

@@ -326,12 +326,12 @@ class Dispatcher:
             LOG.warning("batch_limit_lowered", model=str(queue.model), replica=name, items=most)
         if report.errors:  # before they are settled: the requests are known until then
             failed = [
-                (ticket.key, ticket)
+                ticket
                 for ticket, outcome in zip(tickets, report.outcomes, strict=True)
                 if isinstance(outcome, BackendFailed)
             ]
             labels = partial(queue.flights.labels, failed)
-            trace_ids = partial(_trace_ids, queue, [ticket for _, ticket in failed])
+            trace_ids = partial(_trace_ids, queue, failed)
             queue.complaints.write(queue.model, report.errors, labels, self._clock.now(), trace_ids)
         if report.fault is not None and replica.state is ReplicaState.READY:
             replica.state = ReplicaState.SICK
@@ -374,14 +374,14 @@ def _note_traces(record: BatchRecord, batch: Batch) -> None:
     """Add the requests that wait for its items now."""
     flights = batch.queue.flights
     for ticket in batch.tickets:
-        record.add(flights.traces(ticket.key, ticket))
+        record.add(flights.traces(ticket))
 
 
 def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
     """Of the traces that requests for these items belong to."""
     found = []
     for ticket in tickets:
-        for trace in queue.flights.traces(ticket.key, ticket):
+        for trace in queue.flights.traces(ticket):
             if trace.trace_id:
                 found.append(trace.trace_id)  # compiled, a loop is quicker
     return found
@@ -389,7 +389,7 @@ def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
 
 def _trace_id(queue: ModelQueue, ticket: Ticket) -> str:
     """Of a trace that a request for the ticket's item belongs to; empty: none does."""
-    for trace in queue.flights.traces(ticket.key, ticket):
+    for trace in queue.flights.traces(ticket):
         if trace.trace_id:
             return trace.trace_id
     return ""

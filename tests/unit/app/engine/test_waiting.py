@@ -70,7 +70,7 @@ class Scene:
 
     def add(self, deadline: float) -> Waiter:
         waiter = Waiter(deadline, self._closed)
-        waiter.expect(KEY)
+        waiter.expect()
         self.open.add(waiter)
         return waiter
 
@@ -120,7 +120,7 @@ def test_equal_deadlines_end_in_the_order_of_arrival() -> None:
             order.append(number)
 
         waiter = Waiter(3, closed)
-        waiter.expect(KEY)
+        waiter.expect()
         scene.open.add(waiter)
     scene.clock.advance(3)
     assert order == [0, 1, 2, 3, 4]
@@ -160,7 +160,7 @@ def test_expired_waiter_may_be_followed_by_another() -> None:
         scene.add(1.5)
 
     first, bringer, last = scene.add(1), Waiter(1, closed), scene.add(2)
-    bringer.expect(KEY)
+    bringer.expect()
     scene.open.add(bringer)
     scene.clock.advance(1)
     assert (first.error is None, bringer.error is None, last.error is None) == (False, False, True)
