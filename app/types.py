@@ -184,18 +184,29 @@ def cache_counts(hit: int, miss: int, items: int) -> CacheCounts:
     return CacheCounts(hit, miss, items - hit - miss)
 
 
-class Answer(NamedTuple):
+class Answer:
     """One outcome for each item, in request order.
 
     Seconds are those of the slowest item; `batch_items` is the size of the largest batch that any
     item ran in, 0 if none ran.
     """
 
-    outcomes: Sequence[Outcome]
-    cache: CacheCounts = CacheCounts()
-    queue_s: float = 0.0
-    compute_s: float = 0.0
-    batch_items: int = 0
+    # No tuple: compiled, making one of those would stay Python.
+    __slots__ = ("batch_items", "cache", "compute_s", "outcomes", "queue_s")
+
+    def __init__(
+        self,
+        outcomes: Sequence[Outcome],
+        cache: CacheCounts,
+        queue_s: float = 0.0,
+        compute_s: float = 0.0,
+        batch_items: int = 0,
+    ) -> None:
+        self.outcomes = outcomes
+        self.cache = cache
+        self.queue_s = queue_s
+        self.compute_s = compute_s
+        self.batch_items = batch_items
 
 
 def frozen_copy(array: Array) -> Array:

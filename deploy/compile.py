@@ -78,6 +78,7 @@ COMPILED = (
     "app/engine/singleflight.py",
     "app/engine/submission.py",
     "app/engine/waiters.py",
+    "app/metrics/bound.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",
     "app/telemetry/tracing.py",

@@ -127,7 +127,7 @@ class Engine:
         )
         if tracing is not None:
             self._dispatcher.tracing = tracing
-        self._admission = Admission(self._timeline, clock)
+        self._admission = Admission(self._timeline)
         self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
@@ -248,11 +248,11 @@ class Engine:
             else:
                 fresh.append(item)
                 fresh_keys.append(key)
-        self._admission.admit(queue, fresh, deadline, lag_s)
+        now = self._clock.now()
+        self._admission.admit(queue, fresh, deadline, lag_s, now)
         for flight in flying:
             self._join(queue, flight, waiter)
         if fresh:
-            now = self._clock.now()
             for key, item in zip(fresh_keys, fresh, strict=True):
                 _launch(queue, key, item, waiter, now)
             self._dispatcher.poke()
@@ -272,7 +272,7 @@ class Engine:
                 return None
             waiter.outcomes[key] = value
         waiter.keys.extend(keys)
-        self._admission.admit(served.queue, (), deadline)
+        self._admission.admit(served.queue, (), deadline, 0.0, self._clock.now())
         return self._accepted(served.queue, waiter, cache_counts(len(keys), 0, len(keys)))
 
     def read_lag_s(self) -> float:
@@ -285,10 +285,10 @@ class Engine:
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as `submit` would.
         """
-        queue = self._served(model).queue
-        if deadline > self._clock.now():  # else `submit` has a better word for it
+        queue, now = self._served(model).queue, self._clock.now()
+        if deadline > now:  # else `submit` has a better word for it
             # Its length is not known: assume the shortest.
-            self._admission.foresee(queue, ONE_ITEM, deadline, lag_s)
+            self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
 
     def identity(self, model: ModelId) -> str:
         """What its cached answers belong to, as it was published; empty: it was not."""

@@ -63,7 +63,8 @@ class Submission:
         waiter = self.waiter
         if waiter.error is not None:
             raise waiter.error
-        outcomes = [waiter.outcomes[key] for key in waiter.keys]
+        found = waiter.outcomes
+        outcomes = [found[key] for key in waiter.keys]
         return Answer(outcomes, self.cache, waiter.queue_s, waiter.compute_s, waiter.batch_items)
 
     async def settled(self) -> None:

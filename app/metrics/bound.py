@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import Counter
@@ -69,9 +68,8 @@ class ModelMetrics:
 
     def __init__(self, counters: Counters, tallies: Tallies, model: ModelId) -> None:
         labels = labels_of(model)
-        self._items = functools.cache(
-            lambda outcome: tallies.counter(counters.items.labels(*labels, outcome))
-        )
+        self._counters, self._tallies, self._labels = counters, tallies, labels
+        self._outcomes: dict[str, Tally] = {}  # a series is there once something has been counted
         self.computed = tallies.counter(counters.items_computed.labels(*labels))
         self.batch_size = tallies.histogram(counters.batch_size.labels(*labels), BATCH_SIZES)
         self.queue_seconds = tallies.histogram(counters.queue_seconds.labels(*labels), SECONDS)
@@ -86,13 +84,18 @@ class ModelMetrics:
 
     def looked_up(self, counts: CacheCounts) -> None:
         """Count a request's items as looked up in the cache and among the flights."""
-        self._hit.inc(counts.hit)
-        self._miss.inc(counts.miss)
-        self._joined.inc(counts.joined)
+        hit, miss, joined = counts
+        self._hit.inc(hit)
+        self._miss.inc(miss)
+        self._joined.inc(joined)
 
     def outcome(self, outcome: str, amount: int = 1) -> None:
         """Count items that have ended: 'ok', an error code, or 'abandoned'."""
-        self._items(outcome).inc(amount)
+        tally = self._outcomes.get(outcome)
+        if tally is None:
+            series = self._counters.items.labels(*self._labels, outcome)
+            tally = self._outcomes[outcome] = self._tallies.counter(series)
+        tally.inc(amount)
 
 
 class KeyMetrics:

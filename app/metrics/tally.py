@@ -7,7 +7,6 @@ each observation. A request has six of them, which took 9 % of its time.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -72,7 +71,14 @@ class HistogramTally:
 
     def observe(self, amount: float, trace_id: str = "") -> None:
         """Record one observation, and the trace that it belongs to."""
-        bucket = bisect_left(self._bounds, amount)
+        bounds = self._bounds
+        bucket, end = 0, len(bounds)
+        while bucket < end:  # compiled, quicker than a call of `bisect_left`
+            middle = (bucket + end) // 2
+            if bounds[middle] < amount:
+                bucket = middle + 1
+            else:
+                end = middle
         self._counts[bucket] += 1
         self._total += amount
         if trace_id:

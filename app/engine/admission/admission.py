@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from app.engine.admission.rejection_cache import Rejection
-from app.engine.clock import Clock
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import ONE_ITEM, Load
 from app.engine.scheduling.timeline import Timeline
@@ -23,12 +22,10 @@ class Admission:
 
     Args:
         timeline: says when something would be answered.
-        clock: the engine's.
     """
 
-    def __init__(self, timeline: Timeline, clock: Clock) -> None:
+    def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._clock = clock
         # The newest of one item, by model and length.
         self._rejections: dict[tuple[ModelId, int], Rejection] = {}
 
@@ -38,7 +35,7 @@ class Admission:
             del self._rejections[key]
 
     def admit(
-        self, queue: ModelQueue, fresh: Collection[Item], deadline: float, lag_s: float = 0.0
+        self, queue: ModelQueue, fresh: Sequence[Item], deadline: float, lag_s: float, now: float
     ) -> None:
         """Return if a request may go on.
 
@@ -47,19 +44,20 @@ class Admission:
             fresh: its items that would have to be queued.
             deadline: of them all.
             lag_s: what `ReadLag` said when the request was read.
+            now: the moment, on the engine's clock.
 
         Raises:
             DeadlineExceeded, Overloaded, PayloadTooLarge: it may not.
         """
-        allowed_s = deadline - self._clock.now()
+        allowed_s = deadline - now
         if allowed_s <= 0:
             raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
         if fresh:
             self._check_room(queue, fresh, allowed_s)
-            self.foresee(queue, _loads(fresh), deadline, lag_s)
+            self.foresee(queue, _loads(fresh), deadline, lag_s, now)
 
     def foresee(
-        self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, lag_s: float
+        self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, lag_s: float, now: float
     ) -> None:
         """Return if items are predicted to be answered by their deadline.
 
@@ -68,11 +66,11 @@ class Admission:
             fresh: how many of each group.
             deadline: of them all.
             lag_s: what `ReadLag` said when the request was read.
+            now: the moment, on the engine's clock.
 
         Raises:
             Overloaded: they would not.
         """
-        now = self._clock.now()
         allowed_s = deadline - now
         left_s = allowed_s * (1 - RESERVE) - lag_s
         waiting = queue.tickets.waiting
@@ -80,7 +78,7 @@ class Admission:
         known = rejections.get((queue.model, fresh[0].length)) if rejections else None
         if known and waiting and known.holds(now, left_s, deadline, waiting, queue.running):
             raise Overloaded(known.message, retry_after_s=max(0.0, known.clear_at - now))
-        if self._timeline.can_meet(queue, fresh, deadline, left_s):
+        if self._timeline.can_meet(queue, fresh, deadline, left_s, now):
             return
         clear_s = self._timeline.clear_s(queue, allowed_s)
         message = (
@@ -99,7 +97,7 @@ class Admission:
             )
         raise Overloaded(message, retry_after_s=clear_s)
 
-    def _check_room(self, queue: ModelQueue, fresh: Collection[Item], allowed_s: float) -> None:
+    def _check_room(self, queue: ModelQueue, fresh: Sequence[Item], allowed_s: float) -> None:
         """Reject what the queue cannot hold now, or never could."""
         tickets, nbytes = queue.tickets, 0
         for item in fresh:
@@ -129,10 +127,10 @@ class Admission:
             )
 
 
-def _loads(items: Collection[Item]) -> Sequence[Load]:
+def _loads(items: Sequence[Item]) -> Sequence[Load]:
     """How many items there are of each group."""
     if len(items) == 1:
-        (item,) = items
+        item = items[0]
         return [Load(1, item.group[1])] if item.length else ONE_ITEM
     groups = Counter([item.group for item in items])
     return [Load(count, group[1]) for group, count in groups.items()]

@@ -25,8 +25,7 @@ class BatchLimits:
     gather_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Form a batch of `size` items now, or none (0); ask again in `again_in_s`, or on a change.
 
     An `again_in_s` of 0 is the next turn of the event loop.
@@ -36,8 +35,7 @@ class Decision:
     again_in_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(NamedTuple):
     """What the event loop has just read.
 
     Attributes:

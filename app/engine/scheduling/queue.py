@@ -83,9 +83,10 @@ class _ShapeQueue:
     order of age as well. Otherwise the oldest ticket has to be looked for.
     """
 
-    __slots__ = ("by_age", "item_bytes", "tickets")
+    __slots__ = ("by_age", "group", "item_bytes", "tickets")
 
-    def __init__(self, item_bytes: int) -> None:
+    def __init__(self, group: Group, item_bytes: int) -> None:
+        self.group = group
         self.item_bytes = item_bytes
         self.tickets: list[Ticket] = []
         self.by_age = True
@@ -157,6 +158,7 @@ class TicketQueue:
         self.limit_items = limit_items
         self.limit_bytes = limit_bytes
         self._shapes: dict[Group, _ShapeQueue] = {}
+        self._newest: _ShapeQueue | None = None  # to which a ticket came last
         self._waiting = 0
         self._waiting_bytes = 0
 
@@ -202,7 +204,7 @@ class TicketQueue:
             shape = self._shapes[ticket.group]
             shape.remove(ticket)
             self._count(shape, -1)
-            self._forget_if_empty(ticket.group, shape)
+            self._forget_if_empty(shape)
 
     def retime(self, ticket: Ticket, deadline: float) -> None:
         """Another request, with this deadline, waits for the ticket too."""
@@ -259,32 +261,40 @@ class TicketQueue:
         for ticket in tickets:
             if len(batch) == size:
                 break
-            taken[ticket.group] += 1
+            if len(shapes) > 1:
+                taken[ticket.group] += 1
             if ticket.expires_at <= now:
                 ticket.state = DONE
                 expired.append(ticket)
             else:
                 ticket.state = RUNNING
                 batch.append(ticket)
-        for (group, count), shape in zip(taken.items(), shapes, strict=True):
+        if len(shapes) == 1:
+            taken[groups[0]] = len(batch) + len(expired)
+        for count, shape in zip(taken.values(), shapes, strict=True):
             del shape.tickets[:count]
             self._count(shape, -count)
-            self._forget_if_empty(group, shape)
+            self._forget_if_empty(shape)
         return batch, expired
 
     def _shape_of(self, ticket: Ticket) -> _ShapeQueue:
+        newest = self._newest
+        if newest is not None and newest.group == ticket.group:  # mostly; a hash takes longer
+            return newest
         shape = self._shapes.get(ticket.group)
         if shape is None:
-            shape = self._shapes[ticket.group] = _ShapeQueue(ticket.item.nbytes)
+            shape = self._shapes[ticket.group] = _ShapeQueue(ticket.group, ticket.item.nbytes)
+        self._newest = shape
         return shape
 
     def _count(self, shape: _ShapeQueue, change: int) -> None:
         self._waiting += change
         self._waiting_bytes += change * shape.item_bytes
 
-    def _forget_if_empty(self, group: Group, shape: _ShapeQueue) -> None:
+    def _forget_if_empty(self, shape: _ShapeQueue) -> None:
         if not shape.tickets:
-            del self._shapes[group]
+            del self._shapes[shape.group]
+            self._newest = None
 
 
 def on_its_own(item: Item) -> Item:

@@ -174,7 +174,7 @@ class Timeline:
     # When will it be done?
 
     def can_meet(
-        self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, left_s: float
+        self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, left_s: float, now: float
     ) -> bool:
         """Whether `fresh` items more are predicted to be answered within `left_s`.
 
@@ -186,8 +186,8 @@ class Timeline:
             fresh: of each group.
             deadline: of them all.
             left_s: seconds; less than until the deadline, see `Admission`.
+            now: the moment.
         """
-        now = self._clock.now()
         if self._is_idle(queue) or self._is_ample(queue, fresh, left_s, now):
             return True
         loads, fills_up = [*queue.tickets.ahead(deadline), *fresh], False

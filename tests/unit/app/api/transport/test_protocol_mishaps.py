@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.api.transport.exchange import Exchange
 from app.errors import InvalidInput
-from app.metrics.bound import RequestMetrics
+from app.metrics import Metrics
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, listening, until
@@ -111,7 +111,7 @@ class TestBugsInside:
     async def test_metrics_that_raise_cost_no_answer(
         self, models: Path, monkeypatch: pytest.MonkeyPatch, path: str
     ) -> None:
-        def broken(self: object, seconds: float) -> None:
+        def broken(self: object, *_: object) -> None:
             raise ZeroDivisionError
 
         wanted = 200 if path == "/predict" else 404
@@ -119,7 +119,7 @@ class TestBugsInside:
             wire, mate = await server.connect(), await server.connect()
             assert (await wire.ask(request(path))).status == wanted  # the cache has it now
             with monkeypatch.context() as patch, capture_logs():
-                patch.setattr(RequestMetrics, "ended", broken)
+                patch.setattr(Metrics, "request", broken)
                 assert (await wire.ask(request(path))).status == wanted
                 mate.send(ask_for(7))
                 await answered(mate, 7)

@@ -59,7 +59,7 @@ class Table:
         low_s, high_s, deadline = 0.0, 10.0, self.clock.now() + 10.0
         while high_s - low_s > 1e-6:
             middle_s = (low_s + high_s) / 2
-            if self.timeline.can_meet(self.queue, ONE_ITEM, deadline, middle_s):
+            if self.timeline.can_meet(self.queue, ONE_ITEM, deadline, middle_s, self.clock.now()):
                 high_s = middle_s
             else:
                 low_s = middle_s
@@ -116,7 +116,8 @@ def test_overhead_counts_from_when_a_batch_could_have_begun() -> None:
 def test_an_idle_replica_and_an_empty_queue_wait_for_nothing() -> None:
     t = Table(replicas=2)
     t.begin(0, expected_s=1000.0)
-    assert t.timeline.can_meet(t.queue, ONE_ITEM, t.clock.now() + 10.0, 0.0)
+    now = t.clock.now()
+    assert t.timeline.can_meet(t.queue, ONE_ITEM, now + 10.0, 0.0, now)
     assert t.timeline.wait_s(t.queue) == 0
     t.begin(1)
     assert t.least_s() == pytest.approx(2 * BATCH_S, abs=1e-5)
