@@ -56,6 +56,7 @@ COMPILED = (
     "app/api/transport/known_head.py",
     "app/api/transport/protocol.py",
     "app/api/transport/uvicorn_adapter.py",
+    "app/codecs/answers.py",
     "app/engine/admission/admission.py",
     "app/engine/admission/read_lag.py",
     "app/engine/admission/rejection_cache.py",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-from cachetools import Cache, LRUCache, TTLCache
-
 from app.types import Arrays
 
-# What an entry costs in addition to its key and bytes: its places in the three tables of a
-# cachetools LRU cache (values, sizes, order), a tuple, a boxed size and allocator slack. Measured
-# as growth of the process over 200,000 entries; a test compares it with the process.
-ENTRY_OVERHEAD_BYTES = 352
+# What an entry costs in addition to its key and bytes: its place in the ordered table, a tuple, a
+# boxed size and allocator slack; and its place in the other table where entries have a lifetime.
+# Measured as growth of the process over 100,000 entries; a test compares it with the process.
+ENTRY_OVERHEAD_BYTES = 256
+LIFETIME_BYTES = 128
 EMPTY_BYTES = sys.getsizeof(b"")
 # Equal layouts are kept once, in a table that is emptied when it is full: answers with free
 # dimensions come in many shapes. From then on an entry pays for its own layout: four tuples, and
@@ -52,32 +52,39 @@ class PredictionCache:
         self, capacity_bytes: int, ttl_s: float | None, timer: Callable[[], float]
     ) -> None:
         self._capacity = capacity_bytes
-        self._entries: Cache[bytes, _Entry]
+        self._ttl_s = ttl_s
+        self._timer = timer
+        self._used = 0
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()  # the least recently used first
+        self._expiries: OrderedDict[bytes, float] = OrderedDict()  # the oldest first; with a ttl
         self._layouts: dict[_Layout, _Layout] = {}
         self._layouts_are_paid = False
-        if ttl_s is None:
-            self._entries = LRUCache(capacity_bytes, getsizeof=_size)
-        else:
-            self._entries = TTLCache(capacity_bytes, ttl_s, timer=timer, getsizeof=_size)
 
     def __len__(self) -> int:
+        self._expire()
         return len(self._entries)
 
     @property
     def used_bytes(self) -> int:
         """Real bytes of all entries."""
-        return int(self._entries.currsize)
+        self._expire()
+        return self._used
 
     def get(self, key: bytes) -> Arrays | None:
         """The value, now the most recently used one; None where there is none."""
+        if self._expiries:
+            self._expire()
         entry = self._entries.get(key)
-        return None if entry is None else _arrays(entry)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return _arrays(entry)
 
     def put(self, key: bytes, value: Arrays) -> None:
         """Keep a copy of a value; one that is larger than the whole cache is simply not kept."""
         if self._capacity == 0:
             return
-        cost = cost_bytes(key, value)
+        cost = cost_bytes(key, value) + (0 if self._ttl_s is None else LIFETIME_BYTES)
         if cost + LAYOUT_BYTES * len(value) > self._capacity:
             return
         layout: _Layout = tuple([(name, a.dtype, a.shape) for name, a in value.items()])
@@ -93,7 +100,31 @@ class PredictionCache:
         data = pieces[0]
         if len(pieces) > 1:
             data = b"".join([piece.ljust(_padded(len(piece)), b"\0") for piece in pieces])
+        self._expire()
+        if key in self._entries:
+            self._drop(key)
+        while self._used + cost > self._capacity:
+            self._drop(next(iter(self._entries)))
         self._entries[key] = (data, known, cost)
+        self._used += cost
+        if self._ttl_s is not None:
+            self._expiries[key] = self._timer() + self._ttl_s
+
+    def _expire(self) -> None:
+        """Drop the entries whose lifetime has ended."""
+        if not self._expiries:
+            return
+        now = self._timer()
+        while self._expiries:
+            key = next(iter(self._expiries))
+            if self._expiries[key] > now:
+                return
+            self._drop(key)
+
+    def _drop(self, key: bytes) -> None:
+        self._used -= self._entries.pop(key)[2]
+        if self._ttl_s is not None:
+            del self._expiries[key]
 
 
 def _arrays(entry: _Entry) -> Arrays:
@@ -108,7 +139,3 @@ def _arrays(entry: _Entry) -> Arrays:
 
 def _padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _size(entry: _Entry) -> int:
-    return entry[2]

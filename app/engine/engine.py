@@ -22,7 +22,7 @@ from app.engine.execution.replica import Replica
 from app.engine.keys import KeyMaker
 from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.batch_policy import BatchLimits
-from app.engine.scheduling.dispatcher import Dispatcher
+from app.engine.scheduling.dispatcher import Dispatcher, Settler
 from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
 from app.engine.scheduling.queue import DONE, ONE_ITEM, WAITING, Ticket, TicketQueue, on_its_own
 from app.engine.scheduling.timeline import Timeline
@@ -94,7 +94,7 @@ class _Served:
         self.closed: Callable[[Waiter], None] = lambda waiter: closed(queue, waiter)
 
 
-class Engine:
+class Engine(Settler):
     """Predicts. Lives on one event loop; threads are the replicas' business.
 
     Args:
@@ -123,7 +123,7 @@ class Engine:
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._timeline = Timeline(replicas, clock)
         self._dispatcher = Dispatcher(
-            replicas, self._timeline, clock, self._settle, metrics, config.block_s
+            replicas, self._timeline, clock, self, metrics, config.block_s
         )
         if tracing is not None:
             self._dispatcher.tracing = tracing
@@ -452,7 +452,7 @@ class Engine:
                 queue.tickets.withdraw(flight)
                 queue.flights.close(flight)
 
-    def _settle(
+    def settle(
         self,
         queue: ModelQueue,
         ticket: Ticket,

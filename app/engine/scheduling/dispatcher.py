@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Protocol, cast
 
 import structlog
 
@@ -28,9 +28,29 @@ from app.types import ModelId, Outcome
 
 LOG = structlog.get_logger(__name__)
 
-# Receives a ticket, its outcome (None: no request waits for it), its seconds of waiting and of
-# computing, and the size of its batch.
-Settle: TypeAlias = Callable[[ModelQueue, Ticket, Outcome | None, float, float, int], None]
+
+class Settler(Protocol):
+    """What takes the outcomes. A protocol, not a function: compiled, that is called directly."""
+
+    def settle(
+        self,
+        queue: ModelQueue,
+        ticket: Ticket,
+        outcome: Outcome | None,
+        queue_s: float,
+        compute_s: float,
+        batch_items: int,
+    ) -> None:
+        """Take a ticket's outcome, exactly once.
+
+        Args:
+            queue: of its model.
+            ticket: which it is of.
+            outcome: None: no request waits for it.
+            queue_s: seconds of waiting.
+            compute_s: seconds of computing.
+            batch_items: size of its batch.
+        """
 
 
 class Dispatcher:
@@ -43,7 +63,7 @@ class Dispatcher:
         replicas: all there are.
         timeline: of them.
         clock: the engine's.
-        settle: takes every outcome, exactly once per ticket.
+        settler: takes every outcome.
         metrics: where to count what replicas run.
         block_s: for a batch that is expected to take less, the event loop stands still until it is
             there; see `EngineConfig`.
@@ -54,7 +74,7 @@ class Dispatcher:
         replicas: list[Replica],
         timeline: Timeline,
         clock: Clock,
-        settle: Settle,
+        settler: Settler,
         metrics: Metrics,
         block_s: float = 0.0,
     ) -> None:
@@ -62,7 +82,7 @@ class Dispatcher:
         self._timeline = timeline
         self._queues = timeline.queues
         self._clock = clock
-        self._settle = settle
+        self._settler = settler
         self._ran = {
             each.name: metrics.batches_of(each.name, str(each.device)) for each in replicas
         }
@@ -229,7 +249,7 @@ class Dispatcher:
         now = self._clock.now()
         tickets, expired = queue.tickets.take(shape.groups, size, now)
         for ticket in expired:
-            self._settle(queue, ticket, None, now - ticket.enqueued_at, 0.0, 0)
+            self._settler.settle(queue, ticket, None, now - ticket.enqueued_at, 0.0, 0)
         if not tickets:
             return
         queue.metrics.batch_size.observe(len(tickets))
@@ -343,14 +363,14 @@ class Dispatcher:
                 computed += 1
                 own = _trace_id(queue, ticket) if trace_id else ""
                 queue.metrics.queue_seconds.observe(queue_s, own)
-                self._settle(queue, ticket, outcome, queue_s, report.compute_s, size)
+                self._settler.settle(queue, ticket, outcome, queue_s, report.compute_s, size)
             elif ticket.abandoned:
-                self._settle(queue, ticket, None, queue_s, report.compute_s, size)
+                self._settler.settle(queue, ticket, None, queue_s, report.compute_s, size)
             elif self._can_move(queue, ticket, report.fault):
                 moving.append(ticket)
             else:
                 lost = BackendFailed("the replica failed and no other could take this item over")
-                self._settle(queue, ticket, lost, queue_s, report.compute_s, size)
+                self._settler.settle(queue, ticket, lost, queue_s, report.compute_s, size)
         queue.tickets.put_back(moving)
         queue.metrics.moved.inc(len(moving))
         queue.metrics.computed.inc(computed)
