@@ -21,8 +21,8 @@ from mypyc.build import mypycify
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parents[1]
-# Everything that a request passes, except the metrics, from whose classes Python classes derive,
-# and the codecs, whose work is done by numpy and simdjson.
+# Everything that a request passes, except what belongs to prometheus_client, and the codecs' ways
+# in, whose work is done by numpy and simdjson.
 COMPILED = (
     "app/access/guard.py",
     "app/api/bodies.py",

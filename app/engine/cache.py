@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+
 from app.types import Arrays
 
 # What an entry costs in addition to its key and bytes: its place in the ordered table, a tuple, a

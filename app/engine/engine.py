@@ -176,8 +176,9 @@ class Engine(Settler):
     ) -> Submission:
         """Accept a request whose items are still being decoded.
 
-        It waits until `supply` brings the items or `fail` of the submission ends it. Until then it expires at its deadline, a drain waits for it, and
-        the model stays. `ended` is called if its wait ends before the items come.
+        It waits until `supply` brings the items or `fail` of the submission ends it. Until then it
+        expires at its deadline, a drain waits for it, and the model stays. `ended` is called if its
+        wait ends before the items come.
         """
         served = self._served(model)
 
@@ -253,8 +254,8 @@ class Engine(Settler):
         for flight in flying:
             self._join(queue, flight, waiter)
         if fresh:
-            for key, item in zip(fresh_keys, fresh, strict=True):
-                _launch(queue, key, item, waiter, now)
+            for index, item in enumerate(fresh):
+                _launch(queue, fresh_keys[index], item, waiter, now)
             self._dispatcher.poke()
         return cache_counts(hit, len(fresh), len(items))
 

@@ -79,12 +79,9 @@ class Waiter:
     ) -> None:
         """Take the outcome of a key; the times of the slowest item count, and the largest batch."""
         self.outcomes[key] = outcome
-        if queue_s > self.queue_s:
-            self.queue_s = queue_s
-        if compute_s > self.compute_s:
-            self.compute_s = compute_s
-        if batch_items > self.batch_items:
-            self.batch_items = batch_items
+        self.queue_s = max(self.queue_s, queue_s)
+        self.compute_s = max(self.compute_s, compute_s)
+        self.batch_items = max(self.batch_items, batch_items)
         self.complete()
 
     def complete(self) -> None:

@@ -186,6 +186,8 @@ class _Run:
 
     def _least_too_large(self) -> int:
         """The least number of items that did not fit, though each of them fits alone."""
+        if not self._did_not_fit:
+            return 0
         alone = {start for start, stop in self._did_not_fit if stop - start == 1}
         sizes = [
             stop - start
@@ -315,15 +317,17 @@ def _check(outputs: Arrays, names: Sequence[str], wanted: int) -> None:
 
 
 def _rows(outputs: Arrays, count: int, finish: Finish) -> list[Outcome]:
-    finite = np.ones(count, dtype=bool)
+    finite: Array | None = None  # of each row; None: all are
     for array in outputs.values():
         if array.dtype.kind in "fc" and not np.isfinite(array).all():
+            if finite is None:
+                finite = np.ones(count, dtype=bool)
             finite &= np.isfinite(array.reshape(count, -1)).all(axis=1)
     with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite get no answer
         finished = {name: _owned(array, count) for name, array in finish(outputs).items()}
     return [
         {name: _row(array, row) for name, array in finished.items()}
-        if finite[row]
+        if finite is None or finite[row]
         else NonFiniteOutput("the model answered NaN or infinity to this item")
         for row in range(count)
     ]

@@ -257,7 +257,7 @@ class TicketQueue:
             tickets = heapq.merge(*[shape.tickets for shape in shapes], key=_due_at)
         batch: list[Ticket] = []
         expired: list[Ticket] = []
-        taken = dict.fromkeys(groups, 0)
+        taken = dict.fromkeys(groups, 0)  # counted only where there are several
         for ticket in tickets:
             if len(batch) == size:
                 break

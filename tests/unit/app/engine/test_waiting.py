@@ -170,16 +170,19 @@ def test_expired_waiter_may_be_followed_by_another() -> None:
 
 
 class TestMemory:
+    @pytest.mark.parametrize("deadline", [1e6, 1e5])  # in the order of arrival, and before others
     @pytest.mark.parametrize("waiting", [0, 100])
-    def test_settled_waiters_are_released_before_others(self, waiting: int) -> None:
+    def test_settled_waiters_are_released_before_others(
+        self, waiting: int, deadline: float
+    ) -> None:
         scene = Scene()
         waiters = [scene.add(1e6) for _ in range(waiting)]
         for _ in range(COMPACT_ABOVE):
-            scene.settle(scene.add(1e6))
+            scene.settle(scene.add(deadline))
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            outcomes = [scene.settle(scene.add(1e6)) for _ in range(20_000)]
+            outcomes = [scene.settle(scene.add(deadline)) for _ in range(20_000)]
             alive = sum(each() is not None for each in outcomes)
             del outcomes
             growth = tracemalloc.get_traced_memory()[0] - before
@@ -265,7 +268,8 @@ class TestEnd:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["add", "settle", "advance"]), st.integers(0, 20)), max_size=60
+        st.tuples(st.sampled_from(["add", "settle", "hasten", "advance"]), st.integers(0, 20)),
+        max_size=60,
     )
 )
 def test_every_waiter_ends_at_its_deadline(steps: list[tuple[str, int]]) -> None:
@@ -280,6 +284,11 @@ def test_every_waiter_ends_at_its_deadline(steps: list[tuple[str, int]]) -> None
             if waiter.error is None:
                 scene.settle(waiter)
                 settled.add(waiter)
+        elif step == "hasten" and waiters:
+            waiter = waiters[number % len(waiters)]
+            if waiter.error is None and waiter not in settled:
+                sooner = min(waiter.deadline, scene.clock.now() + 1 + number % 3)
+                scene.open.hasten(waiter, sooner)
         elif step == "advance":
             scene.clock.advance(number)
         assert len(scene.clock.live) <= 1
