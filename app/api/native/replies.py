@@ -62,9 +62,12 @@ def json_answer(
             predicted = True
     if not predicted:
         raise failure_of(outcomes)
-    head = {"model": model.id.name, "version": model.id.version}
-    last = {"predictions": places} if many else {"prediction": places[0]}
-    return dumped(head | last)
+    content: dict[str, object] = {"model": model.id.name, "version": model.id.version}
+    if many:
+        content["predictions"] = places
+    else:
+        content["prediction"] = places[0]
+    return dumped(content)
 
 
 def binary_answer(
