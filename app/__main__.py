@@ -1,8 +1,8 @@
 """Command line of the server: `python -m app [--port 9000 ...]`, in one process or in several.
 
 The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends the process at once.
-With one worker there is only this process. With more, this is the parent, which imports no torch
-and starts itself again for each worker.
+With one worker there is only this process. With more, this is the parent, which runs no model: the
+workers are forks of it where that is safe, else it starts itself again for each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -28,10 +30,13 @@ import uvicorn
 
 from app.flags import FlagParser, flag_of
 from app.logs import configure_logs
+from app.processes import fork
 from app.processes.listener import url_of
 from app.processes.server import RESERVE, Server
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
 from app.processes.worker import Place, Worker, obey_parent_alone
+from app.processes.worker_count import Served, choose, may_have_gpu
+from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
 from models.quiet import DEPRECATIONS, ignore_warnings
@@ -68,8 +73,9 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         _check_extras(settings)
         variables.check(os.environ)
         configure_logs(settings.log_level, settings.log_format)
-        if place is None and settings.workers > 1:
-            return _supervise(settings)
+        workers = _workers(settings) if place is None else 1
+        if workers > 1:
+            return _supervise(create, settings, workers)
         return _serve(create or _create_app, settings, place)
     except (SettingsError, ValueError) as error:
         problem = str(error)
@@ -107,6 +113,39 @@ def _check_extras(settings: Settings) -> None:
                 f"{PREFIX}GRPC_PORT={settings.grpc_port} needs packages that are not installed "
                 f"({', '.join(missing)}): pip install 'torchlane[grpc]'"
             )
+
+
+def _workers(settings: Settings) -> int:
+    """The number of processes: as set, or as many as pay."""
+    if settings.workers is not None:
+        return settings.workers
+    if __name__ != "__main__":  # imported: what runs is another program
+        return 1
+    layout = (settings.replicas_per_device, settings.cpu_threads)
+    chosen = choose(
+        Served(
+            settings.model_dir,
+            VersionPolicy.parse(settings.versions),
+            settings.variant,
+            settings.plan_precision,
+            settings.max_batch_size,
+        ),
+        has_own_layout=settings.devices != "auto" or layout != (None, None),
+        has_rate_limits=settings.rate_limit is not None or _keys_have_limits(settings),
+        folder=os.environ.get(METRICS_FOLDER),
+    )
+    LOG.info("workers_chosen", workers=chosen.workers, reason=chosen.reason)
+    return chosen.workers
+
+
+def _keys_have_limits(settings: Settings) -> bool:
+    """Whether an API key has a rate limit of its own."""
+    if settings.api_keys is None and settings.api_keys_file is None:
+        return False
+    # Not at the top: few need it, and its imports take 70 ms.
+    from app.access.keyring import Keyring  # noqa: PLC0415
+
+    return Keyring(settings.api_keys, settings.api_keys_file, time.monotonic).has_limits
 
 
 def _create_app(settings: Settings, worker: Worker | None) -> FastAPI:
@@ -202,8 +241,8 @@ def _ends_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _supervise(settings: Settings) -> int:
-    """Run the workers, each started the way this process was."""
+def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
+    """Run the workers: forks of this process, or each started the way it was."""
     # Not at the top: one process needs neither, and first decides where prometheus_client counts.
     from app.processes.shared_metrics import clear  # noqa: PLC0415
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
@@ -229,12 +268,23 @@ def _supervise(settings: Settings) -> int:
             raise SettingsError(f"several workers need a folder: {error}; {hint}") from error
         stack.callback(clear, metrics)
         os.environ[METRICS_FOLDER] = str(metrics)
-        plan = WorkersPlan(
-            _command(), _environment(settings), settings.workers, settings.drain_s, folder
-        )
+        plan = WorkersPlan(_command(), _environment(settings), workers, settings.drain_s, folder)
         if settings.shows_page:
             LOG.info("page", url=url_of(bound))
-        return asyncio.run(Supervisor(bound, plan).run())
+        supervisor = Supervisor(bound, plan)
+        if not may_have_gpu():  # CUDA forbids forks of a process that has asked it anything
+            with _ends_at_once():
+                import app.main  # noqa: F401, PLC0415 - once for all workers
+
+                if fork.is_safe():
+                    supervisor.fork(partial(_be_worker, create, plan.environment))
+        return asyncio.run(supervisor.run())
+
+
+def _be_worker(create: Create | None, environment: Mapping[str, str], place: Place) -> int:
+    """In a fork: all that a process does which was started for this worker."""
+    os.environ.update(environment)
+    return main(create, ["--worker", str(place)])
 
 
 def _command() -> list[str]:

@@ -117,8 +117,11 @@ def create_app(
         for n, device in enumerate(devices)
     ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
+    cache_bytes = settings.cache_bytes // processes
     tracing = Tracing()
-    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s), tracing)
+    engine = Engine(
+        replicas, LoopClock(), metrics, _engine_config(settings, cache_bytes, block_s), tracing
+    )
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
@@ -164,7 +167,7 @@ def create_app(
         limits,
         repository,
         metrics,
-        AnswerMemo(settings.cache_bytes // MEMO_SHARE),
+        AnswerMemo(cache_bytes // MEMO_SHARE),
         bodies,
         offload,
         guard,
@@ -327,12 +330,12 @@ def of_models(settings: Settings) -> ModelSettings:
     )
 
 
-def _engine_config(settings: Settings, block_s: float) -> EngineConfig:
+def _engine_config(settings: Settings, cache_bytes: int, block_s: float) -> EngineConfig:
     return EngineConfig(
         batches=BatchLimits(settings.max_batch_size, settings.batch_wait_ms / 1000, GATHER_S),
         queue_limit_items=settings.queue_limit_items,
         queue_limit_bytes=settings.queue_limit_bytes,
-        cache_bytes=settings.cache_bytes,
+        cache_bytes=cache_bytes,
         cache_ttl_s=settings.cache_ttl_s,
         block_s=block_s,
     )

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, ByteSize, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.registry.model_settings import MODEL_NAME
@@ -49,6 +56,10 @@ ORIGIN = re.compile(
 
 def _name_or_none(value: str | None) -> str | None:
     return value or None
+
+
+def _number_or_auto(value: object) -> object:
+    return None if value == "auto" else value
 
 
 def _version_policy(text: str) -> str:
@@ -140,8 +151,8 @@ class Settings(BaseSettings):
     """The port to listen on; 0 chooses a free one and logs it."""
     grpc_port: int | None = Field(None, ge=1, le=65535)
     """The port for the Open Inference Protocol over gRPC; unset: none. Needs torchlane[grpc]."""
-    workers: int = Field(1, ge=1, le=256)
-    """Processes behind the port; each has its own cache, queue, flights, limits and models."""
+    workers: Annotated[int | None, BeforeValidator(_number_or_auto)] = Field(None, ge=1, le=256)
+    """Processes behind the port; unset or `auto`: as many as pay for small models on a CPU."""
     model_dir: Path = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
@@ -187,7 +198,7 @@ class Settings(BaseSettings):
     max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
     """Maximum bytes of the arrays in one answer; as JSON they are several times as long."""
     cache_bytes: ByteSize = Field(ByteSize(256 * MIB), ge=0)
-    """Maximum bytes of the prediction cache, with its overhead; 0 turns it off."""
+    """Maximum bytes of the prediction cache of all processes, with overhead; 0 turns it off."""
     cache_ttl_s: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Maximum seconds that a prediction is cached; unset: no limit."""
     drain_s: float = Field(30, gt=0, allow_inf_nan=False)

@@ -98,6 +98,15 @@ def read_artifact(
     return Intact(manifest, digest, signed_by)
 
 
+def read_manifest(folder: Path, root: Path | None = None) -> Manifest:
+    """The manifest alone, of which nothing is checked: for estimates.
+
+    Raises:
+        IntegrityError: if it cannot be read.
+    """
+    return _parse(_read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root))
+
+
 def read_verified(folder: Path, name: str, wanted: FileDigest) -> bytes:
     """The bytes of a file of an artifact, exactly those that were digested.
 

@@ -51,6 +51,11 @@ class Keyring:
         self._stamp = _stamp(file) if file is not None else None
         self._keys = self._read(file)
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether a key has a rate limit of its own."""
+        return any(key.limits for key in self._keys.values())
+
     def find(self, secret: bytes) -> ApiKey | None:
         """The key with this secret; None: unknown."""
         if self._file is not None and self._clock() - self._checked_at >= CHECK_EVERY_S:

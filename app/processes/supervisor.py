@@ -11,13 +11,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from app.processes.acceptor import Acceptor, Recipient
+from app.processes.fork import Fork, fork
 from app.processes.shared_metrics import SupervisorMetrics, forget_gauges
 from app.processes.worker import (
     ALL_LOADED,
@@ -61,7 +63,7 @@ class WorkersPlan:
 class _Life(Recipient):
     """One life of a worker: its process, and what the parent knows of it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Fork, channel: socket.socket) -> None:
         super().__init__(channel)
         self.process = process
         self.began = time.monotonic()
@@ -87,6 +89,20 @@ class Supervisor:
         self._stopping = False
         self._exit_code = 0
 
+    def fork(self, serve: Callable[[Place], int]) -> None:
+        """Start all workers as forks of this process, which runs no event loop yet.
+
+        Args:
+            serve: is a worker, and returns its exit code.
+        """
+        for index in range(self._plan.workers):
+            ours, theirs = socket.socketpair()
+            others = (life.channel for life in self._lives.values())
+            with theirs:
+                place = self._place(index, theirs)
+                process = fork(partial(serve, place), (self._bound, ours, *others))
+            self._lives[index] = _Life(process, ours)
+
     async def run(self) -> int:
         """Run until every worker has ended; returns the exit code."""
         self._loop = asyncio.get_running_loop()
@@ -97,7 +113,7 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._signalled, number)
         try:
             for index in range(self._plan.workers):
-                self._start(index)
+                self._begin(index) if index in self._lives else self._start(index)
             return await self._ended
         finally:
             self._kill(self._lives.values())
@@ -112,19 +128,24 @@ class Supervisor:
             return
         ours, theirs = socket.socketpair()
         with theirs:
-            place = Place(
-                index, self._plan.workers, os.getpid(), theirs.fileno(), self._plan.folder
-            )
             process = subprocess.Popen(  # nosec B603 # this same program
-                [*self._plan.command, "--worker", str(place)],
+                [*self._plan.command, "--worker", str(self._place(index, theirs))],
                 env=self._plan.environment,
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C reaches the parent alone
             )
-        ours.setblocking(False)
         self._lives[index] = _Life(process, ours)
-        self._loop.add_reader(ours, self._heard, index)
-        LOG.info("worker_started", worker=index, pid=process.pid)
+        self._begin(index)
+
+    def _place(self, index: int, channel: socket.socket) -> Place:
+        return Place(index, self._plan.workers, os.getpid(), channel.fileno(), self._plan.folder)
+
+    def _begin(self, index: int) -> None:
+        """Listen to a worker that was started."""
+        life = self._lives[index]
+        life.channel.setblocking(False)
+        self._loop.add_reader(life.channel, self._heard, index)
+        LOG.info("worker_started", worker=index, pid=life.process.pid)
 
     def _heard(self, index: int) -> None:
         life = self._lives[index]
@@ -241,7 +262,7 @@ class Supervisor:
             self._ended.set_result(code)
 
 
-def _exit_code(process: subprocess.Popen[bytes]) -> int:
+def _exit_code(process: subprocess.Popen[bytes] | Fork) -> int:
     """The exit code as a shell reports it: 128 plus the signal, if one ended the process."""
     try:
         code = process.wait(REAP_S)

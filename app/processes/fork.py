@@ -1,0 +1,85 @@
+"""Workers that are forks of their parent: what it has imported is in memory once."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from socket import socket
+
+import structlog
+
+LOG = structlog.get_logger(__name__)
+POLL_S = 0.002
+THREADS = Path("/proc/self/task")
+
+
+class Fork:
+    """A forked process, with what a supervisor uses of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it was not waited for."""
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; returns the exit code, or the negative number of a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: if it did not end in so many seconds.
+        """
+        began = time.monotonic()
+        while self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+            elif timeout is not None and time.monotonic() - began > timeout:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            else:
+                time.sleep(POLL_S)
+        return self._code
+
+
+def is_safe() -> bool:
+    """Whether this process has a single thread: no lock is held by one that a fork lacks."""
+    with suppress(OSError):  # not Linux
+        return len(list(THREADS.iterdir())) == 1
+    return False
+
+
+def fork(serve: Callable[[], int], unwanted: Iterable[socket]) -> Fork:
+    """Run a function in a fork of this process, in a process group of its own.
+
+    Args:
+        serve: returns the exit code.
+        unwanted: sockets that belong to this process alone.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    gc.collect()
+    gc.freeze()  # a collection writes to all that it looks at, which would be copied
+    pid = os.fork()
+    if pid:
+        return Fork(pid)
+    code = 1
+    try:
+        os.setpgid(0, 0)  # Ctrl-C reaches the parent alone
+        for each in unwanted:
+            each.close()
+        code = serve()
+    except BaseException:  # nothing of the parent may run here
+        LOG.exception("worker_failed")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

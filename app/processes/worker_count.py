@@ -1,0 +1,151 @@
+"""How many processes serve where nobody has said: as many as pay (docs/adr/0029)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from app.registry.repository import Repository
+from app.serving.version_policy import VersionPolicy
+from app.types import ModelId
+from models.cpu_layout import LOOP_S, MEMORY_SHARE
+from models.integrity import IntegrityError, read_manifest
+from models.manifest import Manifest
+from models.plan import Precision
+from models.resources import memory_left_bytes, usable_cores
+
+MOST = 4  # more were not measured, and each has its own batches and memory
+# A forward of an item that takes at most this share of the event loop's time for it: two processes
+# do at least a third more than one whose loop is busy all the time.
+FORWARD_SHARE = 0.5
+PROCESS_BYTES = 256 << 20  # of one that is a copy: it may share some of that
+COPIES = 2  # of the weights, while a model is loaded
+# There is a GPU that torch may find where one of these is: CUDA's, that of Windows' Linux, ROCm's.
+GPUS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+
+class Choice(NamedTuple):
+    """A number of processes, and why."""
+
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is going to be served.
+
+    Attributes:
+        root: the repository.
+        policy: selects versions.
+        variant: the only one to serve; None: the plan's forms.
+        precision: to compute in; None: the artifact's.
+        max_batch_size: items in a batch.
+    """
+
+    root: Path
+    policy: VersionPolicy
+    variant: str | None
+    precision: Precision | None
+    max_batch_size: int
+
+
+def may_have_gpu() -> bool:
+    """Whether torch might find a GPU; found out without it, since its import takes a second."""
+    with contextlib.suppress(PackageNotFoundError):
+        if version("torch").endswith("+cpu"):
+            return False
+    return any(Path(each).exists() for each in GPUS)
+
+
+def choose(
+    served: Served, *, has_own_layout: bool, has_rate_limits: bool, folder: str | None
+) -> Choice:
+    """One process per core, up to MOST, if every model is small; else one.
+
+    Args:
+        served: what is going to be served.
+        has_own_layout: devices, replicas or threads of one process are set.
+        has_rate_limits: callers have limits, which each process would apply on its own.
+        folder: for what the processes share; None: a temporary one.
+    """
+    cores = usable_cores()
+    if cores < 2:
+        return Choice(1, "there is one core")
+    if has_own_layout:
+        return Choice(1, "devices, replicas or threads are set")
+    if has_rate_limits:
+        return Choice(1, "rate limits are exact in one process only")
+    if may_have_gpu():
+        return Choice(1, "there may be a GPU")
+    if not _can_share(folder):
+        return Choice(1, "there is no folder that can be written, for what processes share")
+    return _by_models(served, cores)
+
+
+def _can_share(folder: str | None) -> bool:
+    try:
+        return all(os.access(each, os.W_OK) for each in (tempfile.gettempdir(), folder) if each)
+    except FileNotFoundError:
+        return False
+
+
+def _by_models(served: Served, cores: int) -> Choice:
+    """As many as the models let pay.
+
+    Manifests are read, but not verified: a wrong one can make a wrong choice, and is then rejected
+    by whatever loads it.
+    """
+    limit_s, slowest, nbytes = LOOP_S * FORWARD_SHARE, (0.0, ""), 0
+    for model in _models(served):
+        try:
+            manifest = read_manifest(served.root / model.name / str(model.version), served.root)
+        except IntegrityError:  # loading it will report that
+            continue
+        item_s = item_s_of(manifest, served)
+        if item_s is None:
+            return Choice(1, f"{model} has no measured times on a CPU")
+        slowest = max(slowest, (item_s, str(model)))
+        nbytes += sum(file.bytes for file in manifest.files.values())
+    item_s, name = slowest
+    if not name:
+        return Choice(1, "there is no model yet")
+    measured = f"a forward of {name} takes {item_s * 1e6:.0f} us an item"
+    if item_s > limit_s:
+        return Choice(1, f"{measured}, more than {limit_s * 1e6:.0f}")
+    left = int((memory_left_bytes() or 0) * MEMORY_SHARE)
+    fitting = left // (PROCESS_BYTES + COPIES * nbytes)
+    if fitting < 2:
+        return Choice(1, f"two processes may not fit into half of the free memory, {left:,} bytes")
+    return Choice(min(cores, fitting, MOST), f"{cores} cores, and {measured}")
+
+
+def _models(served: Served) -> list[ModelId]:
+    """The versions that are wanted, if each is good."""
+    found = []
+    for name, numbers in Repository(served.root).versions().items():
+        wanted = served.policy.wanted(name, numbers)
+        found += [ModelId(name, number) for number in wanted.candidates[: wanted.most]]
+    return found
+
+
+def item_s_of(manifest: Manifest, served: Served) -> float | None:
+    """Seconds of a forward per item at the best batch that was measured; None: none was."""
+    plan = manifest.plan.on("cpu") if manifest.plan else None
+    if manifest.plan is None or plan is None:
+        return None
+    precision = served.precision or manifest.plan.precision
+    found = [
+        median_us / size * 1e-6
+        for times in plan.times
+        for size, median_us in zip(times.batch_sizes, times.median_us, strict=True)
+        if size <= served.max_batch_size
+        and (times.form.variant == served.variant if served.variant else True)
+        and (times.precision == precision or served.variant)
+    ]
+    return min(found, default=None)
