@@ -84,10 +84,11 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> Proce
     A server of one process is forked from one that has imported it; `app.__main__` never is.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
-    settings = {"devices": "cpu"} | settings  # else each start would measure the machine
+    # Else each start would measure the machine, and there were as many processes as pay.
+    settings = {"devices": "cpu", "workers": "1"} | settings
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
     log_file.write_bytes(b"")
-    if module in MODULES and settings.get("workers", "1") == "1":
+    if module in MODULES and settings["workers"] == "1":
         return forks().start(module, environment, log_file)
     with log_file.open("wb") as log:
         return subprocess.Popen(
