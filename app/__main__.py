@@ -254,6 +254,7 @@ def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
     except SystemExit:
         return _cannot_listen(settings)
     bound.set_inheritable(False)
+    forks = _can_fork()
     with contextlib.ExitStack() as stack:
         stack.enter_context(bound)
         try:
@@ -272,13 +273,21 @@ def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
         if settings.shows_page:
             LOG.info("page", url=url_of(bound))
         supervisor = Supervisor(bound, plan)
-        if not may_have_gpu():  # CUDA forbids forks of a process that has asked it anything
-            with _ends_at_once():
-                import app.main  # noqa: F401, PLC0415 - once for all workers
-
-                if fork.is_safe():
-                    supervisor.fork(partial(_be_worker, create, plan.environment))
+        if forks:
+            supervisor.fork(partial(_be_worker, create, plan.environment))
         return asyncio.run(supervisor.run())
+
+
+def _can_fork() -> bool:
+    """Import the server once for all workers; returns whether they can be forks of this process.
+
+    Not where there may be a GPU: CUDA works in no fork of a process that has asked it anything.
+    """
+    if may_have_gpu():
+        return False
+    with _ends_at_once():
+        import app.main  # noqa: F401, PLC0415 - takes a second
+    return fork.is_safe()
 
 
 def _be_worker(create: Create | None, environment: Mapping[str, str], place: Place) -> int:

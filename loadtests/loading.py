@@ -105,6 +105,7 @@ def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Consol
             ("TORCHLANE_MODEL_DIR", str(models)),
             ("TORCHLANE_DEFAULT_MODEL", digits.parent.name),
             ("TORCHLANE_CACHE_BYTES", "0"),
+            ("TORCHLANE_WORKERS", "1"),
             ("TORCHLANE_RELOAD_S", "0.5"),
         )
         spec = ServerSpec("server", (sys.executable, "-m", "app"), environment, "/health/ready")

@@ -17,6 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from models.plan import DevicePlan, Form, FormTimes, Plan
+from models.processor import this_cpu
+from models.resources import usable_cores
 from tests.artifacts import write_artifact
 from tests.e2e.server import PLAIN, Server, free_port, post_on_the_wire, running, start_process
 
@@ -123,6 +126,7 @@ def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Pa
             assert server.metric("torchlane_request_seconds_count") == 5 * CONNECTIONS + 1
             assert server.metric("torchlane_cache_entries") == 5 * CONNECTIONS
             assert server.metric("torchlane_queue_limit_items") == 200
+            assert server.metric("torchlane_cache_limit_bytes") == 256 * 1024 * 1024
             assert server.metric("torchlane_model_info") == 1
             assert server.metric("torchlane_model_replicas") == 2
             assert server.metric("torchlane_ready") == 1
@@ -244,3 +248,56 @@ def test_sigterm_under_load_loses_nothing(
         assert server.exit_code() == 0
         assert "Traceback" not in server.log
         assert len(started(log)) == 2  # no worker was started while it stopped
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A repository whose model was measured and found to be small."""
+    times = FormTimes(
+        form=Form(variant="script"),
+        precision="float32",
+        batch_sizes=(1,),
+        **dict.fromkeys(("median_us", "low_us", "high_us"), (20.0,)),
+    )
+    device = DevicePlan(processor=this_cpu(1), torch_version="0", times=(times,), steps={})
+    write_artifact(tmp_path / "small", "double", plan=Plan(precision="float32", devices=(device,)))
+    return tmp_path / "small"
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="on one core there is one process")
+class TestAsManyAsPay:
+    def test_a_small_model_is_served_by_several(self, small: Path, log: Path) -> None:
+        wanted = min(usable_cores(), 4)
+        asked = {"devices": "auto", "workers": "auto", "log_format": "json"}
+        with running(small, log, **asked) as server:
+            assert f'"workers": {wanted}' in server.log
+            assert len(started(log)) == wanted
+            for n in range(2 * wanted):
+                assert status(server, n) == 200
+            os.kill(started(log)[0], signal.SIGKILL)
+            until(lambda: "worker_loaded" in server.log, "it is not replaced")
+            for n in range(2 * wanted):
+                assert status(server, n) == 200
+            server.signal()
+            assert server.exit_code() == 0
+        until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
+
+    def test_what_nobody_measured_is_served_by_one(self, models: Path, log: Path) -> None:
+        with running(models, log, devices="auto", workers="auto") as server:
+            assert "double/1 has no measured times on a CPU" in server.log
+            assert started(log) == []
+
+    def test_a_signal_before_they_are_forked_ends_it_at_once(
+        self, small: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        before = set(tmp_path.iterdir())
+        process = start_process(
+            log, devices="auto", workers="auto", model_dir=str(small), port=str(free_port())
+        )
+        loaded = Path(f"/proc/{process.pid}/maps")
+        until(lambda: "libtorch" in loaded.read_text(), "it imports nothing")
+        process.terminate()
+        assert process.wait(10) == 0
+        assert "Traceback" not in log.read_text()
+        assert set(tmp_path.iterdir()) - before <= {log}

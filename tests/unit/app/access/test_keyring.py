@@ -174,3 +174,9 @@ class TestChange:
         assert (told["event"], told["log_level"]) == ("api_keys_not_changed", "error")
         assert "TORCHLANE_API_KEYS_FILE=" in told["reason"]
         assert told["kept"] == 1
+
+
+def test_whether_a_key_has_a_limit_of_its_own(rig: Rig) -> None:
+    assert not rig.keyring.has_limits
+    limited = make_key("limited", ["predict"], "100/second")[1]
+    assert Rig(rig.file.parent, FIRST_LINE, limited).keyring.has_limits

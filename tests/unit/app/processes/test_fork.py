@@ -1,0 +1,74 @@
+"""Forks of a process, and when they are safe."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ROUND = """
+import os, signal, socket, subprocess, sys, threading, time
+from app.processes.fork import fork, is_safe
+ours, theirs = socket.socketpair()
+"""
+
+
+def told(code: str) -> str:
+    """The output of a process: pytest's own has threads, and must not be forked."""
+    done = subprocess.run(
+        [sys.executable, "-c", ROUND + code], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("serve", "code"),
+    [
+        ("lambda: 7", 7),
+        ("lambda: 0", 0),
+        ("lambda: 1 / 0", 1),
+        ("lambda: os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+def test_the_exit_code_is_that_of_what_it_runs(serve: str, code: int) -> None:
+    said = told(f"child = fork({serve}, ()); print('code', child.wait(30), child.wait())")
+    assert f"code {code} {code}\n" in said
+    assert ("ZeroDivisionError" in said) == ("/ 0" in serve)
+
+
+def test_nothing_of_the_parent_runs_in_it() -> None:
+    said = told(
+        "import atexit; atexit.register(print, 'end')\n"
+        "try: child = fork(lambda: 0, ())\n"
+        "finally: print('once')\n"
+        "child.wait()"
+    )
+    assert said == "once\nend\n"
+
+
+def test_it_is_alone_in_its_group_and_without_what_is_not_its_own() -> None:
+    said = told(
+        "child = fork(lambda: (print(os.getpgid(0) == os.getpid(), ours.fileno()), 0)[1], (ours,))"
+        "\nchild.wait(); print(ours.fileno() > 0)"
+    )
+    assert said == "True -1\nTrue\n"
+
+
+def test_one_that_does_not_end_is_told_and_killed() -> None:
+    said = told(
+        "child = fork(lambda: time.sleep(60), ())\n"
+        "try: child.wait(0.05)\n"
+        "except subprocess.TimeoutExpired as error: print(error.timeout)\n"
+        "child.kill(); print(child.wait()); child.kill()"
+    )
+    assert said == f"0.05\n{-signal.SIGKILL}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_the_imported_server_has_one_thread_so_that_it_can_be_forked() -> None:
+    assert told("import app.main; print(is_safe())") == "True\n"
+    more = "threading.Thread(target=time.sleep, args=(30,), daemon=True).start()"
+    assert told(f"{more}; print(is_safe())") == "False\n"
