@@ -138,7 +138,7 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: $(READY) $(COMPILED) ## this server and others on the same work, by wrk, one core each; BENCH_ARGS=--quick: under two minutes
+bench: $(READY) $(COMPILED) ## this server and others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
 	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
 
 .PHONY: overload
