@@ -28,13 +28,14 @@ from loadtests.bench.workloads import OUR_OWN, PRECISIONS, Workload
 from loadtests.bench.wrk import LoadPlan, Run
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Limits
-from loadtests.openloop.sender import Sender
+from loadtests.openloop.sender import Outcomes, Sender, TrialPlan
 from models.manifest import Manifest
 from models.tensors import Array
 
 WARM_UP_S = 1
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
+OPEN = Limits(connections=4096, patience_s=2.0)  # of an open loop
 BATCH_S, TEXT_BATCH_S = 0.1, 1.0  # no batch takes longer
 
 
@@ -123,6 +124,31 @@ class Bench:
                 cached = workload.repeated > 0
                 counters.check(added, least * workload.items, most * workload.items, cached=cached)
         return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, checks)
+
+    def offered(
+        self, contestant: Contestant, workload: Workload, plan: TrialPlan
+    ) -> tuple[Outcomes, float]:
+        """Load by an open loop: requests are sent when they are due, whatever became of others.
+
+        Args:
+            contestant: the server.
+            workload: what it is asked.
+            plan: its seed is also that of the inputs.
+
+        Returns:
+            what became of the requests, and microseconds of processor time per request.
+        """
+        dialect = dialect_of(contestant.server, workload, self.manifest)
+        bodies = bodies_of(workload, self.manifest, dialect, plan.seed)
+        requests = JudgedBodies(bodies, dialect, self.right)
+        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
+            sender = Sender(server.address, requests, "poisson", OPEN)
+            sender.prepare(plan)
+            before_s = server.cpu_s()
+            with pinned(None if workload.shared else self.serving.cores.generator):
+                outcomes, _ = sender.send()
+            cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, len(outcomes.due_s))
+        return outcomes, cpu_us
 
     def _requests_of(
         self, server: Server, contestant: Contestant, workload: Workload, seed: int
