@@ -23,7 +23,7 @@ from loadtests.bench.machine import prepare
 from loadtests.bench.options import add_common
 from loadtests.bench.own_models import manifest_of, newest_artifact
 from loadtests.bench.results import Spread
-from loadtests.bench.servers import Server, ServerError, ServerSpec, launched
+from loadtests.bench.servers import READY_WITHIN_S, Server, ServerError, ServerSpec, launched
 from loadtests.bench.stalls import doubt_of, share_stalled
 from loadtests.bench.workloads import OURS, WORKLOADS
 from loadtests.reports import Judged, print_judged, table_of, write
@@ -49,7 +49,8 @@ mark()
 """
 IMPORTED = ("interpreter", "import of torch", "our own imports")
 LISTENS, READY, ANSWER = "until it listens, with all of these", "ready", "first answer"
-STAGES = {"verify": "files checked", "load": "load", "warm": "warm-up", "prove": "proof"}
+VERIFY = "verify"  # the first one, where nothing is told yet
+STAGES = {VERIFY: "files checked", "load": "load", "warm": "warm-up", "prove": "proof"}
 Round = dict[str, Array]  # milliseconds of each part, and of its processor time
 
 
@@ -96,6 +97,8 @@ def _round(spec: ServerSpec, manifest: Manifest) -> Round:
     with launched(spec) as server:
         part, last = LISTENS, NONE
         while part != READY:
+            if time.perf_counter() - began > READY_WITHIN_S:
+                raise ServerError(f"{spec.name} is not ready; its log ends:\n{server.log_tail()}")
             now = _part(server, manifest.model, part)
             if now != part:
                 at = np.array([time.perf_counter() - began, server.cpu_s()]) * 1000
@@ -143,4 +146,4 @@ def _part(server: Server, model: str, part: str) -> str:
     if told.get("state") == "ready":
         return READY
     stages = [each["stage"] for each in told.get("versions", ())]
-    return STAGES.get(stages[0] if stages else None, part if part != LISTENS else STAGES["verify"])
+    return STAGES[stages[0] or VERIFY] if stages else part

@@ -235,8 +235,8 @@ class Session:
         if workload.limit is None:
             raise ValueError(f"bug: {workload.name} has no limit")
         kind: LimitKind = "encoder" if key == ENCODER_LIMIT else workload.limit
-        per_s = limit(kind, bench.serving.folder, self.place.cores.server)
-        return Measured(per_s, NAN, NAN, 1e6 / per_s, 0)
+        per_s, cpu_s = limit(kind, bench.serving.folder, self.place.cores.server)
+        return Measured(per_s, NAN, NAN, cpu_s * 1e6, 0)
 
 
 def _told(made: Round) -> str:

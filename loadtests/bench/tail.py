@@ -73,12 +73,12 @@ class Tail:
         """Count another turn, without its lead."""
         counted = outcomes.due_s >= LEAD_S
         right = counted & (outcomes.kind == Kind.RIGHT)
-        wrong = np.flatnonzero(outcomes.kind == Kind.WRONG)
-        if len(wrong):
+        wrong = np.flatnonzero(outcomes.kind == Kind.WRONG).tolist()
+        if wrong:
             raise CheckError(f"{self.server}: a wrong answer: {outcomes.reason[wrong[0]]}")
         self.latency_ms.append((outcomes.done_s - outcomes.due_s)[right] * 1000)
         self.requests += int(counted.sum())
-        self.reasons.update(outcomes.reason[at] for at in np.flatnonzero(counted & ~right))
+        self.reasons.update(outcomes.reason[at] for at in np.flatnonzero(counted & ~right).tolist())
         self.lag_ms += quantiles(np.nan_to_num(outcomes.lag_s[counted]) * 1000, (99,))
         self.cpu_us.append(cpu_us)
 
