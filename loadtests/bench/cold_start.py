@@ -118,14 +118,16 @@ def _round(spec: ServerSpec, manifest: Manifest) -> Round:
 
 def _imports(environment: Mapping[str, str]) -> Round:
     began = time.perf_counter()
-    marks = subprocess.run(  # nosec B603 # the program above
+    done = subprocess.run(  # nosec B603 # the program above
         [sys.executable, "-c", IMPORTS],
         env=os.environ | environment,
         check=True,
         capture_output=True,
         text=True,
-    ).stdout.split()
-    at = np.array(marks, np.float64).reshape(-1, 2)  # by mark: the time, and that of the processor
+    )
+    at = np.array(done.stdout.split(), np.float64).reshape(
+        -1, 2
+    )  # by mark: the time, and that of the processor
     took_ms = np.diff(at, axis=0, prepend=[(began, 0.0)]) * 1000
     return dict(zip(IMPORTED, took_ms, strict=True))
 
