@@ -201,7 +201,7 @@ def _own(serving: Serving, package: Path | None) -> tuple[tuple[str, str], ...]:
         ("TORCHLANE_PORT", "{port}"),
         ("TORCHLANE_MODEL_DIR", str(repository)),
         ("TORCHLANE_DEFAULT_MODEL", model),
-        ("TORCHLANE_DEVICES", "cpu"),  # one core against one core, with a GPU too
+        ("CUDA_VISIBLE_DEVICES", ""),  # one core against one core, with a GPU too
         # without the second, Python would take the working directory's packages first
         *((("PYTHONPATH", str(package)), ("PYTHONSAFEPATH", "1")) if package else ()),
     )

@@ -76,7 +76,8 @@ def test_ours_is_started_as_its_users_do_on_one_core_or_on_all() -> None:
     shared = spec_of(Contestant(OURS), BY_NAME["json-64-shared"], SERVING)
     assert shared.core is None
     assert shared.environment == pinned.environment
-    assert not {"TORCHLANE_WORKERS", "TORCHLANE_CACHE_BYTES"} & set(dict(shared.environment))
+    given = {name for name, _ in shared.environment if name.startswith("TORCHLANE")}
+    assert given == {f"TORCHLANE_{name}" for name in ("HOST", "PORT", "MODEL_DIR", "DEFAULT_MODEL")}
     assert spec_of(Contestant(OURS), BY_NAME["zipf"], SERVING) == pinned
 
 
