@@ -138,8 +138,16 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: $(READY) $(COMPILED) ## this server and others on the same work, by wrk, one core each; BENCH_ARGS=--quick: under two minutes
+bench: $(READY) $(COMPILED) ## this server and others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
 	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
+
+.PHONY: bench-tail
+bench-tail: compiled ## p50, p99, p99.9 of this server, mosec and plain FastAPI at the same offered rates, in an open loop
+	$(BIN)/python -m loadtests tail $(BENCH_ARGS)
+
+.PHONY: bench-start
+bench-start: compiled ## the parts of a cold start, from the process to the first answer
+	$(BIN)/python -m loadtests cold-start $(BENCH_ARGS)
 
 .PHONY: overload
 overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, next to others, as `make bench`; OVERLOAD_ARGS=--quick: a minute

@@ -13,7 +13,7 @@ from types import FrameType
 from rich.console import Console
 
 from loadtests import loading
-from loadtests.bench import environments, session
+from loadtests.bench import cold_start, environments, session, tail
 from loadtests.bench import options as bench_options
 from loadtests.capacity import commands, options, overload
 from loadtests.errors import LoadTestError
@@ -32,6 +32,16 @@ COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] 
         "Measure Torchlane and other servers on the same work, one core each, in turns",
         session.bench,
         bench_options.add_arguments,
+    ),
+    "tail": (
+        "Offer servers the same rates, as shares of what mosec does",
+        tail.tail,
+        tail.add_arguments,
+    ),
+    "cold-start": (
+        "Measure the time from the start of our process to its first answer, by its parts",
+        cold_start.cold_start,
+        cold_start.add_arguments,
     ),
     "bench-peers": (
         "Make the environments of the other servers",

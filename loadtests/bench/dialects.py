@@ -14,8 +14,8 @@ from loadtests.bench import protobuf
 from loadtests.bench.own_models import MINILM
 from loadtests.bench.workloads import (
     BARE,
+    BEFORE,
     BF16,
-    CACHED,
     INFINITY,
     INT8,
     KSERVE,
@@ -27,6 +27,7 @@ from loadtests.bench.workloads import (
     OURS,
     PLAIN,
     PLAIN_ENCODER,
+    PYTHON,
     PYTRITON,
     Workload,
 )
@@ -175,7 +176,8 @@ PEER = "model", "input"  # what the peers of this protocol call theirs
 V2_PEER = v2(*PEER)
 DIALECTS: Mapping[str, Dialect] = {
     OURS: TORCHLANE,
-    CACHED: TORCHLANE,
+    PYTHON: TORCHLANE,
+    BEFORE: TORCHLANE,
     PLAIN: Dialect("/predict", "/batch-predict", _inputs, _scores),
     MOSEC: Dialect("/predict", "/predict", _inputs, _scores),
     LITSERVE: Dialect("/predict", "/predict", _inputs, _scores),

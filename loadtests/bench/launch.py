@@ -12,8 +12,8 @@ from loadtests.bench.own_models import MINILM, WEIGHTS, weights
 from loadtests.bench.servers import Cores, ServerSpec
 from loadtests.bench.workloads import (
     BARE,
+    BEFORE,
     BF16,
-    CACHED,
     ENCODER_LIMIT,
     INFINITY,
     INT8,
@@ -28,15 +28,16 @@ from loadtests.bench.workloads import (
     PLAIN,
     PLAIN_ENCODER,
     PRECISIONS,
+    PYTHON,
     PYTRITON,
     Workload,
 )
 
 SHARED_WORKERS = 2
-CACHE_BYTES = "256MiB"  # the default
 TITLES = {
     OURS: "Torchlane",
-    CACHED: "Torchlane, with its cache",
+    PYTHON: "Torchlane, Python",
+    BEFORE: "Torchlane before",
     MOSEC: "mosec",
     PLAIN: "plain FastAPI",
     LITSERVE: "LitServe",
@@ -53,13 +54,9 @@ TITLES = {
     ENCODER_LIMIT: "sentence-transformers alone",
 }
 READY_PATHS = {
-    OURS: "/health/ready",
-    CACHED: "/health/ready",
+    **dict.fromkeys(OUR_OWN, "/health/ready"),
     PLAIN: "/openapi.json",
     LITSERVE: "/health",
-    NATIVE: "/health/ready",
-    BF16: "/health/ready",
-    INT8: "/health/ready",
     INFINITY: "/health",
     PLAIN_ENCODER: "/openapi.json",
     MLSERVER: "/v2/health/ready",
@@ -111,11 +108,13 @@ class Serving:
     Attributes:
         folder: the artifact of one version.
         package: the folder from which ours runs; None: the checkout.
+        before: another folder of that kind.
     """
 
     folder: Path
     cores: Cores
     package: Path | None = None
+    before: Path | None = None
 
 
 def title_of(key: str) -> str:
@@ -161,11 +160,8 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     server = contestant.server
     if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
-        environment = _own(serving)
-        if workload.shared:
-            environment += (("TORCHLANE_WORKERS", str(SHARED_WORKERS)),)
-        cache = CACHE_BYTES if server == CACHED or workload.repeated else "0"
-        environment += (("TORCHLANE_CACHE_BYTES", cache),)
+        packages = {PYTHON: None, BEFORE: serving.before}
+        environment = _own(serving, packages.get(server, serving.package))
         if server in PRECISIONS:
             environment += (("TORCHLANE_PLAN_PRECISION", PRECISIONS[server]),)
         if workload.body == "grpc":
@@ -198,21 +194,17 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     )
 
 
-def _own(serving: Serving) -> tuple[tuple[str, str], ...]:
+def _own(serving: Serving, package: Path | None) -> tuple[tuple[str, str], ...]:
     model, repository = serving.folder.parent.name, serving.folder.parent.parent
     return (
         ("TORCHLANE_HOST", "127.0.0.1"),
         ("TORCHLANE_PORT", "{port}"),
         ("TORCHLANE_MODEL_DIR", str(repository)),
         ("TORCHLANE_DEFAULT_MODEL", model),
-        ("TORCHLANE_DEVICES", "cpu"),  # one core against one core, with a GPU too
-        *_running_from(serving.package),
+        ("CUDA_VISIBLE_DEVICES", ""),  # one core against one core, with a GPU too
+        # without the second, Python would take the working directory's packages first
+        *((("PYTHONPATH", str(package)), ("PYTHONSAFEPATH", "1")) if package else ()),
     )
-
-
-def _running_from(package: Path | None) -> tuple[tuple[str, str], ...]:
-    """Without the second, Python would take the working directory's packages first."""
-    return () if package is None else (("PYTHONPATH", str(package)), ("PYTHONSAFEPATH", "1"))
 
 
 def _command(server: str) -> tuple[str, ...]:

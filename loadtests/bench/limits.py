@@ -22,8 +22,11 @@ from models.tensors import Array
 LIMIT_TEXTS = 256
 
 
-def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0) -> float:
-    """Requests per second, measured in a process of its own on one core.
+Limit = tuple[float, float]  # requests per second, and seconds of processor time of each
+
+
+def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0) -> Limit:
+    """What a process of its own does on one core.
 
     Args:
         kind: `batch` in JSON, one `image` in raw bytes, or one `text`, computed in batches of texts
@@ -37,7 +40,7 @@ def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0)
         return pool.submit(_measured, kind, folder, seconds).result()
 
 
-def _measured(kind: LimitKind, folder: Path, seconds: float) -> float:
+def _measured(kind: LimitKind, folder: Path, seconds: float) -> Limit:
     # torch: in that process only
     from loadtests.bench.peers.encoder import Encoder  # noqa: PLC0415
     from loadtests.bench.peers.model import Model  # noqa: PLC0415
@@ -45,7 +48,8 @@ def _measured(kind: LimitKind, folder: Path, seconds: float) -> float:
     if kind in ("text", "encoder"):
         texts = np.array([*map(sentence, range(LIMIT_TEXTS))])
         encode = Encoder(folder, "plan").vectors if kind == "text" else _plain_encode()
-        return LIMIT_TEXTS * _per_s(lambda: encode(texts), seconds)
+        per_s, cpu_s = _per_s(lambda: encode(texts), seconds)
+        return LIMIT_TEXTS * per_s, cpu_s / LIMIT_TEXTS
     model = Model(folder, "plan")
     rng = np.random.default_rng(0)
     items = np.round(rng.normal(0, 1, (BATCH_ITEMS, *model.shape)), 5)
@@ -77,12 +81,11 @@ def _by_simdjson(body: bytes) -> Array:
     return np.frombuffer(numbers, np.float64).astype(np.float32)
 
 
-def _per_s(run: Callable[[], object], seconds: float) -> float:
-    """How often it can be run in a second."""
+def _per_s(run: Callable[[], object], seconds: float) -> Limit:
     for _ in range(3):
         run()
-    started, runs = time.perf_counter(), 0
+    started, before_s, runs = time.perf_counter(), time.process_time(), 0
     while (taken := time.perf_counter() - started) < seconds:
         run()
         runs += 1
-    return runs / taken
+    return runs / taken, (time.process_time() - before_s) / runs

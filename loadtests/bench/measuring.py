@@ -1,13 +1,12 @@
-"""One measurement: wake one server, compare its answers, load it, and check all counts."""
+"""One turn: wake one server, compare its answers, load it, and check all counts."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import math
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -29,20 +28,20 @@ from loadtests.bench.workloads import OUR_OWN, PRECISIONS, Workload
 from loadtests.bench.wrk import LoadPlan, Run
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Limits
-from loadtests.openloop.sender import Sender
+from loadtests.openloop.sender import Outcomes, Sender, TrialPlan
 from models.manifest import Manifest
 from models.tensors import Array
 
 WARM_UP_S = 1
 BEFORE = 8  # known requests before the load, at once
 PATIENCE_S = 30.0
+OPEN = Limits(connections=4096, patience_s=2.0)  # of an open loop
 BATCH_S, TEXT_BATCH_S = 0.1, 1.0  # no batch takes longer
-Numbered = tuple[Bodies, Path, int]  # requests, the file that has them, and the number of the first
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run of one server.
+    """One turn of one server.
 
     Attributes:
         cpu_us: of all its processes, user and system, per request.
@@ -61,15 +60,38 @@ class Measured:
         return self.cpu_us * self.requests_per_s / 1e6
 
 
+@dataclass(slots=True)
+class Requests:
+    """What one process is asked in one workload, over all its turns; none is sent twice.
+
+    Attributes:
+        known: those whose answers are compared.
+        file: has the others, for wrk.
+        sent: of the others.
+    """
+
+    bodies: Bodies
+    known: JudgedBodies
+    file: Path
+    sent: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all measurements of one model share."""
+    """What all measurements of one model share.
+
+    Attributes:
+        seconds: measured, of each turn.
+        scratch: a folder for files.
+    """
 
     fleet: Fleet
     serving: Serving
     manifest: Manifest
     right: Right
     seconds: int
+    scratch: Path
+    _requests: dict[tuple[str, int, str], Requests] = field(default_factory=dict)
 
     @property
     def precisions(self) -> frozenset[str]:
@@ -80,80 +102,106 @@ class Bench:
         """Load by a closed loop: each connection sends its next request when it has its answer.
 
         Args:
-            contestant: the server.
+            contestant: the server; in its first turn it is warmed up, and its answers are compared.
             workload: what it is asked.
-            seed: of the inputs; another one for each run.
+            seed: of the inputs; another one for each turn.
 
         Raises:
             LoadTestError: if a number would not mean what it says.
         """
-        dialect = dialect_of(contestant.server, workload, self.manifest)
-        bodies = bodies_of(workload, self.manifest, dialect, seed)
         core = None if workload.shared else self.serving.cores.generator
-        with (
-            self.fleet.awake(spec_of(contestant, workload, self.serving)) as server,
-            pinned(core),
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            known = JudgedBodies(
-                *(bodies, dialect, self.right),
-                numbers=itertools.count(bodies.known_from),
-                tolerance=LOSSY_TOLERANCE if contestant.server in PRECISIONS else TOLERANCE,
-            )
-            _check(server, workload, known, np.zeros(BEFORE))
-            if workload.repeated:  # so that the cache holds the answers
-                each_once = JudgedBodies(bodies.one_after_the_other(), dialect, self.right)
-                _check(server, workload, each_once, np.zeros(len(bodies.templates)))
-            file = Path(folder) / "requests"
-            bodies.write(file)
-            plan = LoadPlan(workload.connections, WARM_UP_S)
-            with _loading(server, workload, (bodies, file, 0), plan) as load:
-                warmed = load()
+        spec = spec_of(contestant, workload, self.serving)
+        with self.fleet.awake(spec) as server, pinned(core):
+            requests = self._requests_of(server, contestant, workload, seed)
             ours = contestant.server in OUR_OWN
             batch_s = TEXT_BATCH_S if workload.is_text else BATCH_S
             settled = partial(counters.settled_counters, server, self.manifest.model, batch_s)
             before = settled() if ours else None
-            requests = (bodies, file, warmed.sent)
-            run, cpu_us, checks = self._loaded(server, workload, known, requests, seed)
-            if warmed.sent + run.sent > bodies.known_from:
-                raise BodiesError(f"all {bodies.known_from} different requests were used up")
+            run, cpu_us, checks = self._loaded(server, workload, requests)
             if before is not None:
                 added = settled().since(before)
                 least, most = (run.answered + checks), (run.sent + checks)
                 cached = workload.repeated > 0
                 counters.check(added, least * workload.items, most * workload.items, cached=cached)
-        return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, BEFORE + checks)
+        return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, checks)
+
+    def offered(
+        self, contestant: Contestant, workload: Workload, plan: TrialPlan
+    ) -> tuple[Outcomes, float]:
+        """Load by an open loop: requests are sent when they are due, whatever became of others.
+
+        Args:
+            contestant: the server.
+            workload: what it is asked.
+            plan: its seed is also that of the inputs.
+
+        Returns:
+            what became of the requests, and microseconds of processor time per request.
+        """
+        dialect = dialect_of(contestant.server, workload, self.manifest)
+        bodies = bodies_of(workload, self.manifest, dialect, plan.seed)
+        requests = JudgedBodies(bodies, dialect, self.right)
+        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
+            sender = Sender(server.address, requests, "poisson", OPEN)
+            sender.prepare(plan)
+            before_s = server.cpu_s()
+            with pinned(None if workload.shared else self.serving.cores.generator):
+                outcomes, _ = sender.send()
+            cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, len(outcomes.due_s))
+        return outcomes, cpu_us
+
+    def _requests_of(
+        self, server: Server, contestant: Contestant, workload: Workload, seed: int
+    ) -> Requests:
+        """The requests to a process, which is warmed up when it is asked for the first time."""
+        key = contestant.key, server.process.pid, workload.name
+        if (found := self._requests.get(key)) is not None:
+            return found
+        for each in [each for each in self._requests if each[2] != workload.name]:
+            del self._requests[each]
+        dialect = dialect_of(contestant.server, workload, self.manifest)
+        bodies = bodies_of(workload, self.manifest, dialect, seed)
+        tolerance = LOSSY_TOLERANCE if contestant.server in PRECISIONS else TOLERANCE
+        numbers = itertools.count(bodies.known_from)
+        known = JudgedBodies(bodies, dialect, self.right, numbers=numbers, tolerance=tolerance)
+        _check(server, workload, known, np.zeros(BEFORE))
+        if workload.repeated:  # so that the cache holds the answers
+            each_once = JudgedBodies(bodies.one_after_the_other(), dialect, self.right)
+            _check(server, workload, each_once, np.zeros(len(bodies.templates)))
+        requests = Requests(bodies, known, self.scratch / contestant.key)
+        bodies.write(requests.file)
+        with _loading(server, workload, requests, WARM_UP_S) as load:
+            requests.sent += load().sent
+        self._requests[key] = requests
+        return requests
 
     def _loaded(
-        self,
-        server: Server,
-        workload: Workload,
-        known: JudgedBodies,
-        requests: Numbered,
-        seed: int,
+        self, server: Server, workload: Workload, requests: Requests
     ) -> tuple[Run, float, int]:
         """The run, microseconds of processor time per answer, and how many answers were known."""
-        plan = LoadPlan(workload.connections, self.seconds)
-        due_s = schedule("uniform", workload.checks_per_s, self.seconds, seed)
+        due_s = schedule("uniform", workload.checks_per_s, self.seconds, 0)
         before_s = server.cpu_s()
-        with _loading(server, workload, requests, plan) as load:
-            _check(server, workload, known, due_s)
+        with _loading(server, workload, requests, self.seconds) as load:
+            _check(server, workload, requests.known, due_s)
             run = load()
-        _check_run(run, plan)
         cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, run.answered + len(due_s))
+        _check_run(run, workload.connections)
+        requests.sent += run.sent
+        if requests.sent > requests.bodies.known_from:
+            raise BodiesError(f"all {requests.bodies.known_from} different requests were used up")
         return run, cpu_us, len(due_s)
 
 
 def _loading(
-    server: Server, workload: Workload, requests: Numbered, plan: LoadPlan
+    server: Server, workload: Workload, requests: Requests, seconds: int
 ) -> contextlib.AbstractContextManager[Callable[[], Run]]:
     """Load it meanwhile, by the generator of the transport."""
-    bodies, file, first = requests
+    plan = LoadPlan(workload.connections, seconds)
     if workload.body == "grpc":
         from loadtests.bench import grpc_load  # noqa: PLC0415  # its package is an extra
 
-        return grpc_load.loading(server.other_port, bodies, first, plan)
-    return wrk.loading(server.port, file, first, plan)
+        return grpc_load.loading(server.other_port, requests.bodies, requests.sent, plan)
+    return wrk.loading(server.port, requests.file, requests.sent, plan)
 
 
 def _check(server: Server, workload: Workload, requests: JudgedBodies, due_s: Array) -> None:
@@ -176,7 +224,7 @@ def _check(server: Server, workload: Workload, requests: JudgedBodies, due_s: Ar
         raise CheckError(f"a good request was not answered rightly: {reason}")
 
 
-def _check_run(run: Run, plan: LoadPlan) -> None:
+def _check_run(run: Run, connections: int) -> None:
     """Check the counts of a closed loop.
 
     Raises:
@@ -184,9 +232,9 @@ def _check_run(run: Run, plan: LoadPlan) -> None:
     """
     if run.not_200:
         raise CheckError(f"{run.not_200} of {run.answered} answers were not 200")
-    if run.sent > run.answered + plan.connections + 1:  # at the end each may be owed one
+    if run.sent > run.answered + connections + 1:  # at the end each may be owed one
         raise CheckError(
-            f"{run.sent} requests were sent over {plan.connections} connections, and "
+            f"{run.sent} requests were sent over {connections} connections, and "
             f"{run.answered} answered"
         )
     if not run.answered or math.isnan(run.p50_ms):

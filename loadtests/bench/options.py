@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.arguments import at_least_one
-from loadtests.bench.workloads import NAMES, OURS, QUICK, QUICK_SERVERS, SERVERS
+from loadtests.bench.workloads import BEFORE, NAMES, OURS, PYTHON, QUICK, QUICK_SERVERS, SERVERS
+
+ROUNDS, QUICK_ROUNDS = 7, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,24 +18,31 @@ class Options:
 
     Attributes:
         servers: that are measured with ours.
-        seconds: measured, of each run.
+        seconds: measured, of each turn.
+        before: another compiled folder to measure ours with.
     """
 
     workloads: tuple[str, ...]
     servers: tuple[str, ...]
     rounds: int
     seconds: int
+    before: Path | None = None
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> Options:
         """From the command line."""
         quick: bool = given.quick
         servers = given.servers or (QUICK_SERVERS if quick else SERVERS)
+        without = {OURS, BEFORE} | ({PYTHON} if given.pure else set())  # the same as ours
         return cls(
             workloads=tuple(given.workloads or (QUICK if quick else NAMES)),
-            servers=tuple(server for server in servers if server != OURS),
-            rounds=given.rounds or (1 if quick else 3),
-            seconds=given.seconds or (2 if quick else 4),
+            servers=(
+                *(server for server in servers if server not in without),
+                *((BEFORE,) if given.before else ()),
+            ),
+            rounds=given.rounds or (QUICK_ROUNDS if quick else ROUNDS),
+            seconds=given.seconds,
+            before=given.before,
         )
 
 
@@ -49,10 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"of {', '.join(SERVERS)}",
     )
-    parser.add_argument("--rounds", type=at_least_one, help="default: 3")
-    parser.add_argument("--seconds", type=at_least_one, help="whole ones, each run; default: 4")
+    parser.add_argument("--rounds", type=at_least_one, help=f"default: {ROUNDS}")
     parser.add_argument(
-        "--quick", action="store_true", help="one round, two seconds, fewer workloads and servers"
+        "--seconds", type=at_least_one, default=1, help="whole ones, each turn; default: 1"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{QUICK_ROUNDS} rounds, fewer workloads and servers",
+    )
+    parser.add_argument(
+        "--before", type=Path, metavar="DIR", help="an earlier commit's .compiled, to compare with"
     )
     add_common(parser)
 

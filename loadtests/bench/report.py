@@ -9,12 +9,22 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from loadtests.bench.launch import title_of
-from loadtests.bench.results import Entry, Figure, Results, Round, Spread, keys, ratios, values
+from loadtests.bench.results import Figure, Results, Round, Spread, keys, ratios, values
 from loadtests.bench.workloads import WORKLOADS
 from loadtests.reports import Json, Judged, table_of
 
 FIGURES: tuple[Figure, ...] = ("requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy")
-COLUMNS = ("server", "requests/s", "min..max", "p50 ms", "p99 ms", "CPU us", "busy", "ours is")
+COLUMNS = (
+    "server",
+    "requests/s",
+    "min..max",
+    "p50 ms",
+    "p99 ms",
+    "CPU us",
+    "busy",
+    "ours is",
+    "its CPU",
+)
 TITLES = {workload.name: workload.title for workload in WORKLOADS}
 
 
@@ -24,7 +34,7 @@ def print_figures(console: Console, results: Results) -> None:
         table = table_of(COLUMNS, TITLES[name])
         for key in keys(rounds):
             speed = Spread.of(values(rounds, key, "requests_per_s"))
-            times = ratios(rounds, key, "requests_per_s")
+            times, cpu = (ratios(rounds, key, figure) for figure in ("requests_per_s", "cpu_us"))
             table.add_row(
                 title_of(key),
                 f"{speed.median:,.0f}",
@@ -33,13 +43,13 @@ def print_figures(console: Console, results: Results) -> None:
                     _median(rounds, key, figure)
                     for figure in ("p50_ms", "p99_ms", "cpu_us", "busy")
                 ),
-                f"{Spread.of(times).median:.2f}x" if times else "",
+                *(f"{Spread.of(each).median:.2f}x" if each else "" for each in (times, cpu)),
             )
         console.print(table)
     console.print(
         "medians of the rounds; CPU: of all processes of a server per request; busy: cores they "
-        "kept busy; ours is: our requests/s over theirs, by neighbours in each round; where no "
-        "input repeats, Torchlane runs without its cache, as the others do; with it in its own row"
+        "kept busy; ours is: our requests/s over theirs, by round; its CPU: our CPU per request "
+        "over theirs; Torchlane runs as `make serve` starts it, with its cache"
     )
 
 
@@ -59,11 +69,7 @@ def _workload(rounds: Sequence[Round]) -> Json:
         over = {name: ratios(rounds, key, name) for name in FIGURES}
         own["ours_over_theirs"] = {name: Spread.of(made) for name, made in over.items() if made}
         servers[key] = own
-    return {"servers": servers, "rounds": [[_entry(entry) for entry in each] for each in rounds]}
-
-
-def _entry(entry: Entry) -> Json:
-    return {"server": entry.key, **dataclasses.asdict(entry.measured)}
+    return {"servers": servers, "rounds": rounds}
 
 
 def _median(rounds: Sequence[Round], key: str, figure: Figure) -> str:

@@ -183,6 +183,16 @@ class Fleet:
         _stop(self._servers.pop(spec))
 
 
+@contextlib.contextmanager
+def launched(spec: ServerSpec) -> Iterator[Server]:
+    """A process of it, from its very start; ended with the block."""
+    server = _start(spec)
+    try:
+        yield server
+    finally:
+        _stop(server)
+
+
 def _start(spec: ServerSpec) -> Server:
     port, other = _free_ports()
     ports = {"port": str(port), "other_port": str(other)}

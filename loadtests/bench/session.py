@@ -1,11 +1,13 @@
-"""A whole benchmark: for each workload all servers, round by round, one awake at a time."""
+"""A whole benchmark: for each workload all servers at once, in turns, one awake at a time."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,8 +36,9 @@ from loadtests.bench.own_models import (
     newest_artifact,
 )
 from loadtests.bench.report import as_json, print_figures
-from loadtests.bench.results import Entry, Round, interleaved
+from loadtests.bench.results import Round, Spread, turns
 from loadtests.bench.servers import Fleet, ServerError, ServerSpec
+from loadtests.bench.stalls import share_stalled
 from loadtests.bench.workloads import (
     ENCODER_LIMIT,
     LIMIT,
@@ -48,9 +51,10 @@ from loadtests.bench.workloads import (
     chosen,
 )
 from loadtests.errors import LoadTestError
-from loadtests.reports import cut_short, print_judged, write
+from loadtests.reports import Json, cut_short, print_judged, write
 
 TABLE_WIDTH = 125  # a narrower terminal breaks lines: better than figures without their ends
+STALL_S = 0.3
 NAN = float("nan")
 Say = Callable[[str], object]
 
@@ -64,7 +68,7 @@ def bench(given: argparse.Namespace, console: Console, command: str) -> int:
     options, generator, folder = Options.of(given), wrk.version(), newest_artifact(given.artifacts)
     place = prepare(given, console, command)
     console.print(f"{folder}; load by {generator}")
-    console.print(f"{options.rounds} round(s) of {options.seconds} s a run")
+    console.print(f"{options.rounds} round(s), a turn of {options.seconds} s for each server")
     session = Session(options, place, folder, console.print)
     try:
         session.run()
@@ -77,10 +81,13 @@ def bench(given: argparse.Namespace, console: Console, command: str) -> int:
                 "seconds": options.seconds,
                 "left_out": session.left_out,
                 "retried": session.retried,
+                "stalled": Spread.of(session.stalled),
+                "load_average_after": round(os.getloadavg()[0], 2),
                 "incomplete": cut_short(),
             }
             judged = judge(session.results, found)
             print_figures(console, session.results)
+            console.print(_where_and_when(found))
             print_judged(console, judged)
             write(given.out, "bench", as_json(session.results, judged, found), console)
     return 0
@@ -94,6 +101,8 @@ class Session:
         results: by workload.
         left_out: why a server was not measured, by workload and server.
         retried: what failed of others and was measured again, and why.
+        stalled: of each round, the share of the time before it in which the server's core did not
+            run what wanted it, while all servers slept.
     """
 
     options: Options
@@ -103,6 +112,7 @@ class Session:
     results: dict[str, list[Round]] = field(default_factory=dict)
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
     retried: list[str] = field(default_factory=list)
+    stalled: list[float] = field(default_factory=list)
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def run(self) -> None:
@@ -125,8 +135,8 @@ class Session:
                 self.left_out |= {each.name: {OURS: str(error)} for each in of_model}
                 continue
             with self._bench(folder) as bench:
-                for at, workload in enumerate(of_model):
-                    self._workload(bench, workload, of_model[at + 1 :])
+                for workload in of_model:
+                    self._workload(bench, workload)
 
     def _folder(self, model: ModelName) -> Path:
         """The artifact of a model."""
@@ -136,43 +146,48 @@ class Session:
 
     @contextlib.contextmanager
     def _bench(self, folder: Path) -> Iterator[Bench]:
-        serving = Serving(folder.absolute(), self.place.cores, self.place.package)
-        with Fleet() as fleet, answers_of(folder) as right:
-            yield Bench(fleet, serving, manifest_of(folder), right, self.options.seconds)
+        before = self.options.before and self.options.before.absolute()
+        serving = Serving(folder.absolute(), self.place.cores, self.place.package, before)
+        manifest, seconds = manifest_of(folder), self.options.seconds
+        with (
+            Fleet() as fleet,
+            answers_of(folder) as right,
+            tempfile.TemporaryDirectory() as scratch,
+        ):
+            yield Bench(fleet, serving, manifest, right, seconds, Path(scratch))
 
-    def _workload(self, bench: Bench, workload: Workload, later: Sequence[Workload]) -> None:
+    def _workload(self, bench: Bench, workload: Workload) -> None:
         options = self.options
         found, left_out = contestants(workload, options.servers, bench.precisions)
         for server, reason in left_out.items():
             self.say(f"{workload.name}: {TITLES[server]} is left out: {reason}")
         self.left_out[workload.name] = left_out
-        self._start(bench, workload, later)
+        self._start(bench, workload)
         gone = self.left_out[workload.name]
         others = {contestant.key: contestant for contestant in found}
         limits = [LIMIT] if workload.limit else []
         if PLAIN_ENCODER in others and workload.limit:
             limits.append(ENCODER_LIMIT)
-        order = interleaved([*others, *limits])
         rounds: list[Round] = []
         for number in range(options.rounds):
-            entries: list[Entry] = []
-            for key in order:
+            self.stalled.append(share_stalled(self.place.cores, STALL_S))
+            made: dict[str, Measured] = {}
+            for key in turns([OURS, *others, *limits], number):
                 if key in limits:
-                    entries.append(Entry(key, self._limit(bench, workload, key)))
+                    made[key] = self._limit(bench, workload, key)
                 elif key not in gone:
                     contestant = others.get(key, Contestant(OURS))
                     measured = self._run(bench, workload, contestant)
-                    entries += [Entry(key, measured)] if measured is not None else []
-            rounds.append(entries)
+                    made |= {key: measured} if measured is not None else {}
+            rounds.append(made)
             self.results[workload.name] = rounds  # also if the next one is not finished
-            self.say(f"{workload.name}, round {number + 1}: {_told(entries)}")
+            self.say(f"{workload.name}, round {number + 1}: {_told(made)}")
 
-    def _start(self, bench: Bench, workload: Workload, later: Sequence[Workload]) -> None:
-        """Start the servers of this workload, end those that no later one needs."""
+    def _start(self, bench: Bench, workload: Workload) -> None:
+        """Start the servers of this workload, end all others: each takes memory."""
         specs = self._specs(bench, workload)
-        needed = {spec for each in (workload, *later) for spec in self._specs(bench, each).values()}
         for spec in bench.fleet.specs:
-            if spec not in needed:
+            if spec not in specs.values():
                 bench.fleet.stop(spec)
         for key, spec in specs.items():
             try:
@@ -220,9 +235,19 @@ class Session:
         if workload.limit is None:
             raise ValueError(f"bug: {workload.name} has no limit")
         kind: LimitKind = "encoder" if key == ENCODER_LIMIT else workload.limit
-        per_s = limit(kind, bench.serving.folder, self.place.cores.server)
-        return Measured(per_s, NAN, NAN, 1e6 / per_s, 0)
+        per_s, cpu_s = limit(kind, bench.serving.folder, self.place.cores.server)
+        return Measured(per_s, NAN, NAN, cpu_s * 1e6, 0)
 
 
-def _told(entries: Sequence[Entry]) -> str:
-    return ", ".join(f"{entry.key} {entry.measured.requests_per_s:,.0f}" for entry in entries)
+def _told(made: Round) -> str:
+    return ", ".join(f"{key} {each.requests_per_s:,.0f}" for key, each in made.items())
+
+
+def _where_and_when(found: Json) -> str:
+    """What tells a quiet hour from a busy one."""
+    stalled = found["stalled"]
+    return (
+        f"{found['machine']}, {found['date']}: the server's core stood still for "
+        f"{stalled.median:.1%} ({stalled.low:.1%}..{stalled.high:.1%}) of the time without any "
+        f"load; load average {found['load_average']} before, {found['load_average_after']} after"
+    )

@@ -12,22 +12,22 @@ LimitKind = Literal["batch", "image", "text", "encoder"]
 BATCH_ITEMS, BATCH_TEXTS = 64, 32
 ZIPF_BODIES = 100
 OURS, BARE = "torchlane", "bare_asgi"
-# The others have no cache of predictions, and what never repeats needs none: where nothing does,
-# `torchlane` runs without its cache and its memo of bodies, and this with both, as by default.
-CACHED = "torchlane_cached"
+# `torchlane` is what `make serve` starts, with its default settings. The same from the sources, and
+# from another folder that `make compiled` has made, such as an earlier commit's:
+PYTHON, BEFORE = "torchlane_python", "torchlane_before"
 NATIVE = (
     "torchlane_native"  # by its own routes, where `torchlane` speaks the Open Inference Protocol
 )
 BF16, INT8 = "torchlane_bf16", "torchlane_int8"
 PRECISIONS = {BF16: "bf16", INT8: "int8"}  # the others compute in float32
-OUR_OWN = (OURS, CACHED, NATIVE, *PRECISIONS)
+OUR_OWN = (OURS, PYTHON, BEFORE, NATIVE, *PRECISIONS)
 LIMIT = "limit"  # no server: what parsing and the forward alone allow
 ENCODER_LIMIT = "limit_encoder"  # the same by sentence-transformers
 MOSEC, PLAIN, LITSERVE, MLSERVER = "mosec", "plain_fastapi", "litserve", "mlserver"
 PYTRITON, KSERVE = "pytriton", "kserve"
 # Of sentences; the second is a plain FastAPI around sentence-transformers.
 INFINITY, PLAIN_ENCODER = "infinity", "plain_encoder"
-SINGLES = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED)
+SINGLES = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, PYTHON, BEFORE)
 SERVERS = (*SINGLES, PYTRITON, KSERVE, NATIVE, INFINITY, PLAIN_ENCODER, *PRECISIONS)
 
 
@@ -81,7 +81,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "single JSON, 64 connections, cores shared with the load",
         "json",
         64,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, CACHED),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, PYTHON, BEFORE),
         shared=True,
     ),
     Workload(
@@ -89,7 +89,7 @@ WORKLOADS: tuple[Workload, ...] = (
         f"one request of {BATCH_ITEMS} items, JSON, 4 connections",
         "json",
         4,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, CACHED),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, PYTHON, BEFORE),
         items=BATCH_ITEMS,
         checks_per_s=4.0,
         limit="batch",
@@ -99,7 +99,7 @@ WORKLOADS: tuple[Workload, ...] = (
         f"one request of {BATCH_ITEMS} items, binary, 4 connections",
         "binary",
         4,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, CACHED),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, PYTHON, BEFORE),
         items=BATCH_ITEMS,
         checks_per_s=4.0,
     ),
@@ -108,7 +108,7 @@ WORKLOADS: tuple[Workload, ...] = (
         f"repeated inputs, all cached (Zipf over {ZIPF_BODIES}), 32 connections",
         "json",
         32,
-        (BARE,),
+        (BARE, PYTHON),
         repeated=ZIPF_BODIES,
     ),
     Workload(
@@ -116,7 +116,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "one connection, JSON",
         "json",
         1,
-        (PLAIN, MOSEC, LITSERVE, MLSERVER, CACHED),
+        (PLAIN, MOSEC, LITSERVE, MLSERVER, PYTHON),
         checks_per_s=2.0,  # each of them delays the one connection
     ),
     Workload(
@@ -124,7 +124,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "3x224x224 binary bodies (602 KB), 32 connections",
         "binary",
         32,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, CACHED),
+        (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, PYTHON),
         model="mean",
         checks_per_s=4.0,
         limit="image",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -65,7 +64,6 @@ class _Figure:
     measured: str
     is_met: bool
     loads: Sequence[Load]
-    doubt: str = ""
 
 
 Figure = Callable[[Sequence[Load]], _Figure | None]
@@ -94,7 +92,7 @@ def _judged(
     if found is None:
         return Judged(case, what, wanted, "", "not measured")
     doubts = [] if pinned or not found.loads else ["cores not pinned"]
-    doubts += [doubt for each in found.loads for doubt in each.trial.doubts()] + [found.doubt]
+    doubts += [doubt for each in found.loads for doubt in each.trial.doubts()]
     if not found.is_met:
         doubts.append(doubt_of(max((each.stalled for each in found.loads), default=0.0)))
     doubt = next(filter(None, doubts), "")
@@ -147,20 +145,6 @@ def _refused_below_capacity(loads: Sequence[Load]) -> _Figure | None:
     return _Figure(told, share <= 0.001, at)
 
 
-def _tail(loads: Sequence[Load]) -> _Figure | None:
-    """Of what was served; a short tail is worth nothing if the rest was refused or failed."""
-    at = [each for each in loads if each.times == 0.7 and each.trial.requests]
-    if not at:
-        return None
-    trial = at[0].trial
-    ratio = trial.p99_ms / trial.p50_ms if trial.p50_ms else math.inf
-    unserved = (trial.refused + trial.errors) / trial.requests
-    told = f"{ratio:.1f}, unserved {unserved:.2%}"
-    late = f"the generator's lag, {trial.lag_p99_ms:.1f} ms (p99), is above p50"
-    doubt = late if trial.lag_p99_ms > trial.p50_ms > 0 else ""
-    return _Figure(told, ratio <= 3 and unserved <= 0.001, at, doubt)
-
-
 def _tail_over(theirs: Sequence[Load]) -> Figure:
     """Each at its own capacity."""
 
@@ -188,7 +172,6 @@ DEMANDS: tuple[tuple[str, str, str, Figure], ...] = (
     ("linear", "refused at 0.7x", "<= 0.1 %", _refused_below_capacity),
     ("linear", "wrong answers", "0", _none_wrong),
     ("digits", "goodput at 2x over the peak", ">= 0.5", _over_peak(2, 0.5)),
-    ("digits", "p99 over p50 at 0.7x", "<= 3, unserved <= 0.1 %", _tail),
     ("digits", "wrong answers", "0", _none_wrong),
     ("minilm", "wrong answers", "0", _none_wrong),
 )

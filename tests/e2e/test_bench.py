@@ -28,12 +28,26 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
     servers = report["workloads"]["json-32"]["servers"]
     assert set(servers) == {"torchlane", "plain_fastapi", "bare_asgi"}
     assert all(each["requests_per_s"]["median"] > 0 for each in servers.values())
-    checked = [run["checked"] for run in report["workloads"]["json-32"]["rounds"][0]]
-    assert min(checked) > 8  # before the load, and during it
+    [turns] = report["workloads"]["json-32"]["rounds"]
+    assert min(run["checked"] for run in turns.values()) > 8  # under load
+    assert report["stalled"]["median"] >= 0
     judged = {(line["of"], line["what"]): line["verdict"] for line in report["acceptance"]}
     assert judged["json-32", "over plain FastAPI"] != "not measured"
     assert judged["json-32", "over mosec"] == "not measured"
     assert "acceptance" in (tmp_path / "bench.html").read_text()
+
+
+def test_a_cold_start_has_its_parts(repository: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtests", "cold-start", "--rounds", "1", "--pure"]
+    asked = ["--artifacts", str(repository), "--out", str(tmp_path)]
+    done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "cold-start.json").read_text())
+    parts = {name: each["median"] for name, each in report["parts"].items()}
+    assert parts["interpreter"] < parts["import of torch"] < parts["ready"]
+    assert 0 < parts["first answer"] < parts["ready"]
+    assert report["cpu"]["ready"]["median"] > report["cpu"]["import of torch"]["median"]
+    assert report["acceptance"][0]["measured"] == f"{parts['ready'] / 1000:.2f} s"
 
 
 @pytest.mark.soak

@@ -9,19 +9,19 @@ import pytest
 
 from loadtests.bench.acceptance import DEMANDS, judge
 from loadtests.bench.measuring import Measured
-from loadtests.bench.results import Entry, Results, Round
+from loadtests.bench.results import Results, Round
 from loadtests.bench.workloads import WORKLOADS
 from loadtests.reports import Judged
 
 PINNED = {"server_core": 1}
 
 
-def entry(key: str, per_s: float, p50_ms: float = 5) -> Entry:
-    return Entry(key, Measured(per_s, p50_ms, 9, 100, 80))
+def measured(per_s: float, p50_ms: float = 5, cpu_us: float = 100) -> Measured:
+    return Measured(per_s, p50_ms, 9, cpu_us, 80)
 
 
 def rounds_of(ours: list[float], key: str, theirs: float) -> list[Round]:
-    return [[entry("torchlane", each), entry(key, theirs)] for each in ours]
+    return [{"torchlane": measured(each), key: measured(theirs)} for each in ours]
 
 
 def line(
@@ -37,8 +37,8 @@ def line(
     ("ours", "verdict"),
     [
         ([], "not measured"),
-        ([150, 159, 900], "missed"),
-        ([150, 160, 900], "met"),
+        ([150, 179, 900], "missed"),
+        ([150, 180, 900], "met"),
         ([100, 200, 250], "aim met"),
         ([200, 250], "not judged"),
     ],
@@ -46,32 +46,33 @@ def line(
 def test_the_median_of_the_rounds_decides(ours: list[float], verdict: str) -> None:
     found = line({"json-32": rounds_of(ours, "mosec", 100)}, "json-32", "over mosec")
     assert found.verdict == verdict
-    assert found.wanted == ">= 1.6, aim 2"
+    assert found.wanted == ">= 1.8, aim 2"
     assert found.doubt == ("2 of 3 rounds" if len(ours) == 2 else "")
 
 
 @pytest.mark.parametrize(("p50_ms", "verdict"), [(7.1, "missed"), (7.0, "met"), (5.0, "aim met")])
 def test_a_latency_is_to_be_lower(p50_ms: float, verdict: str) -> None:
-    each = [entry("torchlane", 1, p50_ms), entry("plain_fastapi", 1, 10)]
+    each = {"torchlane": measured(1, p50_ms), "plain_fastapi": measured(1, 10)}
     found = line({"one-connection": [each] * 3}, "one-connection", "p50 over plain FastAPI")
     assert (found.verdict, found.wanted) == (verdict, "<= 0.7, aim 0.5")
 
 
 def test_reading_bodies_and_running_forwards_take_as_long_as_both_together() -> None:
     # The bare answer takes 4 ms, a forward 1 ms, ours 8 ms: 5 / 8 of what could be.
-    each = [entry("torchlane", 125), entry("bare_asgi", 250), entry("limit", 1000)]
+    each = {"torchlane": measured(125), "bare_asgi": measured(250), "limit": measured(1000)}
     found = line({"image-binary": [each] * 3}, "image-binary", "over reading and forward alone")
     assert found.measured.startswith("0.62 ")
     assert found.verdict == "missed"
-    without = {"image-binary": [each[:2]] * 3}
+    del each["limit"]
+    without = {"image-binary": [each] * 3}
     assert line(without, "image-binary", found.what).verdict == "not measured"
 
 
-def test_the_cache_of_another_server_is_a_quarter_of_the_bare_answer() -> None:
-    found = line(
-        {"zipf": rounds_of([100] * 3, "bare_asgi", 100)}, "zipf", "over Triton's cache (bare / 4)"
-    )
-    assert found.measured == "4.00 (4.00..4.00)"
+@pytest.mark.parametrize(("cpu_us", "verdict"), [(100, "met"), (101, "missed")])
+def test_processor_time_is_to_be_lower(cpu_us: float, verdict: str) -> None:
+    each = {"torchlane": measured(9, cpu_us=cpu_us), "bare_asgi": measured(9, cpu_us=40)}
+    found = line({"json-32": [each] * 3}, "json-32", "CPU over bare ASGI")
+    assert (found.verdict, found.wanted) == (verdict, "<= 2.5")
 
 
 def test_every_workload_but_one_has_a_demand() -> None:

@@ -6,16 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ByteSize, TypeAdapter
 
-from app.settings import Settings
 from loadtests.bench import launch
 from loadtests.bench.launch import Contestant, Serving, contestants, spec_of
 from loadtests.bench.servers import Cores
 from loadtests.bench.workloads import (
     BARE,
+    BEFORE,
     BF16,
-    CACHED,
     INFINITY,
     INT8,
     JSON_32,
@@ -26,6 +24,7 @@ from loadtests.bench.workloads import (
     OURS,
     PLAIN,
     PLAIN_ENCODER,
+    PYTHON,
     PYTRITON,
     SERVERS,
     WORKLOADS,
@@ -44,15 +43,22 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_that_can_run_is_measured() -> None:
     others, left_out = contestants(JSON_32, SERVERS)
     assert [each.key for each in others] == [
-        *("mosec", "plain_fastapi", "mlserver", "bare_asgi", "torchlane_cached"),
+        *(
+            "mosec",
+            "plain_fastapi",
+            "mlserver",
+            "bare_asgi",
+            "torchlane_python",
+            "torchlane_before",
+        ),
     ]
     assert left_out == {LITSERVE: "not there"}
 
 
 def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_two() -> None:
-    others, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN, CACHED))
+    others, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN, PYTHON))
     assert [each.key for each in others] == [
-        *("mosec", "mosec*2", "plain_fastapi", "plain_fastapi*2", "torchlane_cached")
+        *("mosec", "mosec*2", "plain_fastapi", "plain_fastapi*2", "torchlane_python")
     ]
 
 
@@ -62,26 +68,17 @@ def test_who_reads_no_binary_is_left_out_with_the_reason() -> None:
     assert "reads JSON only" in left_out[MLSERVER]
 
 
-def test_ours_is_started_on_one_core_and_with_what_we_advise_on_all() -> None:
+def test_ours_is_started_as_its_users_do_on_one_core_or_on_all() -> None:
     pinned = spec_of(Contestant(OURS), JSON_32, SERVING)
     assert pinned.core == 1
     assert ("TORCHLANE_MODEL_DIR", "/repository") in pinned.environment
     assert ("TORCHLANE_DEFAULT_MODEL", "digits") in pinned.environment
-    assert ("TORCHLANE_WORKERS", "2") not in pinned.environment
     shared = spec_of(Contestant(OURS), BY_NAME["json-64-shared"], SERVING)
     assert shared.core is None
-    assert ("TORCHLANE_WORKERS", "2") in shared.environment
-
-
-def test_ours_has_a_cache_where_inputs_repeat_and_once_where_they_do_not() -> None:
-    off = ("TORCHLANE_CACHE_BYTES", "0")
-    assert off in spec_of(Contestant(OURS), JSON_32, SERVING).environment
-    assert off not in spec_of(Contestant(OURS), BY_NAME["zipf"], SERVING).environment
-    cached = spec_of(Contestant(CACHED), JSON_32, SERVING)
-    on = dict(cached.environment)["TORCHLANE_CACHE_BYTES"]
-    assert TypeAdapter(ByteSize).validate_python(on) == Settings.model_fields["cache_bytes"].default
-    assert cached.command == spec_of(Contestant(OURS), JSON_32, SERVING).command
-    assert off not in cached.environment
+    assert shared.environment == pinned.environment
+    given = {name for name, _ in shared.environment if name.startswith("TORCHLANE")}
+    assert given == {f"TORCHLANE_{name}" for name in ("HOST", "PORT", "MODEL_DIR", "DEFAULT_MODEL")}
+    assert spec_of(Contestant(OURS), BY_NAME["zipf"], SERVING) == pinned
 
 
 def test_two_protocols_are_measured_on_one_process_of_ours() -> None:
@@ -98,7 +95,6 @@ def test_sentences_are_also_computed_in_the_precisions_that_the_artifact_has() -
     assert left_out == {BF16: "the artifact has no variant in bf16"}
     told = dict(spec_of(Contestant(INT8), BY_NAME["text-32"], SERVING).environment)
     assert told["TORCHLANE_PLAN_PRECISION"] == "int8"
-    assert told["TORCHLANE_CACHE_BYTES"] == "0"
 
 
 def test_others_take_the_weights_that_the_package_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +124,13 @@ def test_only_what_survives_it_is_stopped_while_others_are_measured() -> None:
 def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:
     pure = dict(spec_of(Contestant(OURS), JSON_32, SERVING).environment)
     assert not {"PYTHONPATH", "PYTHONSAFEPATH"} & set(pure)
-    compiled = replace(SERVING, package=Path("/compiled"))
+    compiled = replace(SERVING, package=Path("/compiled"), before=Path("/earlier"))
     told = dict(spec_of(Contestant(OURS), JSON_32, compiled).environment)
     assert (told["PYTHONPATH"], told["PYTHONSAFEPATH"]) == ("/compiled", "1")
+    told = dict(spec_of(Contestant(BEFORE), JSON_32, compiled).environment)
+    assert (told["PYTHONPATH"], told["PYTHONSAFEPATH"]) == ("/earlier", "1")
+    python = dict(spec_of(Contestant(PYTHON), JSON_32, compiled).environment)
+    assert python == pure
 
 
 def test_a_peer_is_told_model_body_and_workers() -> None:

@@ -18,11 +18,19 @@ def options(*arguments: str) -> Options:
     return Options.of(parser().parse_args(["bench", *arguments]))
 
 
-def test_quick_is_one_short_round_of_less() -> None:
+def test_quick_is_fewer_rounds_of_less() -> None:
     asked = options("--quick")
-    assert (asked.rounds, asked.seconds) == (1, 2)
+    assert (asked.rounds, asked.seconds) == (3, 1)
     assert (asked.workloads, asked.servers) == (QUICK, QUICK_SERVERS)
     assert options("--quick", "--rounds", "2", "--servers", "mosec").servers == ("mosec",)
+
+
+def test_ours_is_measured_in_each_way_once() -> None:
+    assert "torchlane_python" in options().servers
+    assert "torchlane_python" not in options("--pure").servers
+    assert "torchlane_before" not in options().servers
+    earlier = options("--before", "/earlier", "--servers", "mosec", "torchlane")
+    assert earlier.servers == ("mosec", "torchlane_before")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from loadtests.__main__ import parser
 from loadtests.bench import launch
+from loadtests.bench import session as bench_session
 from loadtests.bench.answers import CheckError
 from loadtests.bench.launch import Contestant, Serving
 from loadtests.bench.machine import Place
@@ -21,7 +22,7 @@ from loadtests.bench.session import Session
 from loadtests.bench.workloads import JSON_32, Workload
 
 CORES = Cores(1, 0)
-PLACE = Place(CORES, None, {})
+PLACE = Place(Cores(None, None), None, {})
 FINE = Measured(1000, 2, 5, 100, 80)
 
 
@@ -36,9 +37,12 @@ class FakeFleet:
     def start(self, spec: ServerSpec) -> None:
         if spec.name in self.broken:
             raise ServerError(f"{spec.name} ended with exit code 1")
-        self.started.append(spec.name)
+        if spec not in self.specs:
+            self.specs += (spec,)
+            self.started.append(spec.name)
 
     def stop(self, spec: ServerSpec) -> None:
+        self.specs = tuple(each for each in self.specs if each != spec)
         self.started.remove(spec.name)
 
 
@@ -80,19 +84,26 @@ def session(bench: FakeBench, *arguments: str) -> tuple[Scripted, list[str]]:
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "why_not", lambda _: None)
+    monkeypatch.setattr(bench_session, "share_stalled", lambda *_: 0.001)
 
 
 def servers(made: Session, workload: str) -> list[list[str]]:
-    return [[entry.key for entry in each] for each in made.results[workload]]
+    return [sorted(each) for each in made.results[workload]]
 
 
 def test_ours_and_the_others_take_turns_in_each_round() -> None:
     made, _ = session(FakeBench(lambda _: False), "--workloads", "json-32", "--rounds", "2")
     made.run()
-    assert (
-        servers(made, "json-32") == [["torchlane", "plain_fastapi", "bare_asgi", "torchlane"]] * 2
-    )
+    assert servers(made, "json-32") == [["bare_asgi", "plain_fastapi", "torchlane"]] * 2
     assert made.retried == []
+    assert len(made.stalled) == 2
+
+
+def test_servers_that_a_workload_does_not_have_are_ended() -> None:
+    bench = FakeBench(lambda _: False)
+    made, _ = session(bench, "--workloads", "json-32", "zipf", "--rounds", "1")
+    made.run()
+    assert bench.fleet.started == ["Torchlane", "bare ASGI"]
 
 
 def test_a_reference_that_fails_once_is_started_anew_and_that_is_said() -> None:
@@ -100,7 +111,7 @@ def test_a_reference_that_fails_once_is_started_anew_and_that_is_said() -> None:
     fails = FakeBench(lambda key: key == "plain_fastapi" and next(failures, False))
     made, said = session(fails, "--workloads", "json-32", "--rounds", "1")
     made.run()
-    assert servers(made, "json-32") == [["torchlane", "plain_fastapi", "bare_asgi", "torchlane"]]
+    assert servers(made, "json-32") == [["bare_asgi", "plain_fastapi", "torchlane"]]
     assert made.retried == ["json-32: plain FastAPI: plain_fastapi answers wrongly"]
     assert any("is started anew" in text for text in said)
 
@@ -111,7 +122,7 @@ def test_one_that_fails_again_is_left_out_and_the_others_are_measured() -> None:
         *("--workloads", "json-32", "--rounds", "2"),
     )
     made.run()
-    assert servers(made, "json-32") == [["torchlane", "bare_asgi", "torchlane"]] * 2
+    assert servers(made, "json-32") == [["bare_asgi", "torchlane"]] * 2
     assert made.left_out["json-32"] == {"plain_fastapi": "plain_fastapi answers wrongly"}
     assert sum("plain FastAPI is left out" in text for text in said) == 1
 
@@ -121,14 +132,14 @@ def test_one_that_does_not_start_is_left_out() -> None:
     bench.fleet.broken = {"plain FastAPI"}
     made, _ = session(bench, "--workloads", "json-32", "--rounds", "1")
     made.run()
-    assert servers(made, "json-32") == [["torchlane", "bare_asgi", "torchlane"]]
+    assert servers(made, "json-32") == [["bare_asgi", "torchlane"]]
     assert "exit code 1" in made.left_out["json-32"]["plain_fastapi"]
 
 
 def test_without_ours_it_ends_and_keeps_what_it_has() -> None:
     calls = iter(range(100))
     made, _ = session(
-        FakeBench(lambda key: key == "torchlane" and next(calls) >= 3),
+        FakeBench(lambda key: key == "torchlane" and next(calls) >= 1),
         *("--workloads", "json-32", "--rounds", "5"),
     )
     with pytest.raises(CheckError, match="torchlane answers wrongly"):

@@ -64,7 +64,7 @@ def test_it_is_printed_and_written(tmp_path: Path) -> None:
     at_four = made["results"][0]["loads"][1]
     assert (at_four["times"], at_four["trial"]["refused"]) == (4.0, 750)
     assert at_four["trial"]["hints"] == {"judged": 2, "within": 1, "median_ratio": 1.02}
-    assert len(made["acceptance"]) == 11
+    assert len(made["acceptance"]) == 10
 
 
 @pytest.mark.parametrize(

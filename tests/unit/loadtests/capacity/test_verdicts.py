@@ -32,7 +32,7 @@ def test_all_is_met() -> None:
     found = judge([measured("linear", *LINEAR), measured("digits", *DIGITS)], pinned=True)
     found = [each for each in found if each.of != "minilm"]
     assert [(each.what, each.verdict) for each in found if each.verdict != "met"] == []
-    assert len(found) == 9
+    assert len(found) == 8
 
 
 def test_the_tail_of_sentences_is_compared_with_infinitys() -> None:
@@ -82,33 +82,6 @@ def test_one_in_a_thousand_may_be_refused_below_capacity() -> None:
 def test_digits_need_half_of_the_peak_at_twice_the_capacity() -> None:
     assert line("goodput", "digits", DIGITS[1], load(2.0, in_time=500)).verdict == "met"
     assert line("goodput", "digits", DIGITS[1], load(2.0, in_time=499)).verdict == "missed"
-
-
-@pytest.mark.parametrize(("p99_ms", "verdict"), [(30.0, "met"), (31.0, "missed")])
-def test_the_tail_of_digits_is_bound_to_its_median(p99_ms: float, verdict: str) -> None:
-    found = line("p99 over p50", "digits", load(0.7, p50_ms=10.0, p99_ms=p99_ms))
-    assert found.verdict == verdict
-    assert line("p99 over p50", "digits", load(1.0)).verdict == "not measured"
-
-
-@pytest.mark.parametrize(
-    ("changes", "measured", "verdict"),
-    [
-        ({"refused": 1}, "2.0, unserved 0.10%", "met"),
-        ({"refused": 1, "errors": 1}, "2.0, unserved 0.20%", "missed"),
-        ({"refused": 1000, "p50_ms": 0.0, "p99_ms": 0.0}, "inf, unserved 100.00%", "missed"),
-        ({"p99_ms": 40.0, "stalled": 0.02}, "4.0, unserved 0.00%", "not judged"),
-        ({"p99_ms": 40.0, "stalled": 0.004}, "4.0, unserved 0.00%", "missed"),
-        ({"p50_ms": 5.0, "p99_ms": 10.0, "lag_p99_ms": 5.1}, "2.0, unserved 0.00%", "not judged"),
-        ({"p50_ms": 5.0, "p99_ms": 10.0, "lag_p99_ms": 4.9}, "2.0, unserved 0.00%", "met"),
-    ],
-)
-def test_a_tail_is_that_of_what_is_served_and_not_of_machine_or_generator(
-    changes: dict[str, float], measured: str, verdict: str
-) -> None:
-    at = load(0.7, **{"p50_ms": 10.0, "p99_ms": 20.0, **changes})
-    found = line("p99 over p50", "digits", at)
-    assert (found.measured, found.verdict) == (measured, verdict)
 
 
 def test_without_cores_of_their_own_only_answers_are_judged() -> None:
