@@ -1,13 +1,14 @@
 """Reads JSON bodies of regular numbers into one array, without a Python object per number.
 
-Any other body, valid or not, is left to the slower decoder, which can explain errors.
+Any other body, valid or not, is left to the slower decoder, which can explain errors. Floats are
+read by `json_numbers.cpp` where it is compiled, everything else by simdjson.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import simdjson
@@ -26,6 +27,22 @@ OPENING = np.uint8(ord("["))
 COMMA = np.uint8(ord(","))
 # Raised by simdjson: damaged JSON, another key, values that are not numbers, another number type.
 OTHERWISE = (ValueError, KeyError, TypeError, RuntimeError)
+
+
+# `read` of json_numbers.pyi.
+ReadFloats: TypeAlias = Callable[[bytes, str, str, tuple[int, ...], int | None, bool], bytes | None]
+
+
+def machine_code() -> ReadFloats | None:
+    """The reader of floats as machine code, where it has been compiled."""
+    try:
+        from app.codecs.json_numbers import read  # noqa: PLC0415
+    except ImportError:
+        return None
+    return read
+
+
+MACHINE_CODE = machine_code()
 
 
 class NumberRange:
@@ -63,9 +80,14 @@ class NumberReader:
 
     Args:
         spec: the model's only input, for which `can_read` is true.
+        read_floats: for float32 and float64; None: all are read by simdjson.
     """
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorSpec, read_floats: ReadFloats | None = MACHINE_CODE) -> None:
+        self._dtype = np.dtype(spec.dtype)
+        self._read_floats = read_floats if spec.dtype in ("float32", "float64") else None
+        self._is_wide = spec.dtype == "float64"
+        self._item_bytes = spec.item_bytes
         self._name = spec.name
         self._shape = spec.item_shape
         self._flat = (math.prod(self._shape),)
@@ -90,6 +112,15 @@ class NumberReader:
         Returns:
             Array [n, *item_shape] of the input's dtype, where n is 1 if `max_items` is None.
         """
+        if self._read_floats is not None:
+            shape = self._shape
+            floats = self._read_floats(body, key, self._name, shape, max_items, self._is_wide)
+            if floats is not None:
+                return np.ndarray((len(floats) // self._item_bytes, *shape), self._dtype, floats)
+        return self._parsed(key, body, max_items)
+
+    def _parsed(self, key: str, body: bytes, max_items: int | None) -> Array | None:
+        """What `read` returns, by simdjson."""
         if not body.isascii():  # simdjson would skip a byte order mark, which JSON forbids
             return None
         octets = np.frombuffer(body, np.uint8)
@@ -106,7 +137,7 @@ class NumberReader:
 
     def _is_too_much(self, octets: Array, lists: int, items: int) -> bool:
         """Whether a body has too many items: parsing takes twelve times its bytes."""
-        if lists > 1 + self._lists * items:
+        if lists > 1 + max(self._lists, 1) * items:
             return True
         if len(octets) <= MAX_KEPT_BYTES:
             return False
@@ -132,7 +163,7 @@ class NumberReader:
             # These are all lists of the body, so the innermost hold none.
             if sizes is None or not has_sizes(value, sizes):
                 return None
-            numbers = flattened(value, self._range.dtype)
+            numbers = flattened(value, self._dtype)
         except OTHERWISE:
             return None
         # simdjson counts a list no further than 2**24 - 1.
