@@ -22,7 +22,7 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parents[1]
 # Everything that a request passes, except the metrics, from whose classes Python classes derive,
-# and the codecs, whose work is done by numpy and simdjson.
+# and most codecs, whose work is done by numpy, Pillow and tokenizers.
 COMPILED = (
     "app/access/guard.py",
     "app/api/bodies.py",
@@ -56,6 +56,7 @@ COMPILED = (
     "app/api/transport/known_head.py",
     "app/api/transport/protocol.py",
     "app/api/transport/uvicorn_adapter.py",
+    "app/codecs/numbers.py",
     "app/engine/admission/admission.py",
     "app/engine/admission/read_lag.py",
     "app/engine/admission/rejection_cache.py",

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import simdjson
 
-from app.types import Array
+from app.types import Array, Item, Signature
 from models.tensors import TensorSpec
 
 # A parser keeps several times the size of its largest body; larger bodies get their own parser.
@@ -54,6 +54,8 @@ class NumberRange:
 
     def __init__(self, spec: TensorSpec) -> None:
         self.dtype = np.dtype(spec.dtype)
+        self._least: Any  # int or float, which machine code must not make one of
+        self._most: Any
         if self.dtype.kind == "f":
             self._most = min(MAX_EXACT, float(np.finfo(self.dtype).max))
             self._least = -self._most
@@ -90,6 +92,7 @@ class NumberReader:
         self._item_bytes = spec.item_bytes
         self._name = spec.name
         self._shape = spec.item_shape
+        self.signature: Signature = ((spec.name, self._dtype.str, spec.item_shape),)
         self._flat = (math.prod(self._shape),)
         # A list of 2 lists of 3 numbers: 1 + 2 lists.
         self._lists = sum(math.prod(self._shape[:depth]) for depth in range(len(self._shape)))
@@ -100,6 +103,11 @@ class NumberReader:
     def can_read(spec: TensorSpec) -> bool:
         """Whether an input's items are numbers of one fixed shape."""
         return spec.is_fixed and spec.dtype != "bool"
+
+    def items(self, key: str, body: bytes, max_items: int | None) -> list[Item] | None:
+        """The items of a body, as `read` reads them."""
+        stacked = self.read(key, body, max_items)
+        return None if stacked is None else rows(self._name, stacked, self.signature)
 
     def read(self, key: str, body: bytes, max_items: int | None) -> Array | None:
         """The items of a body, stacked; None: wrong, or valid in another form.
@@ -183,6 +191,15 @@ class NumberReader:
             return None
         plain, flat = (length, *self._shape), (length, *self._flat)
         return {1 + length: flat, 1 + length * self._lists: plain}.get(lists)
+
+
+def rows(name: str, stacked: Array, signature: Signature) -> list[Item]:
+    """One item per row: a view, so the whole array lives as long as any item."""
+    if len(stacked) == 1:
+        return [Item({name: stacked[0, ...]}, signature)]
+    if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
+        return [Item({name: stacked[index, ...]}, signature) for index in range(len(stacked))]
+    return [Item({name: row}, signature) for row in stacked]
 
 
 def flattened(value: simdjson.Array, dtype: np.dtype[Any]) -> Array:
