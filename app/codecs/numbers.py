@@ -202,8 +202,12 @@ def rows(name: str, stacked: Array, signature: Signature) -> list[Item]:
     return [Item({name: row}, signature) for row in stacked]
 
 
-def flattened(value: simdjson.Array, dtype: np.dtype[Any]) -> Array:
+def flattened(value: Any, dtype: np.dtype[Any]) -> Array:
     """All numbers of a list, however they are nested: float64 for a float dtype, else int64.
+
+    Args:
+        value: a simdjson.Array; its stubs call a buffer bytes, which machine code would check.
+        dtype: of the input.
 
     Raises:
         RuntimeError, TypeError, ValueError: not all are numbers of that kind.
