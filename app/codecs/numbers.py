@@ -223,7 +223,7 @@ def count_of(octets: Array, octet: np.uint8) -> int:
     return int(np.count_nonzero(np.equal(octets, octet)))
 
 
-def has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
+def has_sizes(nested: Sequence[Any], sizes: Sequence[int]) -> bool:
     """Whether lists are nested with exactly these sizes; the innermost values are not examined.
 
     Raises:
