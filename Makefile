@@ -51,7 +51,7 @@ serve: $(READY) ## serve what is in artifacts/; exports digits first if nothing 
 	@exec $(BIN)/python -m app
 
 COMPILED := .compiled/.ready
-$(COMPILED): $(READY) deploy/compile.py $(shell find app models -name '*.py')
+$(COMPILED): $(READY) deploy/compile.py $(shell find app models -name '*.py' -o -name '*.cpp')
 	rm -rf .compiled
 	$(BIN)/python -m hatchling build --target wheel --directory .compiled/wheel >/dev/null
 	$(BIN)/python -m pip install --quiet --no-index --no-deps --target .compiled .compiled/wheel/*.whl
@@ -69,7 +69,7 @@ serve-compiled: $(COMPILED) ## serve with it
 .PHONY: test-compiled
 test-compiled: $(COMPILED) ## run the tests of the server's parts on it
 	$(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PYTEST_ARGS) \
-	  tests/unit/app/api tests/unit/app/engine tests/unit/app/processes tests/unit/app/metrics/test_tally.py \
+	  tests/unit/app/api tests/unit/app/codecs tests/unit/app/engine tests/unit/app/processes tests/unit/app/metrics/test_tally.py \
 	  tests/integration
 
 .PHONY: test
@@ -92,6 +92,10 @@ soak: $(READY) ## run the long tests
 .PHONY: fuzz
 fuzz: $(READY) ## fuzz what reads strangers' bytes, FUZZ_SECONDS (60) in all; FUZZ_TARGETS=json: only that
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+.PHONY: fuzz-native
+fuzz-native: $(READY) ## fuzz the reader of JSON numbers in C++ with AddressSanitizer and UBSan, FUZZ_SECONDS (60)
+	$(BIN)/python -m tests.fuzz --sanitize --seconds $(FUZZ_SECONDS)
 
 .PHONY: chaos
 chaos: $(READY) ## a real server under faults and clients of every kind, CHAOS_REQUESTS of them; a seed is drawn and printed

@@ -1,4 +1,4 @@
-"""Compiles the request path of an installed server with mypyc, in place.
+"""Compiles the request path of an installed server with mypyc, and its C++, in place.
 
 python deploy/compile.py FOLDER
 
@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mypyc.build import mypycify
-from setuptools import setup
+from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parents[1]
-# Everything that a request passes, except what belongs to prometheus_client, and the codecs' ways
-# in, whose work is done by numpy and simdjson.
+# Everything that a request passes, except what belongs to prometheus_client, and most codecs, whose
+# work is done by numpy, Pillow and tokenizers.
 COMPILED = (
     "app/access/guard.py",
     "app/api/bodies.py",
@@ -57,6 +57,7 @@ COMPILED = (
     "app/api/transport/protocol.py",
     "app/api/transport/uvicorn_adapter.py",
     "app/codecs/answers.py",
+    "app/codecs/numbers.py",
     "app/engine/admission/admission.py",
     "app/engine/admission/read_lag.py",
     "app/engine/admission/rejection_cache.py",
@@ -85,6 +86,8 @@ COMPILED = (
     "app/telemetry/tracing.py",
     "app/types.py",
 )
+# Extension modules in C++: app/codecs/name.cpp is compiled to the module app.codecs.name.
+NATIVE = ("app/codecs/json_numbers.cpp",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python deploy/compile.py")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="holds app and models")
     folder: Path = parser.parse_args(arguments).folder.resolve()
-    missing = [file for file in COMPILED if not (folder / file).is_file()]
+    missing = [file for file in (*COMPILED, *NATIVE) if not (folder / file).is_file()]
     if missing:
         sys.stderr.write(f"compile: {folder} lacks {', '.join(missing)}\n")
         return 2
@@ -120,6 +123,16 @@ def _build() -> None:
             opt_level="3",
             debug_level="0",
         )
+        made += [
+            Extension(
+                file.removesuffix(".cpp").replace("/", "."),
+                [file],
+                language="c++",
+                extra_compile_args=["-std=c++17", "-O3", "-g0"],
+                py_limited_api=True,
+            )
+            for file in NATIVE
+        ]
         setup(
             name="torchlane-compiled",
             packages=[],

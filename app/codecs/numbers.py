@@ -1,18 +1,19 @@
 """Reads JSON bodies of regular numbers into one array, without a Python object per number.
 
-Any other body, valid or not, is left to the slower decoder, which can explain errors.
+Any other body, valid or not, is left to the slower decoder, which can explain errors. Floats are
+read by `json_numbers.cpp` where it is compiled, everything else by simdjson.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import simdjson
 
-from app.types import Array
+from app.types import Array, Item, Signature
 from models.tensors import TensorSpec
 
 # A parser keeps several times the size of its largest body; larger bodies get their own parser.
@@ -28,6 +29,22 @@ COMMA = np.uint8(ord(","))
 OTHERWISE = (ValueError, KeyError, TypeError, RuntimeError)
 
 
+# `read` of json_numbers.pyi.
+ReadFloats: TypeAlias = Callable[[bytes, str, str, tuple[int, ...], int | None, bool], bytes | None]
+
+
+def machine_code() -> ReadFloats | None:
+    """The reader of floats as machine code, where it has been compiled."""
+    try:
+        from app.codecs.json_numbers import read  # noqa: PLC0415
+    except ImportError:
+        return None
+    return read
+
+
+MACHINE_CODE = machine_code()
+
+
 class NumberRange:
     """The numbers that are exact in an input's dtype, and within its limits.
 
@@ -37,6 +54,8 @@ class NumberRange:
 
     def __init__(self, spec: TensorSpec) -> None:
         self.dtype = np.dtype(spec.dtype)
+        self._least: Any  # int or float, which machine code must not make one of
+        self._most: Any
         if self.dtype.kind == "f":
             self._most = min(MAX_EXACT, float(np.finfo(self.dtype).max))
             self._least = -self._most
@@ -63,11 +82,17 @@ class NumberReader:
 
     Args:
         spec: the model's only input, for which `can_read` is true.
+        read_floats: for float32 and float64; None: all are read by simdjson.
     """
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorSpec, read_floats: ReadFloats | None = MACHINE_CODE) -> None:
+        self._dtype = np.dtype(spec.dtype)
+        self._read_floats = read_floats if spec.dtype in ("float32", "float64") else None
+        self._is_wide = spec.dtype == "float64"
+        self._item_bytes = spec.item_bytes
         self._name = spec.name
         self._shape = spec.item_shape
+        self.signature: Signature = ((spec.name, self._dtype.str, spec.item_shape),)
         self._flat = (math.prod(self._shape),)
         # A list of 2 lists of 3 numbers: 1 + 2 lists.
         self._lists = sum(math.prod(self._shape[:depth]) for depth in range(len(self._shape)))
@@ -78,6 +103,11 @@ class NumberReader:
     def can_read(spec: TensorSpec) -> bool:
         """Whether an input's items are numbers of one fixed shape."""
         return spec.is_fixed and spec.dtype != "bool"
+
+    def items(self, key: str, body: bytes, max_items: int | None) -> list[Item] | None:
+        """The items of a body, as `read` reads them."""
+        stacked = self.read(key, body, max_items)
+        return None if stacked is None else rows(self._name, stacked, self.signature)
 
     def read(self, key: str, body: bytes, max_items: int | None) -> Array | None:
         """The items of a body, stacked; None: wrong, or valid in another form.
@@ -90,6 +120,15 @@ class NumberReader:
         Returns:
             Array [n, *item_shape] of the input's dtype, where n is 1 if `max_items` is None.
         """
+        if self._read_floats is not None:
+            shape = self._shape
+            floats = self._read_floats(body, key, self._name, shape, max_items, self._is_wide)
+            if floats is not None:
+                return np.ndarray((len(floats) // self._item_bytes, *shape), self._dtype, floats)
+        return self._parsed(key, body, max_items)
+
+    def _parsed(self, key: str, body: bytes, max_items: int | None) -> Array | None:
+        """What `read` returns, by simdjson."""
         if not body.isascii():  # simdjson would skip a byte order mark, which JSON forbids
             return None
         octets = np.frombuffer(body, np.uint8)
@@ -106,7 +145,7 @@ class NumberReader:
 
     def _is_too_much(self, octets: Array, lists: int, items: int) -> bool:
         """Whether a body has too many items: parsing takes twelve times its bytes."""
-        if lists > 1 + self._lists * items:
+        if lists > 1 + max(self._lists, 1) * items:
             return True
         if len(octets) <= MAX_KEPT_BYTES:
             return False
@@ -132,7 +171,7 @@ class NumberReader:
             # These are all lists of the body, so the innermost hold none.
             if sizes is None or not has_sizes(value, sizes):
                 return None
-            numbers = flattened(value, self._range.dtype)
+            numbers = flattened(value, self._dtype)
         except OTHERWISE:
             return None
         # simdjson counts a list no further than 2**24 - 1.
@@ -154,8 +193,21 @@ class NumberReader:
         return {1 + length: flat, 1 + length * self._lists: plain}.get(lists)
 
 
-def flattened(value: simdjson.Array, dtype: np.dtype[Any]) -> Array:
+def rows(name: str, stacked: Array, signature: Signature) -> list[Item]:
+    """One item per row: a view, so the whole array lives as long as any item."""
+    if len(stacked) == 1:
+        return [Item({name: stacked[0, ...]}, signature)]
+    if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
+        return [Item({name: stacked[index, ...]}, signature) for index in range(len(stacked))]
+    return [Item({name: row}, signature) for row in stacked]
+
+
+def flattened(value: Any, dtype: np.dtype[Any]) -> Array:
     """All numbers of a list, however they are nested: float64 for a float dtype, else int64.
+
+    Args:
+        value: a simdjson.Array; its stubs call a buffer bytes, which machine code would check.
+        dtype: of the input.
 
     Raises:
         RuntimeError, TypeError, ValueError: not all are numbers of that kind.
@@ -171,7 +223,7 @@ def count_of(octets: Array, octet: np.uint8) -> int:
     return int(np.count_nonzero(np.equal(octets, octet)))
 
 
-def has_sizes(nested: Sequence[Any], sizes: tuple[int, ...]) -> bool:
+def has_sizes(nested: Sequence[Any], sizes: Sequence[int]) -> bool:
     """Whether lists are nested with exactly these sizes; the innermost values are not examined.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, OCTET_STREAM, Budget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
-from app.codecs.numbers import NumberRange, NumberReader
+from app.codecs.numbers import NumberRange, NumberReader, rows
 from app.codecs.values import check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
@@ -59,6 +59,7 @@ class TensorCodec:
             self.media_types = (NPY,)
             if NumberReader.can_read(spec):
                 self._reader = NumberReader(spec)
+                self._signature = self._reader.signature  # one tuple: equal at a glance
             if spec.is_fixed:
                 self.media_types = (OCTET_STREAM, NPY)
                 self._item_bytes = spec.item_bytes
@@ -66,8 +67,7 @@ class TensorCodec:
 
     def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
         """Numbers of one fixed shape, nested or flat, for a model with one input."""
-        stacked = self._reader.read(key, body, max_items) if self._reader else None
-        return None if stacked is None else self._items(stacked)
+        return self._reader.items(key, body, max_items) if self._reader else None
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
         """Numbers for a model with one input, else an object by input name."""
@@ -170,16 +170,10 @@ class TensorCodec:
         return flat.reshape(-1, *spec.item_shape)
 
     def _items(self, stacked: Array) -> list[Item]:
-        """One item per row: a view, so the whole array lives as long as any item."""
-        name, signature = self._inputs[0].name, self._signature
-        if len(stacked) == 1:
-            return [self.item({name: stacked[0, ...]})]
-        rows: Iterable[Array] = stacked
-        if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
-            rows = (stacked[index, ...] for index in range(len(stacked)))
-        if self._padding is not None:
-            return [self.item({name: row}) for row in rows]
-        return [Item({name: row}, signature) for row in rows]
+        name = self._inputs[0].name
+        if self._padding is None and self._signature is not None:
+            return rows(name, stacked, self._signature)
+        return [self.item({name: stacked[index, ...]}) for index in range(len(stacked))]
 
     def _pads(self, axis: Axis) -> bool:
         return self._padding is not None and axis.name == self._padding.dimension.name

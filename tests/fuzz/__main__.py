@@ -1,8 +1,9 @@
 """Fuzzes the targets one after the other, each in a process of its own, and says what came of it.
 
-python -m tests.fuzz [--seconds 60] [--corpus FOLDER] [TARGET ...]
+python -m tests.fuzz [--seconds 60] [--corpus FOLDER] [--sanitize | TARGET ...]
 
 The seconds are those of all targets together. Exit code 1: a crash, a hang, or memory that grows.
+With --sanitize the C++ is compiled with sanitizers, and its target alone runs.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from tests import native
 from tests.fuzz.names import MODULES
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +33,7 @@ WARM_SHARE = 0.25  # of the time of a target, after which its memory should grow
 MAX_GROWTH_MIB = 64.0
 START_LIMIT_S = 60.0
 EVERY_S = 0.25
+NATIVE = "numbers"  # the target of the C++
 MOST_SAID = 4000  # characters, of a finding
 
 
@@ -64,6 +68,16 @@ class Run:
         )
 
 
+SANITIZERS = (
+    *("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"),
+    *("-fsanitize-undefined-trap-on-error", "-fsanitize-coverage=trace-cmp"),
+)
+# The fuzzer is told of all comparisons but these, which clang does not report.
+TRACES = """
+extern "C" void __sanitizer_cov_trace_cmpd(double, double) {}
+extern "C" void __sanitizer_cov_trace_cmpf(float, float) {}
+"""
+
 HEAD = f"{'target':<10} {'cases':>12} {'cases/s':>9} {'peak MiB':>9} {'grown MiB':>9}"
 
 
@@ -72,9 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--seconds", type=float, default=60, help="all targets together (60)")
     parser.add_argument("--corpus", type=Path, help="where cases are kept (.fuzz)")
+    parser.add_argument("--sanitize", action="store_true", help=f"the target {NATIVE} with ASan")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(MODULES)}")
     given = parser.parse_args(arguments)
-    names = given.targets or list(MODULES)
+    names = given.targets or ([NATIVE] if given.sanitize else list(MODULES))
     unknown = [name for name in names if name not in MODULES]
     if unknown:
         parser.error(f"there is no target {unknown[0]!r}; there are {', '.join(MODULES)}")
@@ -86,14 +101,32 @@ def main(arguments: list[str] | None = None) -> int:
     corpus: Path = given.corpus or ROOT / ".fuzz"
     sys.stdout.write(f"{HEAD}\n")
     runs = []
-    for name in names:
-        runs.append(fuzz(name, corpus, given.seconds / len(names)))
-        sys.stdout.write(f"{runs[-1]}\n{runs[-1].finding}")
-        sys.stdout.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        environment = sanitized(Path(folder)) if given.sanitize else {}
+        for name in names:
+            runs.append(fuzz(name, corpus, given.seconds / len(names), environment))
+            sys.stdout.write(f"{runs[-1]}\n{runs[-1].finding}")
+            sys.stdout.flush()
     return 0 if all(run.ok for run in runs) else 1
 
 
-def fuzz(name: str, corpus: Path, seconds: float) -> Run:
+def sanitized(folder: Path, code: str | None = None) -> Mapping[str, str]:
+    """Compile the C++ with sanitizers; returns the environment in which its target runs on that."""
+    import atheris  # noqa: PLC0415 - it ships the runtime that works together with the fuzzer
+
+    source = folder / "json_numbers.cpp"
+    source.write_text((code or native.SOURCE.read_text()) + TRACES)
+    return {
+        native.VARIABLE: str(native.compiled(folder, source, SANITIZERS)),
+        "LD_PRELOAD": str(Path(atheris.path()) / "asan_with_fuzzer.so"),
+        "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16",  # Python itself leaks
+        "PYTHONMALLOC": "malloc",  # else small bodies lie in arenas, of which ASan knows nothing
+    }
+
+
+def fuzz(
+    name: str, corpus: Path, seconds: float, environment: Mapping[str, str] | None = None
+) -> Run:
     """Run one target; new cases are kept in `corpus`, what is found beside it."""
     cases = corpus / name
     cases.mkdir(parents=True, exist_ok=True)
@@ -106,7 +139,7 @@ def fuzz(name: str, corpus: Path, seconds: float) -> Run:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, "TMPDIR": scratch},
+                env={**os.environ, "TMPDIR": scratch, **(environment or {})},
                 stdout=file,
                 stderr=file,
             )
@@ -125,9 +158,12 @@ def fuzz(name: str, corpus: Path, seconds: float) -> Run:
 
 
 def _finding(text: str) -> str:
-    """What the fuzzer said last, from the exception on if there was one."""
-    at = text.find("=== Uncaught Python exception")
-    return f"{text[max(at, len(text) - MOST_SAID) :]}\n"
+    """Beginning and end of the exception or of AddressSanitizer's report, else what came last."""
+    at = max(map(text.find, ("=== Uncaught Python exception", "ERROR: AddressSanitizer")))
+    said = text[max(at, 0) :]
+    if len(said) > MOST_SAID:
+        said = (said[: MOST_SAID // 2] if at >= 0 else "") + said[-MOST_SAID // 2 :]
+    return f"{said}\n"
 
 
 def _watch(process: subprocess.Popen[bytes], log: Path, seconds: float) -> list[float]:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.__main__ import fuzz, main
+from tests import native
+from tests.fuzz.__main__ import fuzz, main, sanitized
 from tests.fuzz.names import MODULES
 from tests.fuzz.target import Target
 
 needs_atheris = pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None,
-    reason="needs atheris, which is installed for Python 3.11 on x86-64 Linux",
+    importlib.util.find_spec("atheris") is None or not native.HAS_COMPILER,
+    reason="needs atheris, which is installed for Python 3.11 on x86-64 Linux, and a C++ compiler",
 )
 # Whole requests need a server on an event loop of its own, which would outlive the test.
 IN_PROCESS = sorted(set(MODULES) - {"wire"})
@@ -36,6 +37,22 @@ def test_a_short_run_finds_nothing(tmp_path: Path, seconds: int) -> None:
     with ThreadPoolExecutor(2) as pool:  # each case runs in a process of its target
         runs = list(pool.map(lambda name: fuzz(name, tmp_path, each_s), MODULES))
     assert all(run.ok for run in runs), "\n".join(f"{run}\n{run.finding}" for run in runs)
+
+
+@needs_atheris
+def test_a_short_run_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
+    run = fuzz("numbers", tmp_path, 5, sanitized(tmp_path))
+    assert run.ok, f"{run}\n{run.finding}"
+
+
+@needs_atheris
+def test_sanitizers_find_a_look_behind_the_end(tmp_path: Path) -> None:
+    right = native.SOURCE.read_text()
+    wrong = right.replace("end - at >= 8", "end != nullptr")
+    assert wrong != right
+    run = fuzz("numbers", tmp_path, 20, sanitized(tmp_path, wrong))
+    assert "AddressSanitizer" in run.finding
+    assert "load_eight" in run.finding
 
 
 @needs_atheris
