@@ -81,46 +81,43 @@ RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels
     --mount=type=cache,target=/root/.cache/pip \
     install-into /opt/build hatchling
 COPY LICENSE README.md pyproject.toml ./
+COPY deploy/compile.py deploy/wheel.py deploy/
 COPY --chmod=755 <<'SCRIPT' /usr/local/bin/package-into
 #!/bin/sh
 set -eu
-/opt/build/bin/python -m hatchling build --target wheel --directory /build/dist
-pip --python /opt/build/bin/python install --quiet --no-index --no-deps --target "$1" dist/*.whl
+"$1/bin/python" -m hatchling build --target wheel --directory /build/dist
+pip --python "$1/bin/python" install --quiet --no-index --no-deps --target "$2" dist/*.whl
 SCRIPT
 
-FROM packaging AS app-package
-COPY app app
-# without models/definitions: what is served needs no Python code of a model
-COPY models/*.py models/
-RUN package-into /opt/torchlane
-
-# The request path as machine code, made beside all that it imports.
-FROM serving-environment AS compiled-app-package
+# With the request path as machine code, made next to all that it imports.
+FROM serving-environment AS app-package
 ARG PIP_INDEX_URL
 RUN --mount=type=secret,id=extra_ca \
     if [ -s /run/secrets/extra_ca ]; then set -- -o Acquire::https::CAInfo=/run/secrets/extra_ca; fi; \
     headers=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
     apt-get "$@" update -qq \
-    && apt-get "$@" install -y -qq --no-install-recommends gcc libc6-dev \
+    && apt-get "$@" install -y -qq --no-install-recommends g++ libc6-dev \
        $([ -e "$headers/Python.h" ] || echo libpython3-dev) \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    install-into /opt/venv mypy setuptools
-COPY pyproject.toml ./
-COPY deploy/compile.py deploy/
-COPY --from=app-package /opt/torchlane /opt/torchlane
-RUN /opt/venv/bin/python deploy/compile.py /opt/torchlane
+    install-into /opt/venv hatchling mypy setuptools types-cachetools
+COPY --from=packaging /usr/local/bin/package-into /usr/local/bin/
+COPY --from=packaging /build ./
+COPY app app
+# without models/definitions: what is served needs no Python code of a model
+COPY models/*.py models/
+RUN TORCHLANE_PURE=0 package-into /opt/venv /opt/torchlane
 
 FROM packaging AS export-package
 COPY models models
 COPY export export
-RUN package-into /opt/torchlane
+RUN package-into /opt/build /opt/torchlane
 
 FROM packaging AS load-package
 COPY models/*.py models/
 COPY loadtests loadtests
-RUN package-into /opt/torchlane
+RUN package-into /opt/build /opt/torchlane
 
 
 # --- the images ---
@@ -179,7 +176,7 @@ LABEL org.opencontainers.image.title="Torchlane load" \
 # The last one is what a build without --target makes.
 FROM runtime AS api
 COPY --from=slim-environment /opt/venv /opt/venv
-COPY --from=compiled-app-package /opt/torchlane /opt/torchlane
+COPY --from=app-package /opt/torchlane /opt/torchlane
 ENV TORCHLANE_HOST=0.0.0.0 TORCHLANE_PORT=8000 TORCHLANE_MODEL_DIR=/artifacts TORCHLANE_LOG_FORMAT=json
 EXPOSE 8000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=120s --retries=3 \

@@ -35,40 +35,44 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
 	  --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	TORCHLANE_PURE=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# Machine code of these very sources is made if there is none yet; where it cannot be, one line says why.
+COMPILE := $(BIN)/python deploy/compile.py
+
 .PHONY: setup
-setup: $(READY) ## make the virtual environment .venv with all dependencies
+setup: $(READY) ## make the virtual environment .venv with all dependencies, and the server's machine code
+	@$(COMPILE)
 
 .PHONY: export
 export: $(READY) ## train and export MODEL (default: digits) to OUT (default: artifacts)
 	$(BIN)/python -m export $(MODEL) --out $(OUT)
 
+ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
+
 .PHONY: serve
 serve: $(READY) ## serve what is in artifacts/; exports digits first if nothing is there
-	@ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
+	@$(ARTIFACTS)
+	@exec $(COMPILE) --run -m app
+
+.PHONY: serve-python
+serve-python: $(READY) ## serve with the sources as they are, without machine code: for those who edit them
+	@$(ARTIFACTS)
 	@exec $(BIN)/python -m app
 
-COMPILED := .compiled/.ready
-$(COMPILED): $(READY) deploy/compile.py $(shell find app models -name '*.py' -o -name '*.cpp')
-	rm -rf .compiled
-	$(BIN)/python -m hatchling build --target wheel --directory .compiled/wheel >/dev/null
-	$(BIN)/python -m pip install --quiet --no-index --no-deps --target .compiled .compiled/wheel/*.whl
-	$(BIN)/python deploy/compile.py .compiled
-	@touch $@
-
 .PHONY: compiled
-compiled: $(COMPILED) ## the server with its request path as machine code, in .compiled; needs a C compiler, takes a minute
+compiled: $(READY) ## the machine code in .compiled, as `make setup` makes it; fails where it cannot be made
+	@$(COMPILE) --required
 
-.PHONY: serve-compiled
-serve-compiled: $(COMPILED) ## serve with it
-	@ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
-	@PYTHONSAFEPATH=1 PYTHONPATH=.compiled exec $(BIN)/python -m app
+.PHONY: wheels
+wheels: $(READY) ## dist/: a wheel with machine code for this machine and this Python, one without, the sources
+	TORCHLANE_PURE=0 $(BIN)/python -m hatchling build --target wheel --directory dist
+	TORCHLANE_PURE=1 $(BIN)/python -m hatchling build --target wheel --target sdist --directory dist
 
 .PHONY: test-compiled
-test-compiled: $(COMPILED) ## run the tests of the server's parts on it
-	$(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PYTEST_ARGS) \
+test-compiled: compiled ## run the tests of the server's parts on it
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PARALLEL) $(PYTEST_ARGS) \
 	  tests/unit/app/api tests/unit/app/codecs tests/unit/app/engine tests/unit/app/processes tests/unit/app/metrics/test_tally.py \
 	  tests/integration
 
@@ -142,7 +146,7 @@ capacity: $(READY) ## the highest rate that a running server holds within an SLO
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: $(READY) $(COMPILED) ## this server and others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
+bench: compiled ## this server and others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
 	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
 
 .PHONY: bench-tail
@@ -154,7 +158,7 @@ bench-start: compiled ## the parts of a cold start, from the process to the firs
 	$(BIN)/python -m loadtests cold-start $(BENCH_ARGS)
 
 .PHONY: overload
-overload: $(READY) $(COMPILED) ## 0.7 to 4 times of what servers hold, next to others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
+overload: compiled ## 0.7 to 4 times of what servers hold, next to others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
 	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
 
 .PHONY: bench-loading
@@ -184,7 +188,7 @@ constraints: $(READY) ## pin what is installed now
 
 .PHONY: clean
 clean: ## remove what can be made again, but not artifacts/ and not .venv
-	rm -rf reports .compiled .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
+	rm -rf reports dist .builds .compiled .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 .PHONY: help

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 LOG = structlog.get_logger(__name__)
 # On one core: a p99 that is 1.1 to 2.3 times shorter (ADR 12).
 BLOCK_S = 0.005
+MACHINE_CODE = "machine code takes less processor time: `make serve`, or a wheel for this platform"
 SEND_S = 3.0  # for the last spans, whose receiver may be gone
 MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes in addition
 
@@ -91,12 +92,15 @@ def create_app(
         ValueError: if the settings name missing devices or malformed keys.
     """
     processes = worker.of if worker else 1
+    _tell_what_runs(worker)
     # Settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
-    there = map(str, find_devices(settings.devices, 1))
     models = ModelsFile(
-        settings.models_file, of_models(settings), there, asks_for_keys=guard.asks_for_keys
+        settings.models_file,
+        of_models(settings),
+        map(str, find_devices(settings.devices, 1)),
+        asks_for_keys=guard.asks_for_keys,
     )
     metrics.models_file_wrong.set_function(lambda: float(models.problem is not None))
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
@@ -310,6 +314,15 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
 def is_compiled() -> bool:
     """Whether the request path is compiled by mypyc, see deploy/compile.py."""
     return Path(engine.__file__).suffix != ".py"
+
+
+def _tell_what_runs(worker: Worker | None) -> None:
+    if worker is not None and worker.index > 0:
+        return  # the first one has told it
+    if is_compiled():
+        LOG.info("starting", runs="machine code")
+    else:
+        LOG.info("starting", runs="Python", hint=MACHINE_CODE)
 
 
 def _is_ready(replica: Replica) -> bool:

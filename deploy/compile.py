@@ -1,26 +1,40 @@
-"""Compiles the request path of an installed server with mypyc, and its C++, in place.
+"""Machine code of the request path, made from the same source by mypyc.
 
-python deploy/compile.py FOLDER
+python deploy/compile.py [--required] [--root FOLDER] [--run ARGUMENTS]
 
-FOLDER holds the packages `app` and `models`, as `pip install --target` leaves them. The sources
-stay next to the compiled modules: tracebacks show them, and without the modules they run just the
-same. Needs a C compiler and Python's headers. Why: docs/adr/0011-machine-code.md.
+`.compiled` becomes a link to a copy of `app` and `models` in which the compiled modules lie next to
+their sources: tracebacks show these, and without the modules they run just the same. The copy's
+name is a digest of what it was made of, so a copy of other sources is never taken.
+
+Where it cannot be made, one line says why, and what to do. ARGUMENTS are for Python, which runs
+from the copy, or else from the checkout. Why all this: docs/adr/0011-machine-code.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mypyc.build import mypycify
-from setuptools import Extension, setup
-
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("app", "models")
+# What decides, with the packages, on the machine code: mypy's settings, the types of libraries.
+DECIDING = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
+BUILDS = ".builds"
+KEPT = 4  # builds, such as those of other branches
+LINK = ".compiled"
+LOG = f"{BUILDS}/log"
+INSTALL = "install g++ and Python's headers (Debian: apt install g++ python3-dev)"
 # Everything that a request passes, except what belongs to prometheus_client, and most codecs, whose
 # work is done by numpy, Pillow and tokenizers.
 COMPILED = (
@@ -90,34 +104,159 @@ COMPILED = (
 NATIVE = ("app/codecs/json_numbers.cpp",)
 
 
+class CompileError(Exception):
+    """There is no machine code; the message says why, and what to do."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile; returns the exit code."""
+    """Compile what has changed; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python deploy/compile.py")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="holds app and models")
-    folder: Path = parser.parse_args(arguments).folder.resolve()
-    missing = [file for file in (*COMPILED, *NATIVE) if not (folder / file).is_file()]
-    if missing:
-        sys.stderr.write(f"compile: {folder} lacks {', '.join(missing)}\n")
-        return 2
-    told = io.StringIO()
+    parser.add_argument("--required", action="store_true", help="fail without machine code")
+    parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the checkout")
+    parser.add_argument("--run", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="for Python")
+    parser.add_argument("--in-place", action="store_true", help=argparse.SUPPRESS)  # by _make
+    given = parser.parse_args(arguments)
+    if given.in_place:
+        _build()
+        return 0
+    environment = dict(os.environ)
     try:
-        # The C compiler would print thousands of lines.
-        with contextlib.chdir(folder), contextlib.redirect_stdout(told):
-            _build()
-    except SystemExit as error:  # raised by mypyc and setuptools for any error
-        sys.stderr.write(f"{told.getvalue()[-4000:]}\ncompile: failed: {error}\n")
-        return 1
-    made = sorted(folder.glob("app/**/*.so"))
-    sys.stdout.write(f"compiled {len(made)} modules in {folder}\n")
+        folder = compiled(given.root.resolve())
+        others = [each for each in (environment.get("PYTHONPATH"),) if each]
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *others])
+        environment["PYTHONSAFEPATH"] = "1"  # else packages of the working directory come first
+    except CompileError as error:
+        if given.required:
+            sys.stderr.write(f"compile: {error}\n")
+            return 1
+        sys.stderr.write(
+            "compile: the server runs as Python, which takes more processor time for each "
+            f"request: {error}\n"
+        )
+    except KeyboardInterrupt:
+        return 130
+    if given.run:
+        command = [sys.executable, *given.run]
+        os.execve(sys.executable, command, environment)  # nosec B606 # as the caller asks
     return 0
 
 
+def compiled(root: Path) -> Path:
+    """The folder with the machine code of the sources in a checkout; made if it is not there.
+
+    Raises:
+        CompileError: if it cannot be made.
+    """
+    folder = root / BUILDS / digest(root)
+    if not folder.exists():
+        check_compilers()
+        folder = _make(root)
+    os.utime(folder)
+    link = root / LINK
+    if not link.is_symlink() or link.readlink() != folder.relative_to(root):
+        if link.is_dir() and not link.is_symlink():
+            shutil.rmtree(link)  # of an older version
+        with tempfile.TemporaryDirectory(dir=root / BUILDS) as scratch:
+            (Path(scratch) / LINK).symlink_to(folder.relative_to(root))
+            (Path(scratch) / LINK).replace(link)
+    return folder
+
+
+def digest(root: Path) -> str:
+    """A digest of all that the machine code depends on: the sources, and this Python."""
+    this_python = (sys.version, sysconfig.get_platform(), platform.libc_ver())
+    found = hashlib.sha256(repr(this_python).encode())
+    for file in _sources(root):
+        content = file.read_bytes()
+        found.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode())
+        found.update(content)
+    return found.hexdigest()[:32]
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    yield from (root / each for each in DECIDING)
+    for package in PACKAGES:
+        for file in sorted((root / package).rglob("*")):
+            hidden = file.name.startswith(".") or "__pycache__" in file.parts
+            if file.is_file() and not hidden and file.suffix not in (".so", ".pyd"):
+                yield file
+
+
+def check_compilers() -> None:
+    """Let the compilers read Python's headers, which takes a moment, before minutes are spent.
+
+    Raises:
+        CompileError: if one does not.
+    """
+    for variable, language in (("CC", "c"), ("CXX", "c++")):
+        _check_compiler(variable, language)
+
+
+def _check_compiler(variable: str, language: str) -> None:
+    command = shlex.split(os.environ.get(variable) or sysconfig.get_config_var(variable) or "cc")
+    include = f"-I{sysconfig.get_path('include')}"
+    try:
+        done = subprocess.run(  # nosec B603 # the compiler that setuptools takes
+            [*command, include, "-fsyntax-only", "-x", language, "-"],
+            input="#include <Python.h>\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise CompileError(f"no compiler {command[0]}: {INSTALL}") from error
+    if done.returncode:
+        said = [*done.stderr.splitlines(), "it says nothing"]
+        why = next((line for line in said if "error" in line), said[0])
+        raise CompileError(f"{shlex.join(command)} cannot read Python.h ({why}): {INSTALL}")
+
+
+def _make(root: Path) -> Path:
+    """Compile a copy of the sources, and give it the name of its digest once it is whole.
+
+    Raises:
+        CompileError: if compiling fails.
+    """
+    builds = root / BUILDS
+    builds.mkdir(exist_ok=True)
+    sys.stderr.write("compile: the sources become machine code, which takes a minute or two\n")
+    with tempfile.TemporaryDirectory(dir=builds, ignore_cleanup_errors=True) as scratch:
+        copy = Path(scratch) / "copy"
+        for file in _sources(root):
+            target = copy / file.relative_to(root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        folder = builds / digest(copy)
+        command = [sys.executable, str(copy / "deploy/compile.py"), "--in-place"]
+        environment = os.environ | {"TMPDIR": scratch}  # goes with it if the compiler is killed
+        with (root / LOG).open("w") as log:
+            done = subprocess.run(  # nosec B603 # this file
+                command, cwd=copy, env=environment, stdout=log, stderr=log, check=False
+            )
+        if done.returncode:
+            raise CompileError(f"compiling failed; {root / LOG} says why")
+        if not folder.exists():  # made by another process meanwhile
+            copy.rename(folder)
+    with contextlib.suppress(FileNotFoundError):  # another process does the same
+        made = sorted(filter(Path.is_dir, builds.iterdir()), key=lambda each: each.stat().st_mtime)
+        for old in made[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
 def _build() -> None:
-    """Compile the files, which are below the working directory."""
+    """Compile the files, which are below the working directory, in place.
+
+    Raises:
+        SystemExit: raised by mypyc and setuptools for any error.
+    """
+    # Not at the top: they take longer than all else where nothing has changed.
+    from mypyc.build import mypycify  # noqa: PLC0415
+    from setuptools import Extension, setup  # noqa: PLC0415
+
     with tempfile.TemporaryDirectory() as scratch:
-        options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", f"{scratch}/mypy"]
         made = mypycify(
-            [*options, *COMPILED],
+            [*("--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy"), *COMPILED],
             group_name="torchlane",
             target_dir=scratch,
             opt_level="3",
@@ -133,6 +272,7 @@ def _build() -> None:
             )
             for file in NATIVE
         ]
+        Path("pyproject.toml").unlink()  # the copy's: setuptools would take it as its own
         setup(
             name="torchlane-compiled",
             packages=[],

@@ -106,7 +106,7 @@ def running(
     process = start_process(log_file, module, **settings)
     server = Server(process, port, log_file)
     try:
-        _wait_ready(server)
+        wait_ready(server)
         yield server
     finally:
         if process.poll() is None:
@@ -125,7 +125,12 @@ def post_on_the_wire(port: int, payload: bytes, path: str = "/predict") -> socke
     return connection
 
 
-def _wait_ready(server: Server) -> None:
+def wait_ready(server: Server) -> None:
+    """Return once a server is ready.
+
+    Raises:
+        RuntimeError: if it does not become ready; with its log.
+    """
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.process.poll() is None:
         with contextlib.suppress(httpx.TransportError):

@@ -1,0 +1,1 @@
+"""Tools that build, check and deploy; no part of what is installed."""

@@ -1,0 +1,62 @@
+"""A build hook of hatchling: machine code in wheels that are built where there is a compiler.
+
+TORCHLANE_PURE=1 makes a wheel of Python alone in any case, TORCHLANE_PURE=0 fails rather than that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # a build's frontend does not
+from deploy.compile import CompileError, check_compilers, compiled  # noqa: E402
+
+PURE = os.environ.get("TORCHLANE_PURE")
+COMPILERS = {"mypy", "setuptools", "types-cachetools"}
+WITHOUT = {"torch"}  # of the project's dependencies: no compiled module knows its types
+
+
+class BuildHook(BuildHookInterface[Any]):
+    """Adds the modules that deploy/compile.py makes."""
+
+    def dependencies(self) -> list[str]:
+        """The compilers and the packages whose types they read, as constraints.txt has them."""
+        try:
+            check_compilers()
+        except CompileError:
+            return []
+        needed = {_name(each) for each in self.metadata.core.dependencies} | COMPILERS
+        pins = (ROOT / "constraints.txt").read_text().splitlines()
+        return [each for each in pins if _compiles() and _name(each) in needed - WITHOUT]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """See `BuildHookInterface`."""
+        if version == "editable" or not _compiles():
+            return
+        try:
+            folder = compiled(ROOT)
+        except CompileError as error:
+            if PURE == "0":
+                raise
+            self.app.display_warning(f"a wheel without machine code: {error}")
+            return
+        modules = [file for each in ("*.so", "*.pyd") for file in folder.rglob(each)]
+        names = {str(file): str(file.relative_to(folder)) for file in modules}
+        build_data["force_include"].update(names)
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+def _compiles() -> bool:
+    return PURE != "1" and (ROOT / "app").exists()  # images without a server have no app
+
+
+def _name(requirement: str) -> str:
+    found = re.match(r"[\w.-]+", requirement)
+    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
