@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -149,10 +150,17 @@ def _keys_have_limits(settings: Settings) -> bool:
 
 
 def _create_app(settings: Settings, worker: Worker | None) -> FastAPI:
-    # Not at the top: it imports torch, which the parent of workers does without.
-    from app.main import create_app  # noqa: PLC0415
+    return _import_server()(settings, worker=worker)
 
-    return create_app(settings, worker=worker)
+
+def _import_server() -> Callable[..., FastAPI]:
+    """Not at the top: it imports torch, which the parent of workers may do without."""
+    gc.disable()  # modules are no garbage, and it would look at them again and again
+    try:
+        from app.main import create_app  # noqa: PLC0415
+    finally:
+        gc.enable()
+    return create_app
 
 
 def _serve(create: Create, settings: Settings, place: Place | None) -> int:
@@ -286,7 +294,7 @@ def _can_fork() -> bool:
     if may_have_gpu():
         return False
     with _ends_at_once():
-        import app.main  # noqa: F401, PLC0415 - takes a second
+        _import_server()  # takes a second
     return fork.is_safe()
 
 

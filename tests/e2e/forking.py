@@ -21,7 +21,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from deploy.compile import BUILDS, ROOT, digest
+
 MODULES = ("app", "tests.e2e.slow_app")
+
+
+@functools.cache
+def import_path() -> dict[str, str]:
+    """Makes servers run as by `make serve`: as machine code, if it is made of these sources."""
+    made = ROOT / BUILDS / digest(ROOT)
+    return {"PYTHONPATH": os.pathsep.join(map(str, (made, ROOT) if made.exists() else (ROOT,)))}
 
 
 class Forked:
@@ -60,8 +69,12 @@ class Forks:
     """The process that has imported the server, and what it says."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", __name__]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__],
+            env=os.environ | import_path(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         self._codes: dict[int, int] = {}
         self._said = b""
         atexit.register(self._process.communicate)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.forking import MODULES, Forked, forks
+from tests.e2e.forking import MODULES, Forked, forks, import_path
 
 START_LIMIT_S = 60.0
 # For clients of servers that do not encrypt: httpx would read all certificates of the machine for
@@ -69,6 +69,13 @@ class Server:
             raise KeyError(f"there is no metric {name}")
         return sum(values)
 
+    def wait_for_log(self, text: str) -> None:
+        """Return once the log contains a text."""
+        deadline = time.monotonic() + 30
+        while text not in self.log and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert text in self.log
+
     def wait_for_metric(self, name: str, wanted: Callable[[float], bool]) -> None:
         """Return once a metric is as wanted; what was sent may not have been read yet."""
         deadline = time.monotonic() + 20
@@ -86,13 +93,14 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> Proce
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
     # Else each start would measure the machine, and there were as many processes as pay.
     settings = {"devices": "cpu", "workers": "1"} | settings
+    environment |= import_path()
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
     log_file.write_bytes(b"")
     if module in MODULES and settings["workers"] == "1":
         return forks().start(module, environment, log_file)
     with log_file.open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", module], env=environment, stdout=log, stderr=log
+            [sys.executable, "-P", "-m", module], env=environment, stdout=log, stderr=log
         )
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import httpx
 
 from tests.artifacts import write_artifact
-from tests.e2e.server import PLAIN, Server, running
-
-
-def until_logged(server: Server, text: str) -> None:
-    """Wait until the log contains a text, for at most 30 s."""
-    deadline = time.monotonic() + 30
-    while text not in server.log and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert text in server.log
+from tests.e2e.server import PLAIN, running
 
 
 def test_a_damaged_model_does_not_affect_the_others(tmp_path: Path) -> None:
@@ -24,7 +15,7 @@ def test_a_damaged_model_does_not_affect_the_others(tmp_path: Path) -> None:
         folder = write_artifact(tmp_path / "models", name)
     (folder / "script.pt").write_bytes(b"damaged")
     with running(tmp_path / "models", tmp_path / "log", workers="2") as server:
-        until_logged(server, "workers=2")  # a worker may be ready before the other one
+        server.wait_for_log("workers=2")  # a worker may be ready before the other one
         for name, status in (("birds", 200), ("cats", 200), ("dogs", 503)):
             url = f"{server.url}/models/{name}/predict"
             answer = httpx.post(url, json={"input": [1, 2]}, verify=PLAIN)
