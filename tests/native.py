@@ -16,7 +16,7 @@ from typing import cast
 
 import pytest
 
-from app.codecs.numbers import MACHINE_CODE, ReadFloats
+from app.codecs.numbers import NATIVE_READER, ReadFloats
 
 SOURCE = Path(__file__).parents[1] / "app/codecs/json_numbers.cpp"
 # A compiled file that is taken instead, such as one with sanitizers.
@@ -30,8 +30,8 @@ def read_floats() -> ReadFloats:
     """The reader as machine code, compiled now if need be; skips a test without a compiler."""
     if VARIABLE in os.environ:
         return loaded(Path(os.environ[VARIABLE]))
-    if MACHINE_CODE is not None:
-        return MACHINE_CODE
+    if NATIVE_READER is not None:
+        return NATIVE_READER
     if not HAS_COMPILER:
         pytest.skip(f"no compiler {CXX[0]}")
     with tempfile.TemporaryDirectory() as folder:

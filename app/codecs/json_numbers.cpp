@@ -14,15 +14,15 @@
 #include <limits>
 
 static_assert(std::numeric_limits<double>::is_iec559 && std::numeric_limits<float>::is_iec559 && FLT_EVAL_METHOD == 0,
-              "numbers are rounded once");
+              "doubles are rounded once");
 
 namespace {
 
 constexpr int MOST_AXES = 64;  // of numpy
 // Up to here every whole number is exact as a double: MAX_EXACT in numbers.py.
 constexpr uint64_t MOST_EXACT = (uint64_t{1} << 53) - 1;
-// Powers of ten are exact as doubles up to this one, and no exponent has more tens below zero than a normal double.
-constexpr int MOST_TENS = 22, MOST_FIVES = 288;
+constexpr int MOST_TENS = 22;    // powers of ten are exact as doubles up to this one
+constexpr int MOST_FIVES = 288;  // up to this power of five, the power of two that `divide` multiplies by is normal
 // Up to here a division is quicker than a product of 192 bits.
 constexpr int SHORT_TENS = 12;
 
@@ -32,8 +32,8 @@ struct Tables {
     double ten[MOST_TENS + 1] = {1};
     uint64_t shift[9] = {1};  // 10**n
     uint64_t room[9] = {};    // a number of 64 bits below this has room for n more digits
-    // 5**-n, cut off after 128 bits, the first of which is set: fifth[n] * 2**(-127 - below[n]). Each step cuts off less
-    // than 1, so all of them less than 2**9.
+    // 5**-n, cut off after 128 bits, the first of which is set: fifth[n] * 2**(-127 - below[n]). Each step adds less than
+    // 2**-127 to the relative error, so fifth[n] is less than 2 * 288 = 576 too small.
     Wide fifth[MOST_FIVES + 1] = {Wide{1} << 127};
     int below[MOST_FIVES + 1] = {};
     constexpr Tables() {
@@ -188,7 +188,7 @@ const char *read_lists(const char *at, const char *end, const size_t *sizes, int
     for (const int inner = levels - 1;;) {
         double value;
         if (!read_number(at, end, value)) return nullptr;
-        const Number number = static_cast<Number>(value);
+        const Number number = static_cast<Number>(value);  // a float is rounded twice, as the other readers do
         std::memcpy(out, &number, sizeof number);
         out += sizeof number;
         at = skip_blanks(at);

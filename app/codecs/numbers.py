@@ -12,10 +12,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import simdjson
+import structlog
 
 from app.types import Array, Item, Signature
 from models.tensors import TensorSpec
 
+LOG = structlog.get_logger(__name__)
 # A parser keeps several times the size of its largest body; larger bodies get their own parser.
 MAX_KEPT_BYTES = 1 << 20
 # Up to here every whole number is exact as float64, so 2 and 2.0 need not be told apart.
@@ -33,16 +35,19 @@ OTHERWISE = (ValueError, KeyError, TypeError, RuntimeError)
 ReadFloats: TypeAlias = Callable[[bytes, str, str, tuple[int, ...], int | None, bool], bytes | None]
 
 
-def machine_code() -> ReadFloats | None:
-    """The reader of floats as machine code, where it has been compiled."""
+def native_reader() -> ReadFloats | None:
+    """The reader of floats in C++, where it has been compiled."""
     try:
         from app.codecs.json_numbers import read  # noqa: PLC0415
-    except ImportError:
+    except ModuleNotFoundError:
+        return None
+    except ImportError:  # made for another machine
+        LOG.exception("native_reader_not_loaded")
         return None
     return read
 
 
-MACHINE_CODE = machine_code()
+NATIVE_READER = native_reader()
 
 
 class NumberRange:
@@ -54,7 +59,7 @@ class NumberRange:
 
     def __init__(self, spec: TensorSpec) -> None:
         self.dtype = np.dtype(spec.dtype)
-        self._least: Any  # int or float, which machine code must not make one of
+        self._least: Any  # int or float; as Any, mypyc does not coerce it
         self._most: Any
         if self.dtype.kind == "f":
             self._most = min(MAX_EXACT, float(np.finfo(self.dtype).max))
@@ -85,7 +90,7 @@ class NumberReader:
         read_floats: for float32 and float64; None: all are read by simdjson.
     """
 
-    def __init__(self, spec: TensorSpec, read_floats: ReadFloats | None = MACHINE_CODE) -> None:
+    def __init__(self, spec: TensorSpec, read_floats: ReadFloats | None = NATIVE_READER) -> None:
         self._dtype = np.dtype(spec.dtype)
         self._read_floats = read_floats if spec.dtype in ("float32", "float64") else None
         self._is_wide = spec.dtype == "float64"

@@ -234,6 +234,9 @@ class Engine(Settler):
         for item in items:
             key = served.keys.key(item)
             keys.append(key)
+            if seen is not None and key in waiter.outcomes:
+                hit += 1
+                continue
             value = self._cache.get(key) if queue.caches else None
             if value is not None:
                 waiter.outcomes[key] = value

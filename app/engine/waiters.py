@@ -6,10 +6,13 @@ import asyncio
 import heapq
 import math
 
+import structlog
+
 from app.engine.clock import Clock, Timer
 from app.engine.singleflight import Waiter
 from app.errors import TorchlaneError
 
+LOG = structlog.get_logger(__name__)
 COMPACT_ABOVE = 64  # settled waiters that the heap may hold on to before it is swept
 
 
@@ -50,9 +53,12 @@ class OpenWaiters:
             self._set_timer(deadline)
 
     def hasten(self, waiter: Waiter, deadline: float) -> None:
-        """A request that waits expires earlier than it was added for."""
+        """Let a waiter expire earlier than it was added for; harmless when it does not wait."""
+        number = waiter.number
+        if number not in self._in_order and number not in self._others:
+            return
         waiter.deadline = deadline
-        self._in_order.pop(waiter.number, None)
+        self._in_order.pop(number, None)
         self._add_out_of_order(waiter)
         if self._timer is None or deadline < self._timer_at:
             self._set_timer(deadline)
@@ -112,7 +118,10 @@ class OpenWaiters:
                 due.append(other)
         due.sort(key=_place)
         for waiter in due:
-            waiter.expire()
+            try:
+                waiter.expire()
+            except Exception:  # a bug: the others must not wait for ever because of it
+                LOG.exception("expiry_failed")
         self._set_next_timer()
 
     def _set_next_timer(self) -> None:

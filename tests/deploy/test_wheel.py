@@ -80,6 +80,7 @@ def test_an_installed_wheel_serves_as_machine_code(tmp_path: Path, repository: P
         (info,) = (line for line in server.scrape() if line.startswith("torchlane_build_info{"))
         assert 'compiled="true"' in info
         assert "runs='machine code'" in server.log
+        assert "native_reader_not_loaded" not in server.log
     finally:
         process.kill()
         process.wait()

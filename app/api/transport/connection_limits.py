@@ -132,7 +132,8 @@ class LimitedProtocol(ClosingConnection):
         """Whether a request could be answered at once, with nothing of it read yet."""
         return (
             self._reads == BETWEEN
-            and not (self._is_cut or self._is_ended)
+            and not self._is_cut
+            and self.can_answer
             and self.is_answered
             and not self.flow.write_paused
         )

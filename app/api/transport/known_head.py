@@ -1,4 +1,4 @@
-"""A head that comes again on its connection, byte for byte but for its length, is not parsed again.
+"""Skips parsing a request head that repeats on its connection; only its Content-Length may differ.
 
 Clients that keep a connection send the same head with each request. What the parser and the rules
 of `head.py` made of it the first time holds for the same bytes again. Nothing here reads HTTP: any
@@ -56,21 +56,21 @@ class KnownHead:
         if not data.startswith(self._before):
             return None
         end = data.find(self._behind, start, start + MAX_DIGITS + len(self._behind))
-        digits = data[start : max(start, end)]
-        if not digits.isdigit():
+        if end < 0:
             return None
-        body = data[end + len(self._behind) :]
-        if len(body) != int(digits):
+        digits = data[start:end]
+        body_at = end + len(self._behind)
+        if not digits.isdigit() or len(data) - body_at != int(digits):
             return None
         self.fields[LENGTH] = digits
         self.headers[self._length_at] = (LENGTH, digits)
-        return body
+        return data[body_at:]
 
 
 def known_head(
     data: bytes, url: bytes, headers: list[tuple[bytes, bytes]], endpoint: Endpoint
 ) -> KnownHead | None:
-    """What to know of a head; None: it had better be parsed each time.
+    """What to remember of a head; None: parse it every time.
 
     Args:
         data: what was read at once, which the parser took for requests that are complete.

@@ -19,7 +19,9 @@ from app.api.transport.exchange import Exchange
 from app.api.transport.known_head import KnownHead, known_head
 from app.errors import CallerError
 
-MAX_NEW_HEADS = 4  # in a row: such a client sends no head twice
+# Consecutive parsed heads after which most clients send no head twice; from then on every 64th is
+# remembered.
+MAX_NEW_HEADS, EVERY = 4, 64
 
 
 class Protocol(LimitedProtocol):
@@ -45,23 +47,20 @@ class Protocol(LimitedProtocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        if self._reads != BETWEEN:
-            super().data_received(data)
-            return
         known = self._known
         if known is not None and self.is_free:
             body = known.body_of(data)
             if body is not None:
                 self._answer(known, body)
                 return
-        before = self._chosen
+        starts, before = self._reads == BETWEEN, self._chosen
         super().data_received(data)
         chosen = self._chosen
-        if chosen is None or chosen is before or self._reads != BETWEEN:
+        if not starts or chosen is None or chosen is before or self._reads != BETWEEN:
             return
-        if self._new_heads < MAX_NEW_HEADS:
-            self._new_heads += 1
-            self._known = known_head(data, self.url, chosen[1], chosen[0])
+        self._new_heads += 1
+        if self._new_heads <= MAX_NEW_HEADS or self._new_heads % EVERY == 0:
+            self._known = known_head(data, self.url, chosen[1], chosen[0]) or known
 
     def _answer(self, known: KnownHead, body: bytes) -> None:
         """Have a request answered whose head is known."""

@@ -39,8 +39,7 @@ class FastCodec(TensorCodec):
         self._numbers = NumberReader(only, read_floats) if NumberReader.can_read(only) else None
 
     def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
-        stacked = self._numbers.read(key, body, max_items) if self._numbers else None
-        return None if stacked is None else self.decode_arrays({"x": stacked})
+        return self._numbers.items(key, body, max_items) if self._numbers else None
 
 
 @dataclass(frozen=True)
