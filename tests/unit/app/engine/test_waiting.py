@@ -169,6 +169,29 @@ def test_expired_waiter_may_be_followed_by_another() -> None:
     assert scene.ended == [1, 1.5, 2]
 
 
+def test_a_bug_at_the_end_of_one_strands_no_other() -> None:
+    scene = Scene()
+
+    def broken(_: Waiter) -> None:
+        raise RuntimeError("a bug")
+
+    for deadline in (3.0, 2.0, 1.0):  # all but the first are out of order
+        scene.add(deadline)
+    scene.add(0.5).settled = broken
+    scene.clock.advance(2.5)
+    assert scene.ended == [1.0, 2.0]
+    scene.clock.advance(1.0)
+    assert scene.ended == [1.0, 2.0, 3.0]
+
+
+async def test_hastening_one_that_waits_no_longer_is_harmless() -> None:
+    scene = Scene()
+    waiter = scene.add(2.0)
+    scene.settle(waiter)
+    scene.open.hasten(waiter, 1.0)
+    await asyncio.wait_for(scene.open.until_none(), 1)
+
+
 class TestMemory:
     @pytest.mark.parametrize("deadline", [1e6, 1e5])  # in the order of arrival, and before others
     @pytest.mark.parametrize("waiting", [0, 100])
