@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import ssl
@@ -69,12 +70,12 @@ class Server:
             raise KeyError(f"there is no metric {name}")
         return sum(values)
 
-    def wait_for_log(self, text: str) -> None:
-        """Return once the log contains a text."""
-        deadline = time.monotonic() + 30
-        while text not in self.log and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert text in self.log
+    def wait_for_log(self, pattern: str) -> None:
+        """Return once the log contains something of this form."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while not re.search(pattern, self.log):
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)
 
     def wait_for_metric(self, name: str, wanted: Callable[[float], bool]) -> None:
         """Return once a metric is as wanted; what was sent may not have been read yet."""
@@ -115,6 +116,8 @@ def running(
     server = Server(process, port, log_file)
     try:
         wait_ready(server)
+        if (workers := settings.get("workers", "1")) not in ("1", "auto"):
+            server.wait_for_log(f'workers"?[=:] ?{workers}')  # one may be ready before the others
         yield server
     finally:
         if process.poll() is None:

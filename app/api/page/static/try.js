@@ -21,7 +21,7 @@ const versions = h("select", {
 });
 const about = h("p.note");
 const place = h("div");
-const send = h("button.main", { type: "submit", text: "Predict" });
+const send = h("button.main", { type: "submit", text: "Predict", hidden: true });
 const cancel = h("button", {
   type: "button",
   text: "Cancel",
@@ -185,6 +185,7 @@ function takeAway() {
   running?.abort();
   input?.close();
   input = null;
+  send.hidden = true; // without a form there is nothing to send
   fill(place);
   fill(result);
 }
