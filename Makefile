@@ -10,6 +10,7 @@ READY := .venv/.ready
 MODEL ?= digits
 OUT ?= artifacts
 HOST ?= http://127.0.0.1:8000
+SERVE_ARGS ?=
 LOAD_ARGS ?=
 CAPACITY_ARGS ?=
 BENCH_ARGS ?=
@@ -52,14 +53,14 @@ export: $(READY) ## train and export MODEL (default: digits) to OUT (default: ar
 ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
 
 .PHONY: serve
-serve: $(READY) ## serve what is in artifacts/; exports digits first if nothing is there
+serve: $(READY) ## serve what is in artifacts/, exports digits first if nothing is there; SERVE_ARGS='--port 9000': flags
 	@$(ARTIFACTS)
-	@exec $(COMPILE) --run -m app
+	@exec $(COMPILE) --run -m app $(SERVE_ARGS)
 
 .PHONY: serve-python
 serve-python: $(READY) ## serve with the sources as they are, without machine code: for those who edit them
 	@$(ARTIFACTS)
-	@exec $(BIN)/python -m app
+	@exec $(BIN)/python -m app $(SERVE_ARGS)
 
 .PHONY: compiled
 compiled: $(READY) ## the machine code in .compiled, as `make setup` makes it; fails where it cannot be made

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -28,12 +30,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "models")
-# What decides, with the packages, on the machine code: mypy's settings, the types of libraries.
-DECIDING = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
+# Digested with the packages: mypy's settings, the types of libraries, this file.
+DIGESTED = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
 BUILDS = ".builds"
 KEPT = 4  # builds, such as those of other branches
 LINK = ".compiled"
-LOG = f"{BUILDS}/log"
+HELD = "constraints.txt"  # in each build: locked for as long as a server runs from it
 INSTALL = "install g++ and Python's headers (Debian: apt install g++ python3-dev)"
 # Everything that a request passes, except what belongs to prometheus_client, and most codecs, whose
 # work is done by numpy, Pillow and tokenizers.
@@ -105,7 +107,10 @@ NATIVE = ("app/codecs/json_numbers.cpp",)
 
 
 class CompileError(Exception):
-    """There is no machine code; the message says why, and what to do."""
+    """There is no machine code; the message says why, and how to mend it."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(f"{why}. Fix: {fix}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     environment = dict(os.environ)
     try:
-        folder = compiled(given.root.resolve())
+        folder = compiled(given.root.resolve(), serve=bool(given.run))
         others = [each for each in (environment.get("PYTHONPATH"),) if each]
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), *others])
         environment["PYTHONSAFEPATH"] = "1"  # else packages of the working directory come first
@@ -130,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"compile: {error}\n")
             return 1
         sys.stderr.write(
-            "compile: the server runs as Python, which takes more processor time for each "
+            "compile: the server runs without machine code, which takes more CPU time for each "
             f"request: {error}\n"
         )
     except KeyboardInterrupt:
@@ -141,25 +146,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compiled(root: Path) -> Path:
-    """The folder with the machine code of the sources in a checkout; made if it is not there.
+def compiled(root: Path, *, serve: bool = False) -> Path:
+    """The folder with the machine code of the sources in a checkout; made if there is none.
+
+    This process, and what it becomes by execve, keeps the folder from being pruned. To `serve`, a
+    build that failed is not tried again, and `.compiled` is not needed.
 
     Raises:
         CompileError: if it cannot be made.
     """
     folder = root / BUILDS / digest(root)
-    if not folder.exists():
-        check_compilers()
-        folder = _make(root)
-    os.utime(folder)
-    link = root / LINK
-    if not link.is_symlink() or link.readlink() != folder.relative_to(root):
-        if link.is_dir() and not link.is_symlink():
-            shutil.rmtree(link)  # of an older version
-        with tempfile.TemporaryDirectory(dir=root / BUILDS) as scratch:
-            (Path(scratch) / LINK).symlink_to(folder.relative_to(root))
-            (Path(scratch) / LINK).replace(link)
+    try:
+        if not _hold(folder):
+            folder.parent.mkdir(exist_ok=True)
+            with _one_build(folder.parent):
+                if not _hold(folder):  # else made by another process meanwhile
+                    folder = _make(root, folder, serve=serve)
+        with contextlib.suppress(OSError):  # a folder of another user
+            os.utime(folder)
+        try:
+            _link(root, folder)
+        except OSError:
+            if not serve:
+                raise
+    except OSError as error:
+        fix = f"make {root / BUILDS} a folder that this user can write to"
+        raise CompileError(f"no build can be stored ({error})", fix) from error
     return folder
+
+
+def _hold(folder: Path) -> bool:
+    """Keep a build from being pruned until this process ends; returns whether it exists."""
+    with contextlib.suppress(OSError):  # there is none, or its file system has no locks
+        handle = os.open(folder / HELD, os.O_RDONLY)
+        os.set_inheritable(handle, True)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    return folder.exists()  # asked last: it may have been pruned before it was locked
+
+
+@contextlib.contextmanager
+def _one_build(builds: Path) -> Iterator[None]:
+    with (builds / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.stderr.write("compile: waiting for another build to end\n")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _link(root: Path, folder: Path) -> None:
+    link = root / LINK
+    if link.is_symlink() and link.readlink() == folder.relative_to(root):
+        return
+    if link.is_dir() and not link.is_symlink():
+        shutil.rmtree(link)  # of an older version
+    with tempfile.TemporaryDirectory(dir=root / BUILDS) as scratch:
+        (Path(scratch) / LINK).symlink_to(folder.relative_to(root))
+        (Path(scratch) / LINK).replace(link)
 
 
 def digest(root: Path) -> str:
@@ -174,7 +218,7 @@ def digest(root: Path) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    yield from (root / each for each in DECIDING)
+    yield from (root / each for each in DIGESTED)
     for package in PACKAGES:
         for file in sorted((root / package).rglob("*")):
             hidden = file.name.startswith(".") or "__pycache__" in file.parts
@@ -204,44 +248,66 @@ def _check_compiler(variable: str, language: str) -> None:
             check=False,
         )
     except OSError as error:
-        raise CompileError(f"no compiler {command[0]}: {INSTALL}") from error
+        raise CompileError(f"there is no compiler {command[0]}", INSTALL) from error
     if done.returncode:
         said = [*done.stderr.splitlines(), "it says nothing"]
         why = next((line for line in said if "error" in line), said[0])
-        raise CompileError(f"{shlex.join(command)} cannot read Python.h ({why}): {INSTALL}")
+        raise CompileError(f"{shlex.join(command)} cannot read Python.h ({why})", INSTALL)
 
 
-def _make(root: Path) -> Path:
+def _make(root: Path, folder: Path, *, serve: bool) -> Path:
     """Compile a copy of the sources, and give it the name of its digest once it is whole.
 
     Raises:
-        CompileError: if compiling fails.
+        CompileError: if compiling fails, or has failed before.
     """
-    builds = root / BUILDS
-    builds.mkdir(exist_ok=True)
-    sys.stderr.write("compile: the sources become machine code, which takes a minute or two\n")
-    with tempfile.TemporaryDirectory(dir=builds, ignore_cleanup_errors=True) as scratch:
-        copy = Path(scratch) / "copy"
+    failed = folder.with_suffix(".failed")
+    fix = f"read {failed}, then run `make compiled`"
+    if serve and failed.exists():
+        raise CompileError("compiling these sources has failed before", fix)
+    check_compilers()
+    sys.stderr.write("compile: compiling the request path (one to two minutes)\n")
+    for left in folder.parent.glob("scratch-*"):  # by a build that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix="scratch-", dir=folder.parent, ignore_cleanup_errors=True
+    ) as scratch:
+        copy, log = Path(scratch) / "copy", Path(scratch) / "log"
         for file in _sources(root):
             target = copy / file.relative_to(root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-        folder = builds / digest(copy)
+        folder = folder.with_name(digest(copy))  # the sources may have changed meanwhile
         command = [sys.executable, str(copy / "deploy/compile.py"), "--in-place"]
         environment = os.environ | {"TMPDIR": scratch}  # goes with it if the compiler is killed
-        with (root / LOG).open("w") as log:
+        with log.open("w") as output:
             done = subprocess.run(  # nosec B603 # this file
-                command, cwd=copy, env=environment, stdout=log, stderr=log, check=False
+                command, cwd=copy, env=environment, stdout=output, stderr=output, check=False
             )
         if done.returncode:
-            raise CompileError(f"compiling failed; {root / LOG} says why")
-        if not folder.exists():  # made by another process meanwhile
+            log.replace(failed)
+            raise CompileError("compiling failed", fix)
+        if not folder.exists():
             copy.rename(folder)
-    with contextlib.suppress(FileNotFoundError):  # another process does the same
-        made = sorted(filter(Path.is_dir, builds.iterdir()), key=lambda each: each.stat().st_mtime)
-        for old in made[:-KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+    for failed in folder.parent.glob("*.failed"):
+        failed.unlink()
+    _hold(folder)
+    prune(folder.parent)
     return folder
+
+
+def prune(builds: Path) -> None:
+    """Delete all but the newest builds, and those from which a server runs."""
+    names = (each for each in builds.iterdir() if re.fullmatch("[0-9a-f]{32}", each.name))
+    made = sorted(names, key=lambda each: each.stat().st_mtime)
+    for old in made[:-KEPT]:
+        with (
+            contextlib.suppress(OSError),  # it is held, or of another user
+            (old / HELD).open("r+") as file,
+            tempfile.TemporaryDirectory(dir=builds, ignore_cleanup_errors=True) as scratch,
+        ):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            old.rename(Path(scratch) / "old")  # so that half of it is never found by its name
 
 
 def _build() -> None:

@@ -5,14 +5,27 @@ That it answers as the source does is what `make test-compiled` is for.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from deploy.compile import COMPILED, DECIDING, LOG, NATIVE, digest
+from deploy.compile import (
+    BUILDS,
+    COMPILED,
+    DIGESTED,
+    HELD,
+    KEPT,
+    NATIVE,
+    CompileError,
+    compiled,
+    digest,
+    prune,
+)
 from tests.compose.stack import ROOT
 
 PYTHON_TELLS = ("--run", "-c", "import os; print('runs', os.environ.get('PYTHONPATH'))")
@@ -28,21 +41,36 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / file).write_text("x: int = 1\n")
     (tmp_path / "models").mkdir()
     (tmp_path / "deploy").mkdir()
-    for name in (*DECIDING, *NATIVE):
+    for name in (*DIGESTED, *NATIVE):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path
 
 
 def compile_(root: Path, *arguments: str, **variables: str) -> tuple[int, str, list[str]]:
     """The exit code, what is printed and the lines that are told."""
-    done = subprocess.run(
+    process = start(root, *arguments, **variables)
+    printed, told = process.communicate()
+    return process.returncode, printed, told.splitlines()
+
+
+def start(root: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, str(ROOT / "deploy/compile.py"), "--root", str(root), *arguments],
         env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | variables,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    return done.returncode, done.stdout, done.stderr.splitlines()
+
+
+def build(root: Path, name: str, age_s: float = 0) -> Path:
+    """A folder that looks like a build."""
+    folder = root / BUILDS / name
+    folder.mkdir(parents=True)
+    (folder / HELD).touch()
+    os.utime(folder, (2e9 - age_s, 2e9 - age_s))
+    return folder
 
 
 @pytest.fixture
@@ -58,7 +86,9 @@ def test_without_a_compiler_one_line_says_what_to_install_and_python_runs(root: 
     code, printed, told = compile_(root, *PYTHON_TELLS, CXX="/nowhere/c++")
     assert (code, printed) == (0, "runs None\n")
     assert len(told) == 1
-    assert "takes more processor time for each request: no compiler /nowhere/c++" in told[0]
+    assert (
+        "takes more CPU time for each request: there is no compiler /nowhere/c++. Fix: " in told[0]
+    )
     assert "apt install g++ python3-dev" in told[0]
     assert not (root / ".compiled").exists()
 
@@ -76,22 +106,82 @@ def test_where_it_is_required_its_lack_is_a_failure(root: Path, failing: str) ->
     assert (code, printed, len(told)) == (1, "", 1)
 
 
-def test_a_mistake_in_the_source_leaves_nothing_but_a_log(root: Path) -> None:
+def test_where_nothing_can_be_stored_python_runs(root: Path) -> None:
+    (root / BUILDS).touch()  # as in a checkout that may not be written to, which root always may
+    code, printed, told = compile_(root, *PYTHON_TELLS)
+    assert (code, printed, len(told)) == (0, "runs None\n", 1)
+    assert "no build can be stored" in told[0]
+    assert f"Fix: make {root / BUILDS} a folder that this user can write to" in told[0]
+
+
+def test_a_build_that_cannot_be_linked_is_served_but_is_not_enough_where_required(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError("not your folder")
+
+    folder = build(root, digest(root))
+    monkeypatch.setattr(os, "utime", denied)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", denied)
+    assert compiled(root, serve=True) == folder
+    with pytest.raises(CompileError, match="not your folder"):
+        compiled(root)
+
+
+def test_a_mistake_in_the_source_leaves_a_log_and_is_not_compiled_again_to_serve(
+    root: Path,
+) -> None:
     (root / "app/types.py").write_text("x: int = 'no number'\n")
+    log = root / BUILDS / f"{digest(root)}.failed"
     code, printed, told = compile_(root, *PYTHON_TELLS)
     assert (code, printed, len(told)) == (0, "runs None\n", 2)
-    assert told[1].endswith(f"compiling failed; {root / LOG} says why")
-    assert "Incompatible types in assignment" in (root / LOG).read_text()
-    assert [each.name for each in (root / LOG).parent.iterdir()] == ["log"]
+    assert told[1].endswith(f"compiling failed. Fix: read {log}, then run `make compiled`")
+    assert "Incompatible types in assignment" in log.read_text()
+    assert {each.name for each in (root / BUILDS).iterdir()} == {"lock", log.name}
     assert not (root / ".compiled").exists()
+
+    code, printed, told = compile_(root, *PYTHON_TELLS)
+    assert (code, printed, len(told)) == (0, "runs None\n", 1)
+    assert f"compiling these sources has failed before. Fix: read {log}" in told[0]
+    code, _, told = compile_(root, "--required", CC="/nowhere/cc")
+    assert (code, len(told)) == (1, 1)
+    assert "there is no compiler /nowhere/cc" in told[0]  # it is tried again
+
+
+def test_a_build_waits_for_another_one_and_takes_what_that_has_made(root: Path) -> None:
+    (root / BUILDS).mkdir()
+    with (root / BUILDS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = start(root, *PYTHON_TELLS)
+        assert second.stderr is not None
+        assert second.stderr.readline() == "compile: waiting for another build to end\n"
+        folder = build(root, digest(root))
+    assert second.communicate() == (f"runs {folder}\n", "")
+
+
+def test_old_builds_are_deleted_but_not_what_a_server_uses(root: Path) -> None:
+    served = build(root, digest(root))
+    server = start(root, "--run", "-c", "print('runs', flush=True); input()")
+    assert server.stdout is not None
+    assert server.stdout.readline() == "runs\n"
+    os.utime(served, (0, 0))
+    builds = [build(root, f"{age:032x}", age) for age in range(KEPT + 1)]
+    scratch = root / BUILDS / "scratch-of-another"
+    scratch.mkdir()
+
+    prune(root / BUILDS)
+    assert [each for each in builds if not each.exists()] == builds[KEPT:]
+    assert served.exists()
+    assert scratch.exists()
+    server.communicate("\n")
+    prune(root / BUILDS)
+    assert not served.exists()
 
 
 @pytest.mark.slow
 def test_only_what_has_changed_is_compiled_and_what_was_there_is_found_again(root: Path) -> None:
     (root / ".compiled").mkdir()  # a folder, before it was a link
-    assert compile_(root)[2] == [
-        "compile: the sources become machine code, which takes a minute or two"
-    ]
+    assert compile_(root)[2] == ["compile: compiling the request path (one to two minutes)"]
     first = (root / ".compiled").resolve()
     assert list(first.glob("app/types.*.so"))
     code, printed, told = compile_(root, *PYTHON_TELLS, CC="/nowhere/cc")
@@ -104,7 +194,7 @@ def test_only_what_has_changed_is_compiled_and_what_was_there_is_found_again(roo
     assert compile_(root, *PYTHON_TELLS, CC="/nowhere/cc") == (0, f"runs {first}\n", [])
 
 
-@pytest.mark.parametrize("name", ["app/types.py", "app/page.js", "models/new.py", *DECIDING])
+@pytest.mark.parametrize("name", ["app/types.py", "app/page.js", "models/new.py", *DIGESTED])
 def test_the_digest_knows_all_that_decides(root: Path, name: str) -> None:
     before = digest(root)
     with (root / name).open("a") as file:

@@ -95,7 +95,7 @@ def test_the_sources_make_a_wheel_for_every_machine_where_there_is_no_compiler(
     folder = tmp_path / NAME
     assert not (folder / ".compiled").exists()
     wheel, said = build("wheel", tmp_path / "dist", folder, CC="/nowhere/cc", CXX="/nowhere/c++")
-    assert "a wheel without machine code: no compiler /nowhere/cc" in said
+    assert "a wheel without machine code: there is no compiler /nowhere/cc" in said
     assert wheel.name == f"{NAME}-py3-none-any.whl"
     inside = ZipFile(wheel).namelist()
     assert "app/main.py" in inside
