@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     queue_limit_items: int = Field(1024, ge=1)
     """Maximum number of queued items of one model; more are rejected at once."""
     queue_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
-    """Maximum bytes of one model's queued items; more are rejected at once."""
+    """Maximum bytes of one model's queued items in all processes; more are rejected at once."""
     request_timeout_ms: float = Field(30_000, gt=0, allow_inf_nan=False)
     """Default time of a request in milliseconds; X-Torchlane-Timeout-Ms can only shorten it."""
     hang_s: float = Field(15, gt=0, allow_inf_nan=False)
@@ -192,7 +192,7 @@ class Settings(BaseSettings):
     max_body_bytes: ByteSize = Field(ByteSize(16 * MIB), gt=0)
     """Maximum bytes of one request body; `16MiB` and the like are accepted too."""
     bodies_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
-    """Maximum bytes of all request bodies that are still arriving; more are rejected at once."""
+    """Maximum bytes of arriving request bodies in all processes; more are rejected at once."""
     max_items: int = Field(1024, ge=1)
     """Maximum number of items in a request."""
     max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
@@ -233,6 +233,19 @@ class Settings(BaseSettings):
             asks_for_keys = self.api_keys is not None or self.api_keys_file is not None
             return asks_for_keys or _is_loopback(self.host)
         return self.page == "on"
+
+    def share_of(self, nbytes: int, processes: int) -> ByteSize:
+        """What one of several processes may take of a limit; one body of any size still fits."""
+        return ByteSize(max(nbytes // processes, min(nbytes, self.max_body_bytes)))
+
+    def of_one_process(self, processes: int) -> Self:
+        """The settings of one of several processes: it has its share of what all may take."""
+        shares = {
+            "cache_bytes": ByteSize(self.cache_bytes // processes),
+            "bodies_limit_bytes": self.share_of(self.bodies_limit_bytes, processes),
+            "queue_limit_bytes": self.share_of(self.queue_limit_bytes, processes),
+        }
+        return self.model_copy(update=shares)
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:

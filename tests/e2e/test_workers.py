@@ -127,6 +127,8 @@ def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Pa
             assert server.metric("torchlane_cache_entries") == 5 * CONNECTIONS
             assert server.metric("torchlane_queue_limit_items") == 200
             assert server.metric("torchlane_cache_limit_bytes") == 256 * 1024 * 1024
+            assert server.metric("torchlane_bodies_limit_bytes") == 1 << 30
+            assert server.metric("torchlane_queue_limit_bytes") == 1 << 30
             assert server.metric("torchlane_model_info") == 1
             assert server.metric("torchlane_model_replicas") == 2
             assert server.metric("torchlane_ready") == 1
