@@ -92,7 +92,6 @@ def create_app(
         ValueError: if the settings name missing devices or malformed keys.
     """
     processes = worker.of if worker else 1
-    share_of = partial(settings.share_of, processes=processes)
     settings = settings.of_one_process(processes)
     _tell_what_runs(worker)
     # Settings first: measuring takes seconds.
@@ -103,7 +102,7 @@ def create_app(
         of_models(settings),
         map(str, find_devices(settings.devices, 1)),
         asks_for_keys=guard.asks_for_keys,
-        share_of=share_of,
+        share_of=partial(settings.share_of, processes=processes),
     )
     metrics.models_file_wrong.set_function(lambda: float(models.problem is not None))
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
