@@ -215,6 +215,27 @@ def test_killed_workers_are_replaced_and_die_with_their_parent(
         until(lambda: not any(map(alive, started(log))), "orphans", limit_s=3.0)
 
 
+def test_signals_as_soon_as_the_workers_have_started(
+    models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    settings = {"model_dir": str(models), "port": str(free_port()), "log_format": "json"}
+    process = start_process(log, workers="2", **settings)
+    try:
+        until(lambda: len(started(log)) == 2, "the workers do not start")
+        for each in (*started(log), process.pid):  # as Ctrl-C and supervisors do
+            os.kill(each, signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
+    assert "worker_failed" not in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not list((tmp_path / "scratch").iterdir())
+
+
 def test_sigterm_under_load_loses_nothing(
     models: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
