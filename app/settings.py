@@ -59,7 +59,11 @@ def _name_or_none(value: str | None) -> str | None:
 
 
 def _number_or_auto(value: object) -> object:
-    return None if value == "auto" else value
+    if value == "auto":
+        return None
+    if isinstance(value, str) and not value.strip().isdecimal():
+        raise ValueError("use auto or a number from 1 to 256")
+    return value
 
 
 def _version_policy(text: str) -> str:
@@ -152,7 +156,7 @@ class Settings(BaseSettings):
     grpc_port: int | None = Field(None, ge=1, le=65535)
     """The port for the Open Inference Protocol over gRPC; unset: none. Needs torchlane[grpc]."""
     workers: Annotated[int | None, BeforeValidator(_number_or_auto)] = Field(None, ge=1, le=256)
-    """Processes behind the port; unset or `auto`: as many as pay for small models on a CPU."""
+    """Processes behind the port; unset or `auto`: one per core for small models, else one."""
     model_dir: Path = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"

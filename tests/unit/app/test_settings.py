@@ -152,7 +152,7 @@ class TestEmptyGuards:
         ("PORT", "-1", "greater than or equal to 0"),
         ("WORKERS", "0", "greater than or equal to 1"),
         ("WORKERS", "257", "less than or equal to 256"),
-        ("WORKERS", "many", "valid integer"),
+        ("WORKERS", "many", "use auto or a number from 1 to 256"),
         ("REQUIRED_MODELS", "digits;mine", "use digits,pairwise or *"),
         ("DEFAULT_MODEL", "digits,pairwise", "is not a valid model name, such as digits"),
         ("DEVICES", "gpu", "'gpu' is not a device; a GPU has a number, as in cuda:0"),
