@@ -93,7 +93,7 @@ def create_app(
     """
     processes = worker.of if worker else 1
     settings = settings.of_one_process(processes)
-    _tell_what_runs(worker)
+    _log_start(worker)
     # Settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
@@ -315,9 +315,9 @@ def is_compiled() -> bool:
     return Path(engine.__file__).suffix != ".py"
 
 
-def _tell_what_runs(worker: Worker | None) -> None:
+def _log_start(worker: Worker | None) -> None:
     if worker is not None and worker.index > 0:
-        return  # the first one has told it
+        return  # the first one logs it
     if is_compiled():
         LOG.info("starting", runs="machine code")
     else:
