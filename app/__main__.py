@@ -117,7 +117,7 @@ def _check_extras(settings: Settings) -> None:
 
 
 def _workers(settings: Settings) -> int:
-    """The number of processes: as set, or as many as pay."""
+    """The number of processes: as set, or chosen by the models and the machine."""
     if settings.workers is not None:
         return settings.workers
     if __name__ != "__main__":  # imported: what runs is another program
@@ -290,8 +290,9 @@ def _can_fork() -> bool:
     """Import the server once for all workers; returns whether they can be forks of this process.
 
     Not where there may be a GPU: CUDA works in no fork of a process that has asked it anything.
+    Elsewhere than on Linux `is_safe` is false, and nothing is imported.
     """
-    if may_have_gpu():
+    if may_have_gpu() or not fork.is_safe():  # where it is not safe now, an import helps nobody
         return False
     with _ends_at_once():
         _import_server()  # takes a second

@@ -92,7 +92,8 @@ def create_app(
         ValueError: if the settings name missing devices or malformed keys.
     """
     processes = worker.of if worker else 1
-    _tell_what_runs(worker)
+    settings = settings.of_one_process(processes)
+    _log_start(worker)
     # Settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
@@ -101,6 +102,7 @@ def create_app(
         of_models(settings),
         map(str, find_devices(settings.devices, 1)),
         asks_for_keys=guard.asks_for_keys,
+        share_of=partial(settings.share_of, processes=processes),
     )
     metrics.models_file_wrong.set_function(lambda: float(models.problem is not None))
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
@@ -121,11 +123,8 @@ def create_app(
         for n, device in enumerate(devices)
     ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
-    cache_bytes = settings.cache_bytes // processes
     tracing = Tracing()
-    engine = Engine(
-        replicas, LoopClock(), metrics, _engine_config(settings, cache_bytes, block_s), tracing
-    )
+    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s), tracing)
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
@@ -171,7 +170,7 @@ def create_app(
         limits,
         repository,
         metrics,
-        AnswerMemo(cache_bytes // MEMO_SHARE),
+        AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,
         offload,
         guard,
@@ -316,9 +315,9 @@ def is_compiled() -> bool:
     return Path(engine.__file__).suffix != ".py"
 
 
-def _tell_what_runs(worker: Worker | None) -> None:
+def _log_start(worker: Worker | None) -> None:
     if worker is not None and worker.index > 0:
-        return  # the first one has told it
+        return  # the first one logs it
     if is_compiled():
         LOG.info("starting", runs="machine code")
     else:
@@ -343,12 +342,12 @@ def of_models(settings: Settings) -> ModelSettings:
     )
 
 
-def _engine_config(settings: Settings, cache_bytes: int, block_s: float) -> EngineConfig:
+def _engine_config(settings: Settings, block_s: float) -> EngineConfig:
     return EngineConfig(
         batches=BatchLimits(settings.max_batch_size, settings.batch_wait_ms / 1000, GATHER_S),
         queue_limit_items=settings.queue_limit_items,
         queue_limit_bytes=settings.queue_limit_bytes,
-        cache_bytes=cache_bytes,
+        cache_bytes=settings.cache_bytes,
         cache_ttl_s=settings.cache_ttl_s,
         block_s=block_s,
     )

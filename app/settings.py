@@ -59,7 +59,11 @@ def _name_or_none(value: str | None) -> str | None:
 
 
 def _number_or_auto(value: object) -> object:
-    return None if value == "auto" else value
+    if value == "auto":
+        return None
+    if isinstance(value, str) and not value.strip().isdecimal():
+        raise ValueError("use auto or a number from 1 to 256")
+    return value
 
 
 def _version_policy(text: str) -> str:
@@ -152,7 +156,7 @@ class Settings(BaseSettings):
     grpc_port: int | None = Field(None, ge=1, le=65535)
     """The port for the Open Inference Protocol over gRPC; unset: none. Needs torchlane[grpc]."""
     workers: Annotated[int | None, BeforeValidator(_number_or_auto)] = Field(None, ge=1, le=256)
-    """Processes behind the port; unset or `auto`: as many as pay for small models on a CPU."""
+    """Processes behind the port; unset or `auto`: one per core for small models, else one."""
     model_dir: Path = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
@@ -184,7 +188,7 @@ class Settings(BaseSettings):
     queue_limit_items: int = Field(1024, ge=1)
     """Maximum number of queued items of one model; more are rejected at once."""
     queue_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
-    """Maximum bytes of one model's queued items; more are rejected at once."""
+    """Maximum bytes of one model's queued items in all processes; more are rejected at once."""
     request_timeout_ms: float = Field(30_000, gt=0, allow_inf_nan=False)
     """Default time of a request in milliseconds; X-Torchlane-Timeout-Ms can only shorten it."""
     hang_s: float = Field(15, gt=0, allow_inf_nan=False)
@@ -192,7 +196,7 @@ class Settings(BaseSettings):
     max_body_bytes: ByteSize = Field(ByteSize(16 * MIB), gt=0)
     """Maximum bytes of one request body; `16MiB` and the like are accepted too."""
     bodies_limit_bytes: ByteSize = Field(ByteSize(1024 * MIB), gt=0)
-    """Maximum bytes of all request bodies that are still arriving; more are rejected at once."""
+    """Maximum bytes of arriving request bodies in all processes; more are rejected at once."""
     max_items: int = Field(1024, ge=1)
     """Maximum number of items in a request."""
     max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
@@ -233,6 +237,19 @@ class Settings(BaseSettings):
             asks_for_keys = self.api_keys is not None or self.api_keys_file is not None
             return asks_for_keys or _is_loopback(self.host)
         return self.page == "on"
+
+    def share_of(self, nbytes: int, processes: int) -> ByteSize:
+        """What one of several processes may take of a limit; one body of any size still fits."""
+        return ByteSize(max(nbytes // processes, min(nbytes, self.max_body_bytes)))
+
+    def of_one_process(self, processes: int) -> Self:
+        """The settings of one of several processes: it has its share of what all may take."""
+        shares = {
+            "cache_bytes": ByteSize(self.cache_bytes // processes),
+            "bodies_limit_bytes": self.share_of(self.bodies_limit_bytes, processes),
+            "queue_limit_bytes": self.share_of(self.queue_limit_bytes, processes),
+        }
+        return self.model_copy(update=shares)
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:

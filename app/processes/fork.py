@@ -30,17 +30,24 @@ class Fork:
     def kill(self) -> None:
         """Send SIGKILL, if it was not waited for."""
         if self._code is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the kernel has reaped it, see `wait`
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; returns the exit code, or the negative number of a signal.
+
+        If SIGCHLD is ignored, which a process inherits, the kernel discards exit codes; then it
+        is 0, as in `subprocess`.
 
         Raises:
             subprocess.TimeoutExpired: if it did not end in so many seconds.
         """
         began = time.monotonic()
         while self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self.pid, 0
             if pid:
                 self._code = os.waitstatus_to_exitcode(status)
             elif timeout is not None and time.monotonic() - began > timeout:

@@ -1,6 +1,7 @@
 """The parent of several workers: starts, restarts and ends them, and accepts connections for all.
 
-It imports no torch and answers no request.
+It runs no model and answers no request. This module imports no torch; where the workers are forks,
+the parent has imported it for them.
 """
 
 from __future__ import annotations
@@ -92,9 +93,13 @@ class Supervisor:
     def fork(self, serve: Callable[[Place], int]) -> None:
         """Start all workers as forks of this process, which runs no event loop yet.
 
+        SIGTERM and SIGINT wait until `run` handles them. In a fork they wait until it ignores them
+        (`obey_parent_alone`), since the handlers that it inherits are the parent's.
+
         Args:
             serve: is a worker, and returns its exit code.
         """
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         for index in range(self._plan.workers):
             ours, theirs = socket.socketpair()
             others = (life.channel for life in self._lives.values())
@@ -111,6 +116,7 @@ class Supervisor:
         self._metrics = SupervisorMetrics()
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by `fork`
         try:
             for index in range(self._plan.workers):
                 self._begin(index) if index in self._lives else self._start(index)

@@ -132,7 +132,8 @@ def obey_parent_alone(parent: int) -> None:
     stop, after the last connection.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN)  # drops one that waits
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))  # see the parent
     if sys.platform == "linux":  # elsewhere the closed channel tells, once the loop runs
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before that

@@ -1,4 +1,4 @@
-"""How many processes serve where nobody has said: as many as pay (docs/adr/0029)."""
+"""How many processes serve if TORCHLANE_WORKERS is `auto` (docs/adr/0029)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
-from models.cpu_layout import LOOP_S, MEMORY_SHARE
+from models.cpu_layout import MEMORY_SHARE
 from models.integrity import IntegrityError, read_manifest
 from models.manifest import Manifest
 from models.plan import Precision
 from models.resources import memory_left_bytes, usable_cores
 
 MOST = 4  # more were not measured, and each has its own batches and memory
-# A forward of an item that takes at most this share of the event loop's time for it: two processes
-# do at least a third more than one whose loop is busy all the time.
-FORWARD_SHARE = 0.5
+# The slowest forward of an item that counts as small: as long as the rest of a JSON single takes
+# with machine code (docs/adr/0030). With a longer one the event loop is no longer the limit.
+FORWARD_S = 35e-6
 PROCESS_BYTES = 256 << 20  # of one that is a copy: it may share some of that
 COPIES = 2  # of the weights, while a model is loaded
 # There is a GPU that torch may find where one of these is: CUDA's, that of Windows' Linux, ROCm's.
@@ -96,12 +96,12 @@ def _can_share(folder: str | None) -> bool:
 
 
 def _by_models(served: Served, cores: int) -> Choice:
-    """As many as the models let pay.
+    """The number by the models: their forwards and their memory.
 
     Manifests are read, but not verified: a wrong one can make a wrong choice, and is then rejected
     by whatever loads it.
     """
-    limit_s, slowest, nbytes = LOOP_S * FORWARD_SHARE, (0.0, ""), 0
+    slowest, nbytes = (0.0, ""), 0
     for model in _models(served):
         try:
             manifest = read_manifest(served.root / model.name / str(model.version), served.root)
@@ -116,9 +116,12 @@ def _by_models(served: Served, cores: int) -> Choice:
     if not name:
         return Choice(1, "there is no model yet")
     measured = f"a forward of {name} takes {item_s * 1e6:.0f} us an item"
-    if item_s > limit_s:
-        return Choice(1, f"{measured}, more than {limit_s * 1e6:.0f}")
-    left = int((memory_left_bytes() or 0) * MEMORY_SHARE)
+    if item_s > FORWARD_S:
+        return Choice(1, f"{measured}, more than {FORWARD_S * 1e6:.0f}")
+    free = memory_left_bytes()
+    if free is None:
+        return Choice(1, "this system does not say how much memory is free")
+    left = int(free * MEMORY_SHARE)
     fitting = left // (PROCESS_BYTES + COPIES * nbytes)
     if fitting < 2:
         return Choice(1, f"two processes may not fit into half of the free memory, {left:,} bytes")
@@ -126,7 +129,7 @@ def _by_models(served: Served, cores: int) -> Choice:
 
 
 def _models(served: Served) -> list[ModelId]:
-    """The versions that are wanted, if each is good."""
+    """The versions to be served, if all of them can be loaded."""
     found = []
     for name, numbers in Repository(served.root).versions().items():
         wanted = served.policy.wanted(name, numbers)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -54,14 +54,15 @@ class Entry(BaseModel):
     allowed_keys: list[str] | None = Field(None, min_length=1)
     required: bool = True
 
-    def over(self, defaults: ModelSettings) -> ModelSettings:
-        """The model's settings: these over the defaults."""
+    def over(self, defaults: ModelSettings, share_of: Callable[[int], int]) -> ModelSettings:
+        """The model's settings: these over the defaults, and a process's share of bytes."""
+        nbytes = self.queue_limit_bytes
         found: dict[str, Any] = {
             "max_batch_size": self.max_batch_size,
             "plan_may_lower": None if self.max_batch_size is None else False,
             "batch_wait_s": _seconds(self.batch_wait_ms),
             "queue_limit_items": self.queue_limit_items,
-            "queue_limit_bytes": self.queue_limit_bytes,
+            "queue_limit_bytes": None if nbytes is None else share_of(nbytes),
             "timeout_s": _seconds(self.timeout_ms),
             "devices": None if self.devices is None else tuple(_listed(self.devices)),
             "replicas": self.replicas,
@@ -84,6 +85,7 @@ class ModelsFile:
         defaults: the server's settings.
         devices: names of the server's devices.
         asks_for_keys: whether API keys exist that `allowed_keys` could name.
+        share_of: what this process may take of a limit of all.
 
     Attributes:
         problem: what is wrong with the file now; its last good content applies.
@@ -100,8 +102,10 @@ class ModelsFile:
         devices: Iterable[str],
         *,
         asks_for_keys: bool,
+        share_of: Callable[[int], int] = int,
     ) -> None:
         self._file = file
+        self._share_of = share_of
         self._defaults = defaults
         self._devices = sorted(set(devices))
         self._asks_for_keys = asks_for_keys
@@ -145,7 +149,9 @@ class ModelsFile:
     def _take(self, file: Path, text: bytes) -> None:
         reader = _Reader(file, text, self._devices, asks_for_keys=self._asks_for_keys)
         entries = reader.entries()
-        self._settings = {name: entry.over(self._defaults) for name, entry in entries.items()}
+        self._settings = {
+            name: entry.over(self._defaults, self._share_of) for name, entry in entries.items()
+        }
         self.required = frozenset(name for name, entry in entries.items() if entry.required)
 
 

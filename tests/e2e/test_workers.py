@@ -127,6 +127,8 @@ def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Pa
             assert server.metric("torchlane_cache_entries") == 5 * CONNECTIONS
             assert server.metric("torchlane_queue_limit_items") == 200
             assert server.metric("torchlane_cache_limit_bytes") == 256 * 1024 * 1024
+            assert server.metric("torchlane_bodies_limit_bytes") == 1 << 30
+            assert server.metric("torchlane_queue_limit_bytes") == 1 << 30
             assert server.metric("torchlane_model_info") == 1
             assert server.metric("torchlane_model_replicas") == 2
             assert server.metric("torchlane_ready") == 1
@@ -211,6 +213,27 @@ def test_killed_workers_are_replaced_and_die_with_their_parent(
         assert server.metric(REQUESTS) == counted
         server.process.kill()
         until(lambda: not any(map(alive, started(log))), "orphans", limit_s=3.0)
+
+
+def test_signals_as_soon_as_the_workers_have_started(
+    models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    settings = {"model_dir": str(models), "port": str(free_port()), "log_format": "json"}
+    process = start_process(log, workers="2", **settings)
+    try:
+        until(lambda: len(started(log)) == 2, "the workers do not start")
+        for each in (*started(log), process.pid):  # as Ctrl-C and supervisors do
+            os.kill(each, signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
+    assert "worker_failed" not in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_sigterm_under_load_loses_nothing(

@@ -152,7 +152,7 @@ class TestEmptyGuards:
         ("PORT", "-1", "greater than or equal to 0"),
         ("WORKERS", "0", "greater than or equal to 1"),
         ("WORKERS", "257", "less than or equal to 256"),
-        ("WORKERS", "many", "valid integer"),
+        ("WORKERS", "many", "use auto or a number from 1 to 256"),
         ("REQUIRED_MODELS", "digits;mine", "use digits,pairwise or *"),
         ("DEFAULT_MODEL", "digits,pairwise", "is not a valid model name, such as digits"),
         ("DEVICES", "gpu", "'gpu' is not a device; a GPU has a number, as in cuda:0"),
@@ -253,3 +253,15 @@ def test_one_body_must_fit_among_all_of_them(monkeypatch: pytest.MonkeyPatch) ->
         load_settings({})
     monkeypatch.setenv("TORCHLANE_BODIES_LIMIT_BYTES", "2GiB")
     assert load_settings({}).bodies_limit_bytes == 2 << 30
+
+
+def test_processes_share_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = load_settings({}).of_one_process(4)
+    assert one.cache_bytes == 64 << 20
+    assert one.bodies_limit_bytes == one.queue_limit_bytes == 256 << 20
+    assert load_settings({}).of_one_process(1) == load_settings({})
+    monkeypatch.setenv("TORCHLANE_BODIES_LIMIT_BYTES", "20MiB")
+    monkeypatch.setenv("TORCHLANE_QUEUE_LIMIT_BYTES", "1MiB")
+    one = load_settings({}).of_one_process(4)
+    assert one.bodies_limit_bytes == one.max_body_bytes == 16 << 20  # so that any body fits
+    assert one.queue_limit_bytes == 1 << 20  # no more than all may have

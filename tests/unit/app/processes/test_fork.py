@@ -67,6 +67,15 @@ def test_one_that_does_not_end_is_told_and_killed() -> None:
     assert said == f"0.05\n{-signal.SIGKILL}\n"
 
 
+def test_where_the_kernel_reaps_children_the_code_is_0() -> None:
+    said = told(
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "one, other = fork(lambda: 7, ()), fork(lambda: 7, ())\n"
+        "print(one.wait(30)); time.sleep(0.5); other.kill(); print(other.wait(30))"
+    )
+    assert said == "0\n0\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 def test_the_imported_server_has_one_thread_so_that_it_can_be_forked() -> None:
     assert told("import app.main; print(is_safe())") == "True\n"

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -238,6 +239,45 @@ async def test_connections_wait_until_a_worker_can_take_them(
         await eventually(lambda: running.children() == [])
         assert await running.connect() == "0"  # by the next one in its place
         assert await running.stop() == 0
+
+
+# A parent that is forked here must not be pytest's process, which has threads.
+FORKING = """
+import asyncio, contextlib, os, signal, socket, sys, time
+from pathlib import Path
+from app.processes.supervisor import Supervisor, WorkersPlan
+from app.processes.worker import Worker, obey_parent_alone
+def serve(place):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    obey_parent_alone(place.parent)
+    worker = Worker(place)
+    (place.folder / f"up_{place.index}").touch()
+    while True:
+        time.sleep(1)
+folder = Path(sys.argv[1])
+with contextlib.ExitStack() as stack:
+    stack.callback(print, "unwound")
+    bound = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    supervisor = Supervisor(bound, WorkersPlan([], {}, 2, 5.0, folder))
+    supervisor.fork(serve)
+    deadline = time.monotonic() + 20
+    while len(list(folder.glob("up_*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print("up", len(list(folder.glob("up_*"))))
+    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    print("code", asyncio.run(supervisor.run()))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_signals_before_anybody_handles_them_wait(folder: Path, name: str) -> None:
+    command = [sys.executable, "-c", FORKING, str(folder), name]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("up", "code", "unw"))]
+    assert lines[:2] == ["up 2", "code 0"], done.stdout + done.stderr
+    assert len(lines) == 3  # the parent's stack was unwound once
+    assert "Traceback" not in done.stderr + done.stdout
 
 
 def all_children() -> list[int]:

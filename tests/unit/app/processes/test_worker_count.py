@@ -1,4 +1,4 @@
-"""How many processes serve where nobody has said."""
+"""How many processes serve if TORCHLANE_WORKERS is `auto`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.plan import DevicePlan, Form, FormTimes, Plan, Precision
 from models.processor import this_cpu
 from tests.artifacts import write_artifact
 
-SMALL_US, LARGE_US = 60.0, 90.0  # of an item, on both sides of the limit
+SMALL_US, LARGE_US = 30.0, 40.0  # of an item, on both sides of the limit
 
 
 def plan_of(item_us: float, precision: Precision = "float32") -> Plan:
@@ -60,7 +60,7 @@ def chosen(
 
 
 def test_a_small_model_gets_a_process_per_core(served: Served) -> None:
-    assert chosen(served) == Choice(2, "2 cores, and a forward of small/1 takes 60 us an item")
+    assert chosen(served) == Choice(2, "2 cores, and a forward of small/1 takes 30 us an item")
 
 
 def test_many_cores_get_a_few_processes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_without_a_folder_to_share_there_is_one(
 
 def test_one_large_model_among_small_ones_gets_one(served: Served) -> None:
     write_artifact(served.root, "large", plan=plan_of(LARGE_US))
-    assert chosen(served) == Choice(1, "a forward of large/1 takes 90 us an item, more than 75")
+    assert chosen(served) == Choice(1, "a forward of large/1 takes 40 us an item, more than 35")
 
 
 def test_only_wanted_versions_count(served: Served) -> None:
@@ -108,7 +108,7 @@ def test_only_wanted_versions_count(served: Served) -> None:
 
 
 def test_only_what_may_run_counts(served: Served) -> None:
-    assert chosen(replace(served, max_batch_size=3)).workers == 1  # singles take 600 us
+    assert chosen(replace(served, max_batch_size=3)).workers == 1  # singles take 300 us
     write_artifact(served.root, "small", 2, plan=plan_of(LARGE_US))
     assert chosen(replace(served, precision="int8")).workers == 2
     assert chosen(replace(served, variant="int8")).workers == 2
@@ -139,6 +139,13 @@ def test_processes_fit_into_half_of_the_free_memory(
     nbytes = None if left is None else int(left * PROCESS_BYTES)
     monkeypatch.setattr(worker_count, "memory_left_bytes", lambda: nbytes)
     assert chosen(served).workers == workers
+
+
+def test_unknown_memory_is_given_as_the_reason(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_count, "memory_left_bytes", lambda: None)
+    assert chosen(served) == Choice(1, "this system does not say how much memory is free")
 
 
 def test_a_gpu_may_be_where_its_driver_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

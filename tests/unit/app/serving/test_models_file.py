@@ -75,6 +75,13 @@ def test_the_servers_own_defaults_are_those_of_a_model() -> None:
     assert of_models(Settings(_env_file=None)) == ModelSettings()
 
 
+def test_a_process_has_its_share_of_a_models_bytes(file: Path) -> None:
+    file.write_text("[models.a]\nqueue_limit_bytes = '16MiB'\n[models.b]\n")
+    models = ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False, share_of=lambda n: n // 4)
+    assert models.of("a").queue_limit_bytes == 4 << 20
+    assert models.of("b") == DEFAULTS
+
+
 def test_no_cache_of_the_server_is_none_of_a_model(file: Path) -> None:
     file.write_text("[models.a]\ncache = true\n")
     none = ModelSettings(cache=False)
