@@ -104,7 +104,7 @@ class Bench:
         Args:
             contestant: the server; in its first turn it is warmed up, and its answers are compared.
             workload: what it is asked.
-            seed: of the inputs; another one for each turn.
+            seed: of the inputs, which its first turn makes for all its turns; none is sent twice.
 
         Raises:
             LoadTestError: if a number would not mean what it says.
