@@ -32,8 +32,11 @@ from loadtests.bench.workloads import (
     PYTRITON,
     Workload,
 )
+from models.resources import usable_cores
 
-SHARED_WORKERS = 2
+MOST_WORKERS = 4  # of ours, unless a setting says more
+# Of the others where all cores are shared: as many as ours may start too.
+SHARED_WORKERS = tuple(sorted({1, min(usable_cores(), MOST_WORKERS)}))
 TITLES = {
     OURS: "Torchlane",
     PYTHON: "Torchlane, Python",
@@ -123,6 +126,12 @@ def title_of(key: str) -> str:
     return TITLES[server] + (f", {workers} workers" if workers else "")
 
 
+def told_workers(ours: int) -> str:
+    """How many workers ours and the others have where all cores are shared."""
+    others = " and ".join(map(str, SHARED_WORKERS))
+    return f"workers of {TITLES[OURS]}: {ours}; of the others: {others}"
+
+
 def contestants(
     workload: Workload, servers: tuple[str, ...], precisions: Container[str] = ()
 ) -> tuple[list[Contestant], dict[str, str]]:
@@ -148,9 +157,9 @@ def contestants(
         if reason is not None:
             left_out[server] = reason
             continue
-        # cores shared: with one worker and with two, as it is not known which is better
+        # cores shared: with one worker and with several, as it is not known which is better
         several = workload.shared and server not in (*OUR_OWN, *ONE_PROCESS)
-        others += [Contestant(server, workers) for workers in (1, SHARED_WORKERS)[: 1 + several]]
+        others += [Contestant(server, workers) for workers in (SHARED_WORKERS if several else (1,))]
     return others, left_out
 
 

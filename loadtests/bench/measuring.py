@@ -98,6 +98,11 @@ class Bench:
         """Those of the artifact's variants."""
         return frozenset(variant.precision for variant in self.manifest.variants.values())
 
+    def workers(self, contestant: Contestant, workload: Workload) -> int:
+        """How many processes of ours serve, once it runs."""
+        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
+            return server.workers
+
     def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
         """Load by a closed loop: each connection sends its next request when it has its answer.
 

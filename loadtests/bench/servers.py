@@ -91,6 +91,11 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    @property
+    def workers(self) -> int:
+        """How many processes serve, of one of ours: several have a parent, which does not."""
+        return max(1, len(list(self._processes())) - 1)
+
     def _processes(self) -> Iterator[tuple[int, list[str]]]:
         """The processes of its session, with what /proc tells of each from its state on."""
         for file in Path("/proc").glob("[0-9]*/stat"):

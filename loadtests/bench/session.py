@@ -23,6 +23,7 @@ from loadtests.bench.launch import (
     contestants,
     spec_of,
     title_of,
+    told_workers,
 )
 from loadtests.bench.limits import limit
 from loadtests.bench.machine import Place, prepare
@@ -81,6 +82,7 @@ def bench(given: argparse.Namespace, console: Console, command: str) -> int:
                 "seconds": options.seconds,
                 "left_out": session.left_out,
                 "retried": session.retried,
+                "workers": session.workers,
                 "stalled": Spread.of(session.stalled),
                 "load_average_after": round(os.getloadavg()[0], 2),
                 "incomplete": cut_short(),
@@ -101,6 +103,7 @@ class Session:
         results: by workload.
         left_out: why a server was not measured, by workload and server.
         retried: what failed of others and was measured again, and why.
+        workers: of ours, by workload that shares all cores.
         stalled: of each round, the share of the time before it in which the server's core did not
             run what wanted it, while all servers slept.
     """
@@ -112,6 +115,7 @@ class Session:
     results: dict[str, list[Round]] = field(default_factory=dict)
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
     retried: list[str] = field(default_factory=list)
+    workers: dict[str, int] = field(default_factory=dict)
     stalled: list[float] = field(default_factory=list)
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -194,6 +198,9 @@ class Session:
                 bench.fleet.start(spec)
             except ServerError as error:
                 self._leave_out(workload.name, key, error)
+        if workload.shared:
+            self.workers[workload.name] = bench.workers(Contestant(OURS), workload)
+            self.say(f"{workload.name}: {told_workers(self.workers[workload.name])}")
 
     def _leave_out(self, workload: str, key: str, error: Exception) -> None:
         """Go on without a reference that does not work; without ours there is no figure."""

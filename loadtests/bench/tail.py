@@ -11,7 +11,7 @@ import dataclasses
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from loadtests.arguments import above_zero, at_least_one
 from loadtests.bench.answers import CheckError, answers_of
-from loadtests.bench.launch import Contestant, Serving, contestants, spec_of, title_of
+from loadtests.bench.launch import Contestant, Serving, contestants, spec_of, title_of, told_workers
 from loadtests.bench.machine import prepare
 from loadtests.bench.measuring import Bench
 from loadtests.bench.options import add_common
@@ -131,7 +131,7 @@ def tail(given: argparse.Namespace, console: Console, command: str) -> int:
     ):
         bench = Bench(fleet, serving, manifest_of(folder), right, 1, Path(scratch))
         try:
-            measure(bench, workload, given, found, stalled)
+            measure(bench, workload, given, found, stalled, console.print)
         finally:  # what there is, also if the rest is missing
             found = [each for each in found if each.latency_ms]
             if found:
@@ -153,6 +153,7 @@ def measure(
     given: argparse.Namespace,
     found: list[Tail],
     stalled: list[float],
+    say: Callable[[str], object],
 ) -> None:
     """Fill `found`, and the stalls before each round."""
     others, left_out = contestants(workload, (MOSEC, PLAIN))
@@ -162,6 +163,8 @@ def measure(
     specs = {key: spec_of(each, workload, bench.serving) for key, each in servers.items()}
     for spec in specs.values():
         bench.fleet.start(spec)
+    if workload.shared:
+        say(told_workers(bench.workers(servers[OURS], workload)))
     closed_per_s = max(
         statistics.median(
             bench.measured(each, workload, number).requests_per_s for number in range(CLOSED_ROUNDS)

@@ -122,6 +122,7 @@ def test_signals_reach_workers_with_process_groups_of_their_own(tmp_path: Path) 
         server, worker = Server("forking", 1, 0, process, log), int(told.readline())
         try:
             assert os.getpgid(worker) == worker
+            assert server.workers == 1  # and its parent
             server.signal_all(signal.SIGSTOP)
             wait_for(worker, "T")
         finally:

@@ -56,6 +56,9 @@ class FakeBench:
         self.serving = Serving(Path("/repository/digits/1"), CORES)
         self._fails = fails
 
+    def workers(self, contestant: Contestant, workload: Workload) -> int:
+        return 2
+
     def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
         if self._fails(contestant.key):
             raise CheckError(f"{contestant.key} answers wrongly")
@@ -97,6 +100,19 @@ def test_ours_and_the_others_take_turns_in_each_round() -> None:
     assert servers(made, "json-32") == [["bare_asgi", "plain_fastapi", "torchlane"]] * 2
     assert made.retried == []
     assert len(made.stalled) == 2
+
+
+def test_where_cores_are_shared_the_workers_of_all_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "SHARED_WORKERS", (1, 3))
+    bench = FakeBench(lambda _: False)
+    made, said = session(bench, "--workloads", "json-64-shared", "--rounds", "1")
+    made.run()
+    assert "plain FastAPI, 3 workers" in bench.fleet.started
+    assert made.workers == {"json-64-shared": 2}
+    told = "workers of Torchlane: 2; of the others: 1 and 3"
+    assert f"json-64-shared: {told}" in said
 
 
 def test_servers_that_a_workload_does_not_have_are_ended() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -105,6 +105,9 @@ class FakeBench:
         assert contestant.key == "mosec"
         return Measured(1000, 2, 5, 100, 80)
 
+    def workers(self, contestant: Contestant, workload: Workload) -> int:
+        return 2
+
     def offered(
         self, contestant: Contestant, workload: Workload, plan: TrialPlan
     ) -> tuple[Outcomes, float]:
@@ -119,8 +122,8 @@ def test_all_are_offered_the_same_and_none_more_than_it_holds(
 ) -> None:
     monkeypatch.setattr(launch, "why_not", lambda _: None)
     monkeypatch.setattr(tail, "share_stalled", lambda *_: 0.001)
-    bench, found, stalled = FakeBench(), list[Tail](), list[float]()
-    measure(cast(Bench, bench), JSON_32, GIVEN, found, stalled)
+    bench, found, stalled, said = FakeBench(), list[Tail](), list[float](), list[str]()
+    measure(cast(Bench, bench), JSON_32, GIVEN, found, stalled, said.append)
     rates = {server: [rate for key, rate, _ in bench.asked if key == server] for server in KEYS}
     assert rates["torchlane"] == rates["mosec"] == [200, 200, 400, 400, 600, 600, 800, 800]
     assert rates["plain_fastapi"] == [200, 200, 400, 400]
@@ -133,10 +136,21 @@ def test_all_are_offered_the_same_and_none_more_than_it_holds(
         assert said in out.getvalue()
 
 
+def test_where_cores_are_shared_the_workers_of_all_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "why_not", lambda _: None)
+    monkeypatch.setattr(launch, "SHARED_WORKERS", (1,))
+    monkeypatch.setattr(tail, "share_stalled", lambda *_: 0.001)
+    said: list[str] = []
+    measure(cast(Bench, FakeBench()), replace(JSON_32, shared=True), GIVEN, [], [], said.append)
+    assert said == ["workers of Torchlane: 2; of the others: 1"]
+
+
 def test_without_mosec_there_is_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "why_not", {"mosec": "it is not there"}.get)
     with pytest.raises(CheckError, match="but it is not there"):
-        measure(cast(Bench, FakeBench()), JSON_32, GIVEN, [], [])
+        measure(cast(Bench, FakeBench()), JSON_32, GIVEN, [], [], print)
 
 
 KEYS = ("torchlane", "mosec", "plain_fastapi")
