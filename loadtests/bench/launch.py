@@ -119,6 +119,10 @@ class Serving:
     package: Path | None = None
     before: Path | None = None
 
+    def package_of(self, server: str) -> Path | None:
+        """The folder from which one of ours runs; None: the checkout."""
+        return {PYTHON: None, BEFORE: self.before}.get(server, self.package)
+
 
 def title_of(key: str) -> str:
     """A server of the report, for people."""
@@ -169,8 +173,7 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     server = contestant.server
     if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
-        packages = {PYTHON: None, BEFORE: serving.before}
-        environment = _own(serving, packages.get(server, serving.package))
+        environment = _own(serving, serving.package_of(server))
         if server in PRECISIONS:
             environment += (("TORCHLANE_PLAN_PRECISION", PRECISIONS[server]),)
         if workload.body == "grpc":

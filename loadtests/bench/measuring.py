@@ -98,6 +98,15 @@ class Bench:
         """Those of the artifact's variants."""
         return frozenset(variant.precision for variant in self.manifest.variants.values())
 
+    def check_compiled(self, contestant: Contestant, workload: Workload) -> None:
+        """Ask a server of ours, which runs, whether it is machine code.
+
+        Raises:
+            CheckError: if it says something else.
+        """
+        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
+            counters.check_compiled(counters.page_of(server))
+
     def workers(self, contestant: Contestant, workload: Workload) -> int:
         """How many processes of ours serve, once it runs."""
         with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:

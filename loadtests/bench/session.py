@@ -16,6 +16,7 @@ from rich.console import Console
 from loadtests.bench import wrk
 from loadtests.bench.acceptance import judge
 from loadtests.bench.answers import answers_of
+from loadtests.bench.environments import check_machine_code
 from loadtests.bench.launch import (
     TITLES,
     Contestant,
@@ -41,6 +42,7 @@ from loadtests.bench.results import Round, Spread, turns
 from loadtests.bench.servers import Fleet, ServerError, ServerSpec
 from loadtests.bench.stalls import share_stalled
 from loadtests.bench.workloads import (
+    BEFORE,
     ENCODER_LIMIT,
     LIMIT,
     OUR_OWN,
@@ -67,6 +69,8 @@ def bench(given: argparse.Namespace, console: Console, command: str) -> int:
     """
     console.width = max(console.width, TABLE_WIDTH)
     options, generator, folder = Options.of(given), wrk.version(), newest_artifact(given.artifacts)
+    if options.before:
+        check_machine_code(options.before, "--before takes an earlier commit's .compiled")
     place = prepare(given, console, command)
     console.print(f"{folder}; load by {generator}")
     console.print(f"{options.rounds} round(s), a turn of {options.seconds} s for each server")
@@ -198,6 +202,9 @@ class Session:
                 bench.fleet.start(spec)
             except ServerError as error:
                 self._leave_out(workload.name, key, error)
+        for server in (OURS, BEFORE):
+            if server in specs and bench.serving.package_of(server):
+                bench.check_compiled(Contestant(server), workload)
         if workload.shared:
             self.workers[workload.name] = bench.workers(Contestant(OURS), workload)
             self.say(f"{workload.name}: {told_workers(self.workers[workload.name])}")

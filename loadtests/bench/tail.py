@@ -163,6 +163,8 @@ def measure(
     specs = {key: spec_of(each, workload, bench.serving) for key, each in servers.items()}
     for spec in specs.values():
         bench.fleet.start(spec)
+    if bench.serving.package:
+        bench.check_compiled(servers[OURS], workload)
     if workload.shared:
         say(told_workers(bench.workers(servers[OURS], workload)))
     closed_per_s = max(

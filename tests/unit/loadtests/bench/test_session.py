@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from loadtests.__main__ import parser
+from loadtests.__main__ import main, parser
 from loadtests.bench import launch
 from loadtests.bench import session as bench_session
 from loadtests.bench.answers import CheckError
@@ -54,7 +55,11 @@ class FakeBench:
     def __init__(self, fails: Callable[[str], bool]) -> None:
         self.fleet = FakeFleet()
         self.serving = Serving(Path("/repository/digits/1"), CORES)
+        self.checked: list[str] = []
         self._fails = fails
+
+    def check_compiled(self, contestant: Contestant, workload: Workload) -> None:
+        self.checked.append(contestant.key)
 
     def workers(self, contestant: Contestant, workload: Workload) -> int:
         return 2
@@ -100,6 +105,25 @@ def test_ours_and_the_others_take_turns_in_each_round() -> None:
     assert servers(made, "json-32") == [["bare_asgi", "plain_fastapi", "torchlane"]] * 2
     assert made.retried == []
     assert len(made.stalled) == 2
+
+
+def test_the_compiled_ones_must_say_that_they_are() -> None:
+    bench = FakeBench(lambda _: False)
+    made, _ = session(bench, "--workloads", "json-32", "--rounds", "1", "--before", "earlier")
+    made.run()
+    assert bench.checked == []
+    bench.serving = replace(bench.serving, package=Path("compiled"), before=Path("earlier"))
+    made.run()
+    assert bench.checked == ["torchlane", "torchlane_before"]
+
+
+def test_before_must_be_a_compiled_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_session, "newest_artifact", lambda _: tmp_path)
+    monkeypatch.setattr(bench_session.wrk, "version", lambda: "wrk")
+    assert main(["bench", "--pure", "--before", str(tmp_path)]) == 1
+    assert "takes an earlier commit's .compiled" in capsys.readouterr().err
 
 
 def test_where_cores_are_shared_the_workers_of_all_are_told(
