@@ -79,7 +79,20 @@ def test_a_short_tail_of_what_was_served_is_not_enough() -> None:
     ours = tail_of("torchlane", [1.0])
     ours.add(outcomes([0.0, 1.0], Kind.REFUSED, "429"), 50.0)
     lines = judge([ours, tail_of("mosec", [8.0], [8.0])], stalled=0)
-    assert [each.verdict for each in lines] == ["missed", "missed"]
+    assert [(each.of[:3], each.what, each.verdict) for each in lines[:2]] == [
+        ("40%", "p99 over mosec's", "missed"),
+        ("40%", "p99", "missed"),
+    ]
+
+
+def test_rates_that_ours_is_not_asked_at_are_missed() -> None:
+    ours = tail_of("torchlane", [1.0])
+    ours.add(outcomes([0.0, *[1.0] * 9], Kind.REFUSED, "429"), 50.0)
+    lines = judge([ours, tail_of("mosec", [8.0], [8.0], share=0.8)], stalled=0.5)
+    assert [(each.of, each.verdict) for each in lines[1:]] == [
+        ("60% of mosec's", "missed"),
+        ("80% of mosec's", "missed"),
+    ]
 
 
 class FakeFleet:
@@ -125,9 +138,10 @@ def test_all_are_offered_the_same_and_none_more_than_it_holds(
     bench, found, stalled, said = FakeBench(), list[Tail](), list[float](), list[str]()
     measure(cast(Bench, bench), JSON_32, GIVEN, found, stalled, said.append)
     rates = {server: [rate for key, rate, _ in bench.asked if key == server] for server in KEYS}
-    assert rates["torchlane"] == rates["mosec"] == [200, 200, 400, 400, 600, 600, 800, 800]
-    assert rates["plain_fastapi"] == [200, 200, 400, 400]
-    assert {seed for key, _, seed in bench.asked if key == "mosec"} == set(range(1, 9))
+    assert rates["torchlane"] == rates["mosec"] == [200, 200, 200, 400, 400, 600, 600, 800, 800]
+    assert rates["plain_fastapi"] == [200, 200, 200, 400, 400]
+    assert {seed for key, _, seed in bench.asked if key == "mosec"} == set(range(9))
+    assert sum(len(each.latency_ms) for each in found if each.server == "mosec") == 8
     assert bench.fleet.running == ["Torchlane", "mosec"]
     assert len(stalled) == 8
     out = io.StringIO()
