@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from loadtests.__main__ import main, parser
-from loadtests.bench import launch
+from loadtests.bench import launch, wrk
 from loadtests.bench import session as bench_session
 from loadtests.bench.answers import CheckError
 from loadtests.bench.launch import Contestant, Serving
@@ -121,7 +121,7 @@ def test_before_must_be_a_compiled_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_session, "newest_artifact", lambda _: tmp_path)
-    monkeypatch.setattr(bench_session.wrk, "version", lambda: "wrk")
+    monkeypatch.setattr(wrk, "version", lambda: "wrk")
     assert main(["bench", "--pure", "--before", str(tmp_path)]) == 1
     assert "takes an earlier commit's .compiled" in capsys.readouterr().err
 

@@ -135,8 +135,8 @@ def test_all_are_offered_the_same_and_none_more_than_it_holds(
 ) -> None:
     monkeypatch.setattr(launch, "why_not", lambda _: None)
     monkeypatch.setattr(tail, "share_stalled", lambda *_: 0.001)
-    bench, found, stalled, said = FakeBench(), list[Tail](), list[float](), list[str]()
-    measure(cast(Bench, bench), JSON_32, GIVEN, found, stalled, said.append)
+    bench, found, stalled = FakeBench(), list[Tail](), list[float]()
+    measure(cast(Bench, bench), JSON_32, GIVEN, found, stalled, print)
     rates = {server: [rate for key, rate, _ in bench.asked if key == server] for server in KEYS}
     assert rates["torchlane"] == rates["mosec"] == [200, 200, 200, 400, 400, 600, 600, 800, 800]
     assert rates["plain_fastapi"] == [200, 200, 200, 400, 400]
