@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.bench.launch import title_of
+from loadtests.bench.launch import SHARED_WORKERS, Contestant, title_of
 from loadtests.bench.results import Figure, Results, ratios
 from loadtests.bench.workloads import (
     BARE,
@@ -70,8 +70,7 @@ DEMANDS = (
     Demand("binary-32", MOSEC, 1.8, 2.0),
     Demand("binary-32", BARE, 0.33),
     Demand("binary-128", MOSEC, 1.2),
-    Demand("json-64-shared", MOSEC, 1.5, 1.6),
-    Demand("json-64-shared", f"{MOSEC}*2", 1.5, 1.6),
+    *(Demand("json-64-shared", Contestant(MOSEC, n).key, 1.5, 1.6) for n in SHARED_WORKERS),
     Demand("batch-json", MOSEC, 2.2, 2.5),
     Demand("batch-json", LIMIT, 0.5),
     Demand("zipf", BARE, 0.5, 0.7),
@@ -87,8 +86,7 @@ DEMANDS = (
     Demand("text-32", INFINITY, 1.5),
     Demand("text-32", PLAIN_ENCODER, 2.0),
     Demand("text-32-shared", INFINITY, 1.5),
-    Demand("text-32-shared", PLAIN_ENCODER, 2.0),
-    Demand("text-32-shared", f"{PLAIN_ENCODER}*2", 2.0),
+    *(Demand("text-32-shared", Contestant(PLAIN_ENCODER, n).key, 2.0) for n in SHARED_WORKERS),
     Demand("text-zipf-32", INFINITY, 1.5),
     Demand("text-batch", INFINITY, 1.5),
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import http.client
 import os
 import subprocess
 import sys
@@ -27,7 +29,8 @@ from loadtests.bench.servers import READY_WITHIN_S, Server, ServerError, ServerS
 from loadtests.bench.stalls import doubt_of, share_stalled
 from loadtests.bench.workloads import OURS, WORKLOADS
 from loadtests.reports import Judged, print_judged, table_of, write
-from loadtests.traffic.target import TargetError, exchange
+from loadtests.traffic.credentials import with_key
+from loadtests.traffic.target import exchange
 from loadtests.wire import HEAD_END, Response
 from models.manifest import Manifest
 from models.tensors import Array
@@ -49,6 +52,7 @@ mark()
 """
 IMPORTED = ("interpreter", "import of torch", "our own imports")
 LISTENS, READY, ANSWER = "until it listens, with all of these", "ready", "first answer"
+OTHERS = "other workers"  # are still loading
 VERIFY = "verify"  # the first one, where nothing is told yet
 STAGES = {VERIFY: "files checked", "load": "load", "warm": "warm-up", "prove": "proof"}
 Round = dict[str, Array]  # milliseconds of each part, and of its processor time
@@ -94,12 +98,12 @@ def _round(spec: ServerSpec, manifest: Manifest) -> Round:
     """The imports in a process of their own, then a whole start and the first answer."""
     took = _imports(dict(spec.environment))
     began = time.perf_counter()
-    with launched(spec) as server:
+    with launched(spec) as server, contextlib.closing(_connection(server)) as connection:
         part, last = LISTENS, NONE
         while part != READY:
             if time.perf_counter() - began > READY_WITHIN_S:
                 raise ServerError(f"{spec.name} is not ready; its log ends:\n{server.log_tail()}")
-            now = _part(server, manifest.model, part)
+            now = _part(server, connection, manifest.model, part)
             if now != part:
                 at = np.array([time.perf_counter() - began, server.cpu_s()]) * 1000
                 took[part] = took.get(part, NONE) + at - last
@@ -132,7 +136,12 @@ def _imports(environment: Mapping[str, str]) -> Round:
     return dict(zip(IMPORTED, took_ms, strict=True))
 
 
-def _part(server: Server, model: str, part: str) -> str:
+def _connection(server: Server) -> http.client.HTTPConnection:
+    """A connection that is kept, so that one worker tells all stages; it opens when it is used."""
+    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=READY_WITHIN_S)
+
+
+def _part(server: Server, connection: http.client.HTTPConnection, model: str, part: str) -> str:
     """Which part it is in now: the one before, where it does not say.
 
     Raises:
@@ -141,11 +150,20 @@ def _part(server: Server, model: str, part: str) -> str:
     if server.process.poll() is not None:
         raise ServerError(f"{server.name} ended; its log ends with:\n{server.log_tail()}")
     try:
-        reply = exchange(server.url, "GET", f"/models/{model}")
-    except TargetError:
-        return part  # it does not listen yet
-    told = orjson.loads(reply.body) if reply.status == OK else {}
+        if _get(connection, "/health/ready")[0] == OK:
+            return READY
+        status, body = _get(connection, f"/models/{model}")
+    except (OSError, http.client.HTTPException):
+        connection.close()  # it does not listen yet
+        return part
+    told = orjson.loads(body) if status == OK else {}
     if told.get("state") == "ready":
-        return READY
+        return OTHERS
     stages = [each["stage"] for each in told.get("versions", ())]
     return STAGES[stages[0] or VERIFY] if stages else part
+
+
+def _get(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
+    connection.request("GET", path, headers=with_key({}))
+    response = connection.getresponse()
+    return response.status, response.read()

@@ -14,6 +14,7 @@ from loadtests.traffic.target import exchange
 
 SETTLE_S = 30.0
 COMPUTED, LOOKUPS = "torchlane_items_computed_total", "torchlane_cache_lookups_total"
+BUILD = "torchlane_build_info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,36 @@ def settled_counters(server: Server, model: str, batch_s: float) -> Counters:
     """
     give_up_at, before = time.monotonic() + SETTLE_S, None
     while time.monotonic() < give_up_at:
-        reply = exchange(server.url, "GET", "/metrics", timeout_s=SETTLE_S)
-        if reply.status != 200:
-            raise CheckError(f"GET /metrics answered {reply.status}")
-        now = parsed(reply.body.decode(), model)
+        now = parsed(page_of(server), model)
         if now == before:
             return now
         before = now
         time.sleep(batch_s)
     raise CheckError(f"items are still computed {SETTLE_S:g} s after the load has ended")
+
+
+def page_of(server: Server) -> str:
+    """The metrics of a server.
+
+    Raises:
+        CheckError: if it answers something else.
+    """
+    reply = exchange(server.url, "GET", "/metrics", timeout_s=SETTLE_S)
+    if reply.status != 200:
+        raise CheckError(f"GET /metrics answered {reply.status}")
+    return reply.body.decode()
+
+
+def check_compiled(text: str) -> None:
+    """Check that a page of metrics is of a compiled server.
+
+    Raises:
+        CheckError: if it is not, or does not say.
+    """
+    samples = (each for family in text_string_to_metric_families(text) for each in family.samples)
+    told = [each.labels.get("compiled") for each in samples if each.name == BUILD]
+    if told != ["true"]:
+        raise CheckError(f"{BUILD} must say compiled=true, not {told}: run `make compiled`")
 
 
 def parsed(text: str, model: str) -> Counters:

@@ -20,6 +20,7 @@ PEERS = Path(__file__).resolve().parent / "peers"
 ENVIRONMENTS = ROOT / ".bench"
 COMPILED = ROOT / ".compiled"  # where `make compiled` puts our server
 WITH_ENVIRONMENT = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE, INFINITY)  # the others run in ours
+SOURCES = (".py", ".cpp")
 REQUIREMENTS = "requirements.txt"
 TORCH = "torch=="
 INDEX_VARIABLE = "TORCH_INDEX_URL"  # as in the Makefile: where to take torch from
@@ -54,14 +55,24 @@ def check_compiled(package: Path) -> None:
         SetupError: if not, with what to do.
     """
     advice = "run `make compiled`, or ask for --pure, which runs the checkout"
-    if not list(package.glob("app/**/*.so")):
-        raise SetupError(f"there is no compiled server in {package}: {advice}")
-    for file in sorted((*(ROOT / "app").rglob("*.py"), *(ROOT / "models").rglob("*.py"))):
+    check_machine_code(package, advice)
+    sources = (file for name in ("app", "models") for file in (ROOT / name).rglob("*"))
+    for file in sorted(file for file in sources if file.suffix in SOURCES):
         copy = package / file.relative_to(ROOT)
         if not copy.exists() or copy.read_bytes() != file.read_bytes():
             raise SetupError(
                 f"{file.relative_to(ROOT)} has changed since {package} was made: {advice}"
             )
+
+
+def check_machine_code(package: Path, advice: str) -> None:
+    """Whether a folder holds a compiled server, of whatever sources.
+
+    Raises:
+        SetupError: if not, with what to do.
+    """
+    if not list(package.glob("app/**/*.so")):
+        raise SetupError(f"there is no compiled server in {package}: {advice}")
 
 
 def pins(peer: str) -> dict[str, str]:

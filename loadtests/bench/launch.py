@@ -32,8 +32,11 @@ from loadtests.bench.workloads import (
     PYTRITON,
     Workload,
 )
+from models.resources import usable_cores
 
-SHARED_WORKERS = 2
+MOST_WORKERS = 4  # of ours, unless a setting says more
+# Of the others where all cores are shared: as many as ours may start too.
+SHARED_WORKERS = tuple(sorted({1, min(usable_cores(), MOST_WORKERS)}))
 TITLES = {
     OURS: "Torchlane",
     PYTHON: "Torchlane, Python",
@@ -116,11 +119,21 @@ class Serving:
     package: Path | None = None
     before: Path | None = None
 
+    def package_of(self, server: str) -> Path | None:
+        """The folder from which one of ours runs; None: the checkout."""
+        return {PYTHON: None, BEFORE: self.before}.get(server, self.package)
+
 
 def title_of(key: str) -> str:
     """A server of the report, for people."""
     server, _, workers = key.partition("*")
     return TITLES[server] + (f", {workers} workers" if workers else "")
+
+
+def told_workers(ours: int) -> str:
+    """How many workers ours and the others have where all cores are shared."""
+    others = " and ".join(map(str, SHARED_WORKERS))
+    return f"workers of {TITLES[OURS]}: {ours}; of the others: {others}"
 
 
 def contestants(
@@ -148,9 +161,9 @@ def contestants(
         if reason is not None:
             left_out[server] = reason
             continue
-        # cores shared: with one worker and with two, as it is not known which is better
+        # cores shared: with one worker and with several, as it is not known which is better
         several = workload.shared and server not in (*OUR_OWN, *ONE_PROCESS)
-        others += [Contestant(server, workers) for workers in (1, SHARED_WORKERS)[: 1 + several]]
+        others += [Contestant(server, workers) for workers in (SHARED_WORKERS if several else (1,))]
     return others, left_out
 
 
@@ -160,8 +173,7 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     server = contestant.server
     if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
-        packages = {PYTHON: None, BEFORE: serving.before}
-        environment = _own(serving, packages.get(server, serving.package))
+        environment = _own(serving, serving.package_of(server))
         if server in PRECISIONS:
             environment += (("TORCHLANE_PLAN_PRECISION", PRECISIONS[server]),)
         if workload.body == "grpc":

@@ -98,13 +98,27 @@ class Bench:
         """Those of the artifact's variants."""
         return frozenset(variant.precision for variant in self.manifest.variants.values())
 
+    def check_compiled(self, contestant: Contestant, workload: Workload) -> None:
+        """Ask a server of ours, which runs, whether it is machine code.
+
+        Raises:
+            CheckError: if it says something else.
+        """
+        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
+            counters.check_compiled(counters.page_of(server))
+
+    def workers(self, contestant: Contestant, workload: Workload) -> int:
+        """How many processes of ours serve, once it runs."""
+        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
+            return server.workers
+
     def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
         """Load by a closed loop: each connection sends its next request when it has its answer.
 
         Args:
             contestant: the server; in its first turn it is warmed up, and its answers are compared.
             workload: what it is asked.
-            seed: of the inputs; another one for each turn.
+            seed: of the inputs, which its first turn makes for all its turns; none is sent twice.
 
         Raises:
             LoadTestError: if a number would not mean what it says.

@@ -33,7 +33,10 @@ class Spread:
 
 
 def turns(servers: Sequence[str], number: int) -> list[str]:
-    """The order of a round: another one each time, so that nobody always follows the same one."""
+    """The order of a round.
+
+    It changes so that no server always runs after the same one.
+    """
     return [servers[at] for at in np.random.default_rng(number).permutation(len(servers))]
 
 

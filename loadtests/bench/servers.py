@@ -80,18 +80,29 @@ class Server:
 
     def cpu_s(self) -> float:
         """Processor time that all its processes have taken, user and system, in seconds."""
-        ticks = 0
-        for file in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # a process may end while we look
-                fields = file.read_text().rpartition(")")[2].split()
-                if int(fields[3]) == self.process.pid:  # its session
-                    ticks += int(fields[11]) + int(fields[12])
+        ticks = sum(int(stat[11]) + int(stat[12]) for _, stat in self._processes())
         return ticks / TICKS_PER_S
 
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to all its processes, if they are still there."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+            os.killpg(self.process.pid, number)  # all of them where there is no /proc
+        for pid, _ in self._processes():  # workers may have process groups of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    @property
+    def workers(self) -> int:
+        """How many processes serve, of one of ours: several have a parent, which does not."""
+        return max(1, len(list(self._processes())) - 1)
+
+    def _processes(self) -> Iterator[tuple[int, list[str]]]:
+        """The processes of its session, with what /proc tells of each from its state on."""
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # a process may end while we look
+                stat = file.read_text().rpartition(")")[2].split()
+                if int(stat[3]) == self.process.pid:
+                    yield int(file.parent.name), stat
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rich.console import Console
 from loadtests.bench import wrk
 from loadtests.bench.acceptance import judge
 from loadtests.bench.answers import answers_of
+from loadtests.bench.environments import check_machine_code
 from loadtests.bench.launch import (
     TITLES,
     Contestant,
@@ -23,6 +24,7 @@ from loadtests.bench.launch import (
     contestants,
     spec_of,
     title_of,
+    told_workers,
 )
 from loadtests.bench.limits import limit
 from loadtests.bench.machine import Place, prepare
@@ -40,6 +42,7 @@ from loadtests.bench.results import Round, Spread, turns
 from loadtests.bench.servers import Fleet, ServerError, ServerSpec
 from loadtests.bench.stalls import share_stalled
 from loadtests.bench.workloads import (
+    BEFORE,
     ENCODER_LIMIT,
     LIMIT,
     OUR_OWN,
@@ -66,6 +69,8 @@ def bench(given: argparse.Namespace, console: Console, command: str) -> int:
     """
     console.width = max(console.width, TABLE_WIDTH)
     options, generator, folder = Options.of(given), wrk.version(), newest_artifact(given.artifacts)
+    if options.before:
+        check_machine_code(options.before, "--before takes an earlier commit's .compiled")
     place = prepare(given, console, command)
     console.print(f"{folder}; load by {generator}")
     console.print(f"{options.rounds} round(s), a turn of {options.seconds} s for each server")
@@ -81,6 +86,7 @@ def bench(given: argparse.Namespace, console: Console, command: str) -> int:
                 "seconds": options.seconds,
                 "left_out": session.left_out,
                 "retried": session.retried,
+                "workers": session.workers,
                 "stalled": Spread.of(session.stalled),
                 "load_average_after": round(os.getloadavg()[0], 2),
                 "incomplete": cut_short(),
@@ -101,6 +107,7 @@ class Session:
         results: by workload.
         left_out: why a server was not measured, by workload and server.
         retried: what failed of others and was measured again, and why.
+        workers: of ours, by workload that shares all cores.
         stalled: of each round, the share of the time before it in which the server's core did not
             run what wanted it, while all servers slept.
     """
@@ -112,6 +119,7 @@ class Session:
     results: dict[str, list[Round]] = field(default_factory=dict)
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
     retried: list[str] = field(default_factory=list)
+    workers: dict[str, int] = field(default_factory=dict)
     stalled: list[float] = field(default_factory=list)
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -194,6 +202,12 @@ class Session:
                 bench.fleet.start(spec)
             except ServerError as error:
                 self._leave_out(workload.name, key, error)
+        for server in (OURS, BEFORE):
+            if server in specs and bench.serving.package_of(server):
+                bench.check_compiled(Contestant(server), workload)
+        if workload.shared:
+            self.workers[workload.name] = bench.workers(Contestant(OURS), workload)
+            self.say(f"{workload.name}: {told_workers(self.workers[workload.name])}")
 
     def _leave_out(self, workload: str, key: str, error: Exception) -> None:
         """Go on without a reference that does not work; without ours there is no figure."""

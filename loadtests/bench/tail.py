@@ -11,7 +11,7 @@ import dataclasses
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from loadtests.arguments import above_zero, at_least_one
 from loadtests.bench.answers import CheckError, answers_of
-from loadtests.bench.launch import Contestant, Serving, contestants, spec_of, title_of
+from loadtests.bench.launch import Contestant, Serving, contestants, spec_of, title_of, told_workers
 from loadtests.bench.machine import prepare
 from loadtests.bench.measuring import Bench
 from loadtests.bench.options import add_common
@@ -131,7 +131,7 @@ def tail(given: argparse.Namespace, console: Console, command: str) -> int:
     ):
         bench = Bench(fleet, serving, manifest_of(folder), right, 1, Path(scratch))
         try:
-            measure(bench, workload, given, found, stalled)
+            measure(bench, workload, given, found, stalled, console.print)
         finally:  # what there is, also if the rest is missing
             found = [each for each in found if each.latency_ms]
             if found:
@@ -153,6 +153,7 @@ def measure(
     given: argparse.Namespace,
     found: list[Tail],
     stalled: list[float],
+    say: Callable[[str], object],
 ) -> None:
     """Fill `found`, and the stalls before each round."""
     others, left_out = contestants(workload, (MOSEC, PLAIN))
@@ -162,6 +163,10 @@ def measure(
     specs = {key: spec_of(each, workload, bench.serving) for key, each in servers.items()}
     for spec in specs.values():
         bench.fleet.start(spec)
+    if bench.serving.package:
+        bench.check_compiled(servers[OURS], workload)
+    if workload.shared:
+        say(told_workers(bench.workers(servers[OURS], workload)))
     closed_per_s = max(
         statistics.median(
             bench.measured(each, workload, number).requests_per_s for number in range(CLOSED_ROUNDS)
@@ -169,6 +174,8 @@ def measure(
         for each in others
         if each.server == MOSEC
     )
+    for each in servers.values():  # a discarded turn: the first one is slower
+        bench.offered(each, workload, TrialPlan(SHARES[0] * closed_per_s, LEAD_S, given.seconds, 0))
     for at, share in enumerate(SHARES):
         tails = {key: Tail(share, key, share * closed_per_s) for key in specs}
         found += tails.values()
@@ -208,7 +215,17 @@ def judge(found: Sequence[Tail], stalled: float) -> list[Judged]:
             verdict = "met" if is_met else "not judged" if doubt else "missed"
             wanted = f"<= {P99_MS:g} ms"
             lines.append(Judged(of, "p99", wanted, f"{p99_ms:.1f} ms", verdict, doubt))
-    return lines
+    return lines + _absent(found)
+
+
+def _absent(found: Sequence[Tail]) -> list[Judged]:
+    """The demands at rates that ours was not asked at, since it left too much unserved before."""
+    dropped = [each for each in found if each.server == OURS and each.unserved > OVERLOADED]
+    return [
+        Judged(f"{share:.0%} of mosec's", "p99", "<= mosec's", "unserved", "missed")
+        for share in SHARES
+        if any(share > each.share for each in dropped)
+    ]
 
 
 def print_tails(console: Console, found: Sequence[Tail], title: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadtests.bench.answers import CheckError
-from loadtests.bench.counters import Counters, check, parsed
+from loadtests.bench.counters import Counters, check, check_compiled, parsed
 
 PAGE = """\
 # TYPE torchlane_items_computed counter
@@ -24,6 +24,14 @@ def test_counters_of_one_model_are_read() -> None:
     assert Counters(50, 6, 1).since(Counters(42, 5, 1)) == Counters(8, 1, 0)
     with pytest.raises(CheckError, match="tells no torchlane_items_computed_total of absent"):
         parsed(PAGE, "absent")
+
+
+def test_a_server_says_that_it_is_compiled() -> None:
+    page = '# TYPE torchlane_build_info gauge\ntorchlane_build_info{{compiled="{}"}} 1\n'
+    check_compiled(page.format("true"))
+    for other in (page.format("false"), PAGE):
+        with pytest.raises(CheckError, match="must say"):
+            check_compiled(other)
 
 
 @pytest.mark.parametrize("computed", [100, 116, 132])

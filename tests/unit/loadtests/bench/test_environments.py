@@ -63,6 +63,12 @@ def test_a_compiled_server_must_be_of_these_very_sources(tmp_path: Path) -> None
         check_compiled(tmp_path)  # only sources
     (tmp_path / "app/types.cpython-311-x86_64-linux-gnu.so").touch()
     check_compiled(tmp_path)
+    native = next((tmp_path / "app").rglob("*.cpp"))
+    source = native.read_bytes()
+    native.write_bytes(source + b"// of yesterday")
+    with pytest.raises(SetupError, match=r"\.cpp has changed since"):
+        check_compiled(tmp_path)
+    native.write_bytes(source)
     with (tmp_path / "app/types.py").open("a") as file:
         file.write("# of yesterday\n")
     with pytest.raises(SetupError, match=r"app/types\.py has changed since .* or ask for --pure"):

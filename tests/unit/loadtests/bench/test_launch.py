@@ -38,6 +38,7 @@ SERVING = Serving(Path("/repository/digits/3"), Cores(1, 0))
 def environments(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = {LITSERVE: "not there"}
     monkeypatch.setattr(launch, "why_not", absent.get)
+    monkeypatch.setattr(launch, "SHARED_WORKERS", (1, 3))
 
 
 def test_each_that_can_run_is_measured() -> None:
@@ -55,10 +56,10 @@ def test_each_that_can_run_is_measured() -> None:
     assert left_out == {LITSERVE: "not there"}
 
 
-def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_two() -> None:
+def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_several() -> None:
     others, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN, PYTHON))
     assert [each.key for each in others] == [
-        *("mosec", "mosec*2", "plain_fastapi", "plain_fastapi*2", "torchlane_python")
+        *("mosec", "mosec*3", "plain_fastapi", "plain_fastapi*3", "torchlane_python")
     ]
 
 
@@ -110,7 +111,7 @@ def test_others_take_the_weights_that_the_package_has(monkeypatch: pytest.Monkey
 
 def test_what_has_one_process_is_measured_once_on_all_cores() -> None:
     others, _ = contestants(BY_NAME["text-32-shared"], (INFINITY, PLAIN_ENCODER))
-    assert [each.key for each in others] == ["infinity", "plain_encoder", "plain_encoder*2"]
+    assert [each.key for each in others] == ["infinity", "plain_encoder", "plain_encoder*3"]
 
 
 def test_only_what_survives_it_is_stopped_while_others_are_measured() -> None:

@@ -34,9 +34,16 @@ needs_affinity = pytest.mark.skipif(
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 
 
-def state_of(server: Server) -> str:
-    stat = Path(f"/proc/{server.process.pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0]
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_for(pid: int, state: str) -> None:
+    """A signal need not be noticed at once."""
+    give_up_at = time.monotonic() + 10
+    while state_of(pid) != state and time.monotonic() < give_up_at:
+        time.sleep(0.001)
+    assert state_of(pid) == state
 
 
 @needs_affinity
@@ -54,10 +61,7 @@ def test_a_server_runs_on_its_core_sleeps_until_it_is_asked_and_is_gone_afterwar
             reply = exchange(server.url, "POST", "/predict", body=b"{}")
             assert (reply.status, reply.body) == (200, b"{}")
             assert server.cpu_s() > 0
-        asleep_by = time.monotonic() + 10  # a signal need not be noticed at once
-        while state_of(server) != "T" and time.monotonic() < asleep_by:
-            time.sleep(0.001)
-        assert state_of(server) == "T"
+        wait_for(server.process.pid, "T")
     assert server.process.returncode is not None
     with pytest.raises(TargetError, match="nothing listens at"):
         exchange(server.url, "GET", "/")
@@ -103,6 +107,27 @@ def test_processor_time_is_that_of_all_processes_of_a_session(tmp_path: Path) ->
         server.signal_all(signal.SIGKILL)
         process.wait()
     server.signal_all(signal.SIGKILL)  # none is left: no error
+
+
+@needs_proc
+def test_signals_reach_workers_with_process_groups_of_their_own(tmp_path: Path) -> None:
+    sleep = "import time; time.sleep(30)"
+    code = f"import subprocess, sys\nworker = subprocess.Popen([sys.executable, '-c', {sleep!r}],"
+    code += " process_group=0)\nprint(worker.pid, flush=True)\nworker.wait()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    with process.stdout as told, (tmp_path / "log").open("wb") as log:
+        server, worker = Server("forking", 1, 0, process, log), int(told.readline())
+        try:
+            assert os.getpgid(worker) == worker
+            assert server.workers == 1  # and its parent
+            server.signal_all(signal.SIGSTOP)
+            wait_for(worker, "T")
+        finally:
+            server.signal_all(signal.SIGKILL)
+            process.wait()
 
 
 @needs_affinity

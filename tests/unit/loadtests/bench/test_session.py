@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from loadtests.__main__ import parser
-from loadtests.bench import launch
+from loadtests.__main__ import main, parser
+from loadtests.bench import launch, wrk
 from loadtests.bench import session as bench_session
 from loadtests.bench.answers import CheckError
 from loadtests.bench.launch import Contestant, Serving
@@ -54,7 +55,14 @@ class FakeBench:
     def __init__(self, fails: Callable[[str], bool]) -> None:
         self.fleet = FakeFleet()
         self.serving = Serving(Path("/repository/digits/1"), CORES)
+        self.checked: list[str] = []
         self._fails = fails
+
+    def check_compiled(self, contestant: Contestant, workload: Workload) -> None:
+        self.checked.append(contestant.key)
+
+    def workers(self, contestant: Contestant, workload: Workload) -> int:
+        return 2
 
     def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
         if self._fails(contestant.key):
@@ -97,6 +105,38 @@ def test_ours_and_the_others_take_turns_in_each_round() -> None:
     assert servers(made, "json-32") == [["bare_asgi", "plain_fastapi", "torchlane"]] * 2
     assert made.retried == []
     assert len(made.stalled) == 2
+
+
+def test_the_compiled_ones_must_say_that_they_are() -> None:
+    bench = FakeBench(lambda _: False)
+    made, _ = session(bench, "--workloads", "json-32", "--rounds", "1", "--before", "earlier")
+    made.run()
+    assert bench.checked == []
+    bench.serving = replace(bench.serving, package=Path("compiled"), before=Path("earlier"))
+    made.run()
+    assert bench.checked == ["torchlane", "torchlane_before"]
+
+
+def test_before_must_be_a_compiled_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_session, "newest_artifact", lambda _: tmp_path)
+    monkeypatch.setattr(wrk, "version", lambda: "wrk")
+    assert main(["bench", "--pure", "--before", str(tmp_path)]) == 1
+    assert "takes an earlier commit's .compiled" in capsys.readouterr().err
+
+
+def test_where_cores_are_shared_the_workers_of_all_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "SHARED_WORKERS", (1, 3))
+    bench = FakeBench(lambda _: False)
+    made, said = session(bench, "--workloads", "json-64-shared", "--rounds", "1")
+    made.run()
+    assert "plain FastAPI, 3 workers" in bench.fleet.started
+    assert made.workers == {"json-64-shared": 2}
+    told = "workers of Torchlane: 2; of the others: 1 and 3"
+    assert f"json-64-shared: {told}" in said
 
 
 def test_servers_that_a_workload_does_not_have_are_ended() -> None:

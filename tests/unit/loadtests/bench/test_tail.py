@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -79,7 +79,20 @@ def test_a_short_tail_of_what_was_served_is_not_enough() -> None:
     ours = tail_of("torchlane", [1.0])
     ours.add(outcomes([0.0, 1.0], Kind.REFUSED, "429"), 50.0)
     lines = judge([ours, tail_of("mosec", [8.0], [8.0])], stalled=0)
-    assert [each.verdict for each in lines] == ["missed", "missed"]
+    assert [(each.of[:3], each.what, each.verdict) for each in lines[:2]] == [
+        ("40%", "p99 over mosec's", "missed"),
+        ("40%", "p99", "missed"),
+    ]
+
+
+def test_rates_that_ours_is_not_asked_at_are_missed() -> None:
+    ours = tail_of("torchlane", [1.0])
+    ours.add(outcomes([0.0, *[1.0] * 9], Kind.REFUSED, "429"), 50.0)
+    lines = judge([ours, tail_of("mosec", [8.0], [8.0], share=0.8)], stalled=0.5)
+    assert [(each.of, each.verdict) for each in lines[1:]] == [
+        ("60% of mosec's", "missed"),
+        ("80% of mosec's", "missed"),
+    ]
 
 
 class FakeFleet:
@@ -105,6 +118,9 @@ class FakeBench:
         assert contestant.key == "mosec"
         return Measured(1000, 2, 5, 100, 80)
 
+    def workers(self, contestant: Contestant, workload: Workload) -> int:
+        return 2
+
     def offered(
         self, contestant: Contestant, workload: Workload, plan: TrialPlan
     ) -> tuple[Outcomes, float]:
@@ -120,11 +136,12 @@ def test_all_are_offered_the_same_and_none_more_than_it_holds(
     monkeypatch.setattr(launch, "why_not", lambda _: None)
     monkeypatch.setattr(tail, "share_stalled", lambda *_: 0.001)
     bench, found, stalled = FakeBench(), list[Tail](), list[float]()
-    measure(cast(Bench, bench), JSON_32, GIVEN, found, stalled)
+    measure(cast(Bench, bench), JSON_32, GIVEN, found, stalled, print)
     rates = {server: [rate for key, rate, _ in bench.asked if key == server] for server in KEYS}
-    assert rates["torchlane"] == rates["mosec"] == [200, 200, 400, 400, 600, 600, 800, 800]
-    assert rates["plain_fastapi"] == [200, 200, 400, 400]
-    assert {seed for key, _, seed in bench.asked if key == "mosec"} == set(range(1, 9))
+    assert rates["torchlane"] == rates["mosec"] == [200, 200, 200, 400, 400, 600, 600, 800, 800]
+    assert rates["plain_fastapi"] == [200, 200, 200, 400, 400]
+    assert {seed for key, _, seed in bench.asked if key == "mosec"} == set(range(9))
+    assert sum(len(each.latency_ms) for each in found if each.server == "mosec") == 8
     assert bench.fleet.running == ["Torchlane", "mosec"]
     assert len(stalled) == 8
     out = io.StringIO()
@@ -133,10 +150,21 @@ def test_all_are_offered_the_same_and_none_more_than_it_holds(
         assert said in out.getvalue()
 
 
+def test_where_cores_are_shared_the_workers_of_all_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "why_not", lambda _: None)
+    monkeypatch.setattr(launch, "SHARED_WORKERS", (1,))
+    monkeypatch.setattr(tail, "share_stalled", lambda *_: 0.001)
+    said: list[str] = []
+    measure(cast(Bench, FakeBench()), replace(JSON_32, shared=True), GIVEN, [], [], said.append)
+    assert said == ["workers of Torchlane: 2; of the others: 1"]
+
+
 def test_without_mosec_there_is_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "why_not", {"mosec": "it is not there"}.get)
     with pytest.raises(CheckError, match="but it is not there"):
-        measure(cast(Bench, FakeBench()), JSON_32, GIVEN, [], [])
+        measure(cast(Bench, FakeBench()), JSON_32, GIVEN, [], [], print)
 
 
 KEYS = ("torchlane", "mosec", "plain_fastapi")
