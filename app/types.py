@@ -191,7 +191,7 @@ class Answer:
     item ran in, 0 if none ran.
     """
 
-    # No tuple: compiled, making one of those would stay Python.
+    # Not a NamedTuple: mypyc would construct it through the interpreter.
     __slots__ = ("batch_items", "cache", "compute_s", "outcomes", "queue_s")
 
     def __init__(

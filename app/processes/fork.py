@@ -40,7 +40,7 @@ class Fork:
         is 0, as in `subprocess`.
 
         Raises:
-            subprocess.TimeoutExpired: if it did not end in so many seconds.
+            subprocess.TimeoutExpired: if it did not end in that time.
         """
         began = time.monotonic()
         while self._code is None:

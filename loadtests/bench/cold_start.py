@@ -26,7 +26,7 @@ from loadtests.bench.options import add_common
 from loadtests.bench.own_models import manifest_of, newest_artifact
 from loadtests.bench.results import Spread
 from loadtests.bench.servers import READY_WITHIN_S, Server, ServerError, ServerSpec, launched
-from loadtests.bench.stalls import doubt_of, share_stalled
+from loadtests.bench.stalls import share_stalled, verdict_of
 from loadtests.bench.workloads import OURS, WORKLOADS
 from loadtests.reports import Judged, print_judged, table_of, write
 from loadtests.traffic.credentials import with_key
@@ -83,11 +83,9 @@ def cold_start(given: argparse.Namespace, console: Console, command: str) -> int
     console.print(table)
     console.print(f"medians of {given.rounds}; the core stood still for {stalled:.1%} of the time")
     median_ms = parts[READY].median
-    is_met = median_ms <= READY_MS
-    doubt = "" if is_met else doubt_of(stalled)
-    verdict = "met" if is_met else "not judged" if doubt else "missed"
+    verdict, doubt = verdict_of(median_ms <= READY_MS, stalled)
     wanted, measured = f"<= {READY_MS / 1000:g} s", f"{median_ms / 1000:.2f} s"
-    line = Judged("cold start", READY, wanted, measured, verdict, doubt)  # type: ignore[arg-type]
+    line = Judged("cold start", READY, wanted, measured, verdict, doubt)
     print_judged(console, [line])
     found = place.conditions | {"stalled": stalled, "parts": parts, "cpu": cpu}
     write(given.out, "cold-start", found | {"acceptance": [dataclasses.asdict(line)]}, console)
@@ -129,9 +127,8 @@ def _imports(environment: Mapping[str, str]) -> Round:
         capture_output=True,
         text=True,
     )
-    at = np.array(done.stdout.split(), np.float64).reshape(
-        -1, 2
-    )  # by mark: the time, and that of the processor
+    # By mark: the time, and that of the processor.
+    at = np.array(done.stdout.split(), np.float64).reshape(-1, 2)
     took_ms = np.diff(at, axis=0, prepend=[(began, 0.0)]) * 1000
     return dict(zip(IMPORTED, took_ms, strict=True))
 

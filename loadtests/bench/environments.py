@@ -48,7 +48,7 @@ def why_not(peer: str) -> str | None:
     return None
 
 
-def check_compiled(package: Path) -> None:
+def check_sources(package: Path) -> None:
     """Whether a folder holds our server, compiled from the very sources of this checkout.
 
     Raises:

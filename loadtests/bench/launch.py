@@ -34,7 +34,7 @@ from loadtests.bench.workloads import (
 )
 from models.resources import usable_cores
 
-MOST_WORKERS = 4  # of ours, unless a setting says more
+MOST_WORKERS = 4  # as `auto` chooses at most (app/processes/worker_count.py)
 # Of the others where all cores are shared: as many as ours may start too.
 SHARED_WORKERS = tuple(sorted({1, min(usable_cores(), MOST_WORKERS)}))
 TITLES = {
@@ -120,7 +120,7 @@ class Serving:
     before: Path | None = None
 
     def package_of(self, server: str) -> Path | None:
-        """The folder from which one of ours runs; None: the checkout."""
+        """The folder from which our server runs; None: the checkout."""
         return {PYTHON: None, BEFORE: self.before}.get(server, self.package)
 
 

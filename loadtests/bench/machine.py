@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT, check_compiled, pins
+from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT, check_sources, pins
 from loadtests.bench.servers import Cores, choose_cores
 from loadtests.reports import Json, check_writable, conditions, warnings
 from models.resources import usable_cores
@@ -37,7 +37,7 @@ def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
     check_writable(given.out)
     package = None if given.pure else COMPILED
     if package is not None:
-        check_compiled(package)
+        check_sources(package)
     cores = choose_cores()
     found = {
         **conditions(command),

@@ -99,7 +99,7 @@ class Bench:
         return frozenset(variant.precision for variant in self.manifest.variants.values())
 
     def check_compiled(self, contestant: Contestant, workload: Workload) -> None:
-        """Ask a server of ours, which runs, whether it is machine code.
+        """Ask our running server whether it is machine code.
 
         Raises:
             CheckError: if it says something else.
@@ -108,7 +108,7 @@ class Bench:
             counters.check_compiled(counters.page_of(server))
 
     def workers(self, contestant: Contestant, workload: Workload) -> int:
-        """How many processes of ours serve, once it runs."""
+        """How many processes serve, asked of our running server."""
         with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
             return server.workers
 

@@ -93,7 +93,7 @@ class Server:
 
     @property
     def workers(self) -> int:
-        """How many processes serve, of one of ours: several have a parent, which does not."""
+        """How many processes of our server serve: several have a parent, which does not."""
         return max(1, len(list(self._processes())) - 1)
 
     def _processes(self) -> Iterator[tuple[int, list[str]]]:

@@ -107,7 +107,7 @@ class Session:
         results: by workload.
         left_out: why a server was not measured, by workload and server.
         retried: what failed of others and was measured again, and why.
-        workers: of ours, by workload that shares all cores.
+        workers: of our server, by workload that shares all cores.
         stalled: of each round, the share of the time before it in which the server's core did not
             run what wanted it, while all servers slept.
     """

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 from loadtests.bench.servers import Cores, pinned
+from loadtests.reports import Verdict
 
 SECONDS = 1.0
 GAP_S = 0.001  # less is an interrupt
@@ -53,9 +54,15 @@ def doubt_of(stalled: float) -> str:
     return f"the server's core stood still for {stalled:.1%} of the time without any load"
 
 
+def verdict_of(is_met: bool, stalled: float) -> tuple[Verdict, str]:
+    """The verdict on a demand that stalls could make missed, and the doubt if nothing is judged."""
+    doubt = "" if is_met else doubt_of(stalled)
+    return ("met" if is_met else "not judged" if doubt else "missed"), doubt
+
+
 @contextlib.contextmanager
 def _busy(core: int | None, seconds: float) -> Iterator[None]:
-    """Another process wants all of a core for so long at most; None: there is none."""
+    """Another process wants all of a core for that time at most; None: there is none."""
     if core is None:
         yield
         return

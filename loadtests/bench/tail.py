@@ -27,7 +27,7 @@ from loadtests.bench.options import add_common
 from loadtests.bench.own_models import manifest_of, newest_artifact
 from loadtests.bench.results import Spread, turns
 from loadtests.bench.servers import Fleet
-from loadtests.bench.stalls import doubt_of, share_stalled
+from loadtests.bench.stalls import share_stalled, verdict_of
 from loadtests.bench.workloads import MOSEC, OURS, PLAIN, WORKLOADS, Workload
 from loadtests.openloop.sender import Kind, Outcomes, TrialPlan
 from loadtests.openloop.trial import quantiles
@@ -204,15 +204,12 @@ def judge(found: Sequence[Tail], stalled: float) -> list[Judged]:
             if other.share == ours.share and other.server.startswith(MOSEC):
                 pairs = zip(p99, other.percentiles(99), strict=False)
                 ratio = statistics.median(mine / theirs for mine, theirs in pairs if theirs)
-                is_met = ratio <= 1 and is_served
                 what = f"p99 over {title_of(other.server)}'s"
-                verdict: Verdict = "met" if is_met else "missed"
+                verdict: Verdict = "met" if ratio <= 1 and is_served else "missed"
                 lines.append(Judged(of, what, "<= 1", f"{ratio:.2f}", verdict))
         if ours.share == AT:
             p99_ms = statistics.median(p99)
-            is_met = p99_ms <= P99_MS and is_served
-            doubt = "" if is_met else doubt_of(stalled)
-            verdict = "met" if is_met else "not judged" if doubt else "missed"
+            verdict, doubt = verdict_of(p99_ms <= P99_MS and is_served, stalled)
             wanted = f"<= {P99_MS:g} ms"
             lines.append(Judged(of, "p99", wanted, f"{p99_ms:.1f} ms", verdict, doubt))
     return lines + _absent(found)

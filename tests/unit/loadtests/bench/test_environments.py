@@ -14,7 +14,7 @@ from loadtests.bench.environments import (
     REQUIREMENTS,
     ROOT,
     SetupError,
-    check_compiled,
+    check_sources,
     pins,
     why_not,
 )
@@ -56,20 +56,20 @@ def test_what_is_there_is_not_made_again(
 
 def test_a_compiled_server_must_be_of_these_very_sources(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no compiled server in .* run `make compiled`"):
-        check_compiled(tmp_path)
+        check_sources(tmp_path)
     for name in ("app", "models"):
         shutil.copytree(ROOT / name, tmp_path / name)
     with pytest.raises(SetupError, match="no compiled server"):
-        check_compiled(tmp_path)  # only sources
+        check_sources(tmp_path)  # only sources
     (tmp_path / "app/types.cpython-311-x86_64-linux-gnu.so").touch()
-    check_compiled(tmp_path)
+    check_sources(tmp_path)
     native = next((tmp_path / "app").rglob("*.cpp"))
     source = native.read_bytes()
     native.write_bytes(source + b"// of yesterday")
     with pytest.raises(SetupError, match=r"\.cpp has changed since"):
-        check_compiled(tmp_path)
+        check_sources(tmp_path)
     native.write_bytes(source)
     with (tmp_path / "app/types.py").open("a") as file:
         file.write("# of yesterday\n")
     with pytest.raises(SetupError, match=r"app/types\.py has changed since .* or ask for --pure"):
-        check_compiled(tmp_path)
+        check_sources(tmp_path)
