@@ -54,12 +54,12 @@ ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-prin
 
 .PHONY: serve
 serve: $(READY) ## serve what is in artifacts/, exports digits first if nothing is there; SERVE_ARGS='--port 9000': flags
-	@$(ARTIFACTS)
+	@$(if $(findstring --model-dir,$(SERVE_ARGS)),:,$(ARTIFACTS))
 	@exec $(COMPILE) --run -m app $(SERVE_ARGS)
 
 .PHONY: serve-python
 serve-python: $(READY) ## serve with the sources as they are, without machine code: for those who edit them
-	@$(ARTIFACTS)
+	@$(if $(findstring --model-dir,$(SERVE_ARGS)),:,$(ARTIFACTS))
 	@exec $(BIN)/python -m app $(SERVE_ARGS)
 
 .PHONY: compiled

@@ -20,6 +20,7 @@ from models.manifest import Manifest
 from models.plan import DevicePlan, Precision
 
 DEFAULT_OUT = Path("artifacts")  # a server's default
+CHECKOUT = Path(__file__).resolve().parents[1]  # the folder of an installed package has no Makefile
 LONGEST = 160  # characters of a reason; the report has all of it
 
 
@@ -55,9 +56,7 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
         "report",
         f"{folder / REPORT_FILE}, and {python} -m export show {shlex.quote(str(folder))}",
     )
-    out = folder.parent.parent
-    where = "" if out == DEFAULT_OUT else f" --model-dir {shlex.quote(str(out))}"
-    yield "serve it", f"{python} -m app{where}"
+    yield "serve it", _served(folder.parent.parent, python)
 
 
 def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -121,6 +120,14 @@ def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
             for size, took in zip(times.batch_sizes, times.median_us, strict=True):
                 best[size] = min(took, best.get(size, took))
     return best
+
+
+def _served(out: Path, python: str) -> str:
+    """The command that serves a repository: in a checkout the one that uses machine code."""
+    flags = "" if out == DEFAULT_OUT else f"--model-dir {shlex.quote(str(out))}"
+    if Path.cwd() == CHECKOUT and (CHECKOUT / "Makefile").exists():
+        return f"make serve SERVE_ARGS={shlex.quote(flags)}" if flags else "make serve"
+    return f"{python} -m app {flags}".rstrip()
 
 
 def _python() -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from export.content import content_of
@@ -39,8 +41,7 @@ def test_the_summary_of_an_export() -> None:
     assert "batches 1..3, 8, padded to 2, 4, 40; " in text
     for told in ("written   artifacts/tiny/3: ", "report    artifacts/tiny/3/report.html"):
         assert told in text
-    assert lines[-1].startswith("serve it  ")
-    assert lines[-1].endswith(" -m app")
+    assert lines[-1] == "serve it  make serve"
 
 
 def test_a_plan_that_was_made_under_load_says_so() -> None:
@@ -51,10 +52,23 @@ def test_a_plan_that_was_made_under_load_says_so() -> None:
     assert line.endswith("python -m export tune artifacts/tiny/3")
 
 
-def test_a_repository_elsewhere_is_named_for_the_shell() -> None:
-    text = "\n".join(printed(measured_manifest(), "my models/tiny/3"))
-    assert text.endswith(" -m app --model-dir 'my models'")
-    assert "export show 'my models/tiny/3'" in text
+@pytest.mark.parametrize("folder", ["models/tiny/3", "my models/tiny/3"])
+def test_a_repository_elsewhere_is_named_for_the_shell(folder: str) -> None:
+    lines = printed(measured_manifest(), folder)
+    out = folder.removesuffix("/tiny/3")
+    *_, made, flags = shlex.split(lines[-1].removeprefix("serve it  "))
+    assert (made, flags.partition("=")[0]) == ("serve", "SERVE_ARGS")
+    assert shlex.split(flags.partition("=")[2]) == ["--model-dir", out]
+    assert f"export show {shlex.quote(folder)}" in "\n".join(lines)
+
+
+def test_outside_of_a_checkout_the_module_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert printed(measured_manifest())[-1].endswith("python -m app")
+    lines = printed(measured_manifest(), "my models/tiny/3")
+    assert lines[-1].endswith("python -m app --model-dir 'my models'")
 
 
 def test_a_long_reason_is_shortened_and_no_line_is_cut() -> None:
