@@ -9,7 +9,6 @@ spans are made when their times are known.
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,19 +20,6 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
-from opentelemetry.semconv.attributes.exception_attributes import (
-    EXCEPTION_MESSAGE,
-    EXCEPTION_STACKTRACE,
-    EXCEPTION_TYPE,
-)
-from opentelemetry.semconv.attributes.http_attributes import (
-    HTTP_REQUEST_METHOD,
-    HTTP_RESPONSE_STATUS_CODE,
-    HTTP_ROUTE,
-)
-from opentelemetry.semconv.attributes.server_attributes import SERVER_ADDRESS, SERVER_PORT
-from opentelemetry.semconv.attributes.url_attributes import URL_PATH, URL_SCHEME
-from opentelemetry.semconv.attributes.user_agent_attributes import USER_AGENT_ORIGINAL
 from opentelemetry.trace import (
     Link,
     SpanContext,
@@ -45,37 +31,30 @@ from opentelemetry.trace import (
     format_trace_id,
     get_current_span,
 )
-from opentelemetry.util.types import AttributeValue
 
-from app.errors import TorchlaneError
+from app.telemetry.attributes import (
+    SERVER_ERROR,
+    Attributes,
+    add_end,
+    error_event,
+    name_of,
+    of_batch,
+    of_forward,
+    of_head,
+    text_of,
+)
 from app.telemetry.clocks import day_offset_ns
 from app.telemetry.tracing import BatchRecord, RequestTrace, Token
 from app.types import ModelId
 
-Attributes = dict[str, AttributeValue]
 NO_PARENT = Context()
 LOW_BITS = (1 << 64) - 1  # of a trace id: those that the sampler by ratio looks at
 MOST_BATCHES = 32  # of one request, with spans of their own
 MOST_ERRORS = 8  # of one batch
 MOST_FORMS = 4096  # that are remembered
-MOST_CHARACTERS = 1000  # of an error's text, and of what a client says of itself
-MOST_OF_STACK = 8000  # characters
-MOST_OF_HOST = 261  # a name of 255 characters, and a port
 UNSET = Status(StatusCode.UNSET)
 # What a parent that is not sampled says: valid, of version 00, without the flag.
 NOT_SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]")
-EMBEDDINGS = "/v1/embeddings"
-METHODS = frozenset(
-    ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
-)
-SERVER_ERROR = 500  # and above
-CLIENT_GONE = 499  # nothing was sent
-# Attributes that are not declared stable yet.
-RPC_SYSTEM_NAME = "rpc.system.name"
-RPC_METHOD = "rpc.method"
-RPC_RESPONSE_STATUS_CODE = "rpc.response.status_code"
-GEN_AI_OPERATION_NAME = "gen_ai.operation.name"
-GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
 
 
 class _Fields(Getter[Mapping[bytes, bytes]]):
@@ -200,9 +179,9 @@ class Spans:
             flags = TraceFlags.SAMPLED | (parent.trace_flags & TraceFlags.RANDOM_TRACE_ID)
         else:
             trace_id, flags = self._next_id or self._ids.generate_trace_id(), self._flags
-        attributes = _of_head(trace, fields)
+        attributes = of_head(trace, fields)
         result = self._sampler.should_sample(
-            context, trace_id, _name(trace), SpanKind.SERVER, attributes
+            context, trace_id, name_of(trace), SpanKind.SERVER, attributes
         )
         if result.decision is not Decision.RECORD_AND_SAMPLE:
             return None
@@ -218,7 +197,7 @@ class Spans:
         contexts = self._sampled(record.traces)
         if not contexts:
             return
-        attributes = _of_batch(record)
+        attributes = of_batch(record)
         attributes["torchlane.batch.forwards"] = record.forwards
         attributes["torchlane.batch.compute_s"] = record.compute_s
         form = self._form(record)
@@ -231,8 +210,8 @@ class Spans:
         if record.fault is not None or record.errors:
             errors = [] if record.fault is None else [record.fault]
             errors += record.errors[:MOST_ERRORS]
-            events = [_error_event(error, ended) for error in errors]
-            status = Status(StatusCode.ERROR, _text(errors[0]))
+            events = [error_event(error, ended) for error in errors]
+            status = Status(StatusCode.ERROR, text_of(errors[0]))
             attributes[ERROR_TYPE] = type(errors[0]).__qualname__
         self._send(
             ReadableSpan(
@@ -263,13 +242,13 @@ class Spans:
         events: list[Event] = []
         status = UNSET
         if trace.status >= SERVER_ERROR:
-            status = Status(StatusCode.ERROR, _text(trace.error) if trace.error else None)
-            events = [_error_event(trace.error, ended)] if trace.error else []
+            status = Status(StatusCode.ERROR, text_of(trace.error) if trace.error else None)
+            events = [error_event(trace.error, ended)] if trace.error else []
         attributes = begun.attributes
-        _add_end(attributes, trace)
+        add_end(attributes, trace)
         self._send(
             ReadableSpan(
-                name=_name(trace),  # the route may not have been known before
+                name=name_of(trace),  # the route may not have been known before
                 context=begun.context,
                 parent=begun.parent,
                 resource=self._resource,
@@ -297,7 +276,7 @@ class Spans:
             ended = record.ended or trace.ended
             began = min(max(since, record.began), ended)
             links = [Link(self._batch(record))]
-            self._child(begun, "forward", began, ended, _of_forward(record), links)
+            self._child(begun, "forward", began, ended, of_forward(record), links)
             if record.fault is not None:
                 since = ended  # items that moved to another replica wait again
 
@@ -369,87 +348,3 @@ def _ns(moment: float, offset_ns: int) -> int:
 
 def _began(record: BatchRecord) -> float:
     return record.began
-
-
-def _name(trace: RequestTrace) -> str:
-    if not trace.method:  # gRPC's names lack the first slash
-        return trace.route.removeprefix("/")
-    method = trace.method if trace.method in METHODS else "HTTP"
-    return f"{method} {trace.route}" if trace.route else method
-
-
-def _of_head(trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Attributes:
-    """What is known when a request begins, and a sampler may ask for."""
-    found: Attributes = {"torchlane.request_id": trace.request_id.decode("latin-1")}
-    if trace.method:
-        known = trace.method in METHODS
-        found[HTTP_REQUEST_METHOD] = trace.method if known else "_OTHER"
-        found[URL_PATH] = trace.path[:MOST_CHARACTERS]
-        found[URL_SCHEME] = "http"
-    else:
-        found[RPC_SYSTEM_NAME] = "grpc"
-        found[RPC_METHOD] = trace.route.removeprefix("/")
-    authority = fields.get(b"host", b"")[:MOST_OF_HOST].decode("latin-1")
-    host, _, port = authority.rpartition(":")
-    if host and port.isascii() and port.isdigit():
-        found[SERVER_ADDRESS], found[SERVER_PORT] = host, int(port)
-    elif authority:
-        found[SERVER_ADDRESS] = authority
-    agent = fields.get(b"user-agent")
-    if agent is not None:
-        found[USER_AGENT_ORIGINAL] = agent[:MOST_CHARACTERS].decode("latin-1")
-    return found
-
-
-def _add_end(found: Attributes, trace: RequestTrace) -> None:
-    """Add what is known when a request is over."""
-    if not trace.method:
-        gone = trace.status == CLIENT_GONE
-        found[RPC_RESPONSE_STATUS_CODE] = "CANCELLED" if gone else trace.rpc_status
-    elif trace.status != CLIENT_GONE:
-        found[HTTP_RESPONSE_STATUS_CODE] = trace.status
-    if trace.method and trace.route:
-        found[HTTP_ROUTE] = trace.route
-    if trace.outcome != "ok":
-        found["torchlane.error.code"] = trace.outcome
-        if trace.status >= SERVER_ERROR:
-            found[ERROR_TYPE] = trace.outcome
-    if trace.model is not None:
-        found["torchlane.model"] = trace.model.name
-        found["torchlane.version"] = trace.model.version
-        if trace.route == EMBEDDINGS:
-            found[GEN_AI_OPERATION_NAME] = "embeddings"
-            found[GEN_AI_REQUEST_MODEL] = trace.model.name
-    if trace.items:
-        found["torchlane.items"] = trace.items
-    if trace.cache is not None:
-        found["torchlane.cache.hit"] = trace.cache.hit
-        found["torchlane.cache.miss"] = trace.cache.miss
-        found["torchlane.cache.joined"] = trace.cache.joined
-
-
-def _of_forward(record: BatchRecord) -> Attributes:
-    return {"torchlane.replica": record.replica, "torchlane.batch.items": record.items}
-
-
-def _of_batch(record: BatchRecord) -> Attributes:
-    found = _of_forward(record)
-    found["torchlane.model"] = record.model.name
-    found["torchlane.version"] = record.model.version
-    found["torchlane.device"] = record.device
-    if record.length:
-        found["torchlane.batch.length"] = record.length
-    return found
-
-
-def _text(error: BaseException) -> str:
-    return str(error)[:MOST_CHARACTERS]
-
-
-def _error_event(error: BaseException, at_ns: int) -> Event:
-    """What the SDK's `record_exception` adds; the stack of bugs only, others need none."""
-    found: Attributes = {EXCEPTION_TYPE: type(error).__qualname__, EXCEPTION_MESSAGE: _text(error)}
-    if not isinstance(error, TorchlaneError):
-        stack = traceback.format_exception(error)
-        found[EXCEPTION_STACKTRACE] = "".join(stack)[-MOST_OF_STACK:]
-    return Event("exception", found, at_ns)

@@ -1,0 +1,135 @@
+"""What spans say: their names, attributes and events, by OpenTelemetry's semantic conventions."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from opentelemetry.sdk.trace import Event
+from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
+from opentelemetry.semconv.attributes.exception_attributes import (
+    EXCEPTION_MESSAGE,
+    EXCEPTION_STACKTRACE,
+    EXCEPTION_TYPE,
+)
+from opentelemetry.semconv.attributes.http_attributes import (
+    HTTP_REQUEST_METHOD,
+    HTTP_RESPONSE_STATUS_CODE,
+    HTTP_ROUTE,
+)
+from opentelemetry.semconv.attributes.server_attributes import SERVER_ADDRESS, SERVER_PORT
+from opentelemetry.semconv.attributes.url_attributes import URL_PATH, URL_SCHEME
+from opentelemetry.semconv.attributes.user_agent_attributes import USER_AGENT_ORIGINAL
+from opentelemetry.util.types import AttributeValue
+
+from app.errors import TorchlaneError
+from app.telemetry.tracing import BatchRecord, RequestTrace
+
+Attributes: TypeAlias = dict[str, AttributeValue]
+MOST_CHARACTERS = 1000  # of an error's text, and of what a client says of itself
+MOST_OF_STACK = 8000  # characters
+MOST_OF_HOST = 261  # a name of 255 characters, and a port
+EMBEDDINGS = "/v1/embeddings"
+METHODS = frozenset(
+    ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
+)
+SERVER_ERROR = 500  # and above
+CLIENT_GONE = 499  # nothing was sent
+# Attributes that are not declared stable yet.
+RPC_SYSTEM_NAME = "rpc.system.name"
+RPC_METHOD = "rpc.method"
+RPC_RESPONSE_STATUS_CODE = "rpc.response.status_code"
+GEN_AI_OPERATION_NAME = "gen_ai.operation.name"
+GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
+
+
+def name_of(trace: RequestTrace) -> str:
+    """The name of a request's span: method and route; no path, of which there are too many."""
+    if not trace.method:  # gRPC's names lack the first slash
+        return trace.route.removeprefix("/")
+    method = trace.method if trace.method in METHODS else "HTTP"
+    return f"{method} {trace.route}" if trace.route else method
+
+
+def of_head(trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Attributes:
+    """What is known when a request begins, and a sampler may ask for."""
+    found: Attributes = {"torchlane.request_id": trace.request_id.decode("latin-1")}
+    if trace.method:
+        known = trace.method in METHODS
+        found[HTTP_REQUEST_METHOD] = trace.method if known else "_OTHER"
+        found[URL_PATH] = trace.path[:MOST_CHARACTERS]
+        found[URL_SCHEME] = "http"
+    else:
+        found[RPC_SYSTEM_NAME] = "grpc"
+        found[RPC_METHOD] = trace.route.removeprefix("/")
+    authority = fields.get(b"host", b"")[:MOST_OF_HOST].decode("latin-1")
+    host, _, port = authority.rpartition(":")
+    if host and port.isascii() and port.isdigit():
+        found[SERVER_ADDRESS], found[SERVER_PORT] = host, int(port)
+    elif authority:
+        found[SERVER_ADDRESS] = authority
+    agent = fields.get(b"user-agent")
+    if agent is not None:
+        found[USER_AGENT_ORIGINAL] = agent[:MOST_CHARACTERS].decode("latin-1")
+    return found
+
+
+def add_end(found: Attributes, trace: RequestTrace) -> None:
+    """Add what is known when a request is over."""
+    if not trace.method:
+        gone = trace.status == CLIENT_GONE
+        found[RPC_RESPONSE_STATUS_CODE] = "CANCELLED" if gone else trace.rpc_status
+    elif trace.status != CLIENT_GONE:
+        found[HTTP_RESPONSE_STATUS_CODE] = trace.status
+    if trace.method and trace.route:
+        found[HTTP_ROUTE] = trace.route
+    if trace.outcome != "ok":
+        found["torchlane.error.code"] = trace.outcome
+        if trace.status >= SERVER_ERROR:
+            found[ERROR_TYPE] = trace.outcome
+    if trace.model is not None:
+        found["torchlane.model"] = trace.model.name
+        found["torchlane.version"] = trace.model.version
+        if trace.route == EMBEDDINGS:
+            found[GEN_AI_OPERATION_NAME] = "embeddings"
+            found[GEN_AI_REQUEST_MODEL] = trace.model.name
+    if trace.items:
+        found["torchlane.items"] = trace.items
+    if trace.cache is not None:
+        found["torchlane.cache.hit"] = trace.cache.hit
+        found["torchlane.cache.miss"] = trace.cache.miss
+        found["torchlane.cache.joined"] = trace.cache.joined
+
+
+def of_forward(record: BatchRecord) -> Attributes:
+    """What the forward of a request says of its batch."""
+    return {"torchlane.replica": record.replica, "torchlane.batch.items": record.items}
+
+
+def of_batch(record: BatchRecord) -> Attributes:
+    """What is known of a batch when it is handed over."""
+    found = of_forward(record)
+    found["torchlane.model"] = record.model.name
+    found["torchlane.version"] = record.model.version
+    found["torchlane.device"] = record.device
+    if record.length:
+        found["torchlane.batch.length"] = record.length
+    return found
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error, bounded."""
+    return str(error)[:MOST_CHARACTERS]
+
+
+def error_event(error: BaseException, at_ns: int) -> Event:
+    """What the SDK's `record_exception` adds; the stack of bugs only, others need none."""
+    found: Attributes = {
+        EXCEPTION_TYPE: type(error).__qualname__,
+        EXCEPTION_MESSAGE: text_of(error),
+    }
+    if not isinstance(error, TorchlaneError):
+        stack = traceback.format_exception(error)
+        found[EXCEPTION_STACKTRACE] = "".join(stack)[-MOST_OF_STACK:]
+    return Event("exception", found, at_ns)
