@@ -89,10 +89,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sanitize", action="store_true", help=f"the target {NATIVE} with ASan")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(MODULES)}")
     given = parser.parse_args(arguments)
-    names = given.targets or ([NATIVE] if given.sanitize else list(MODULES))
+    names = given.targets or ([NATIVE] if given.sanitize else available())
     unknown = [name for name in names if name not in MODULES]
     if unknown:
         parser.error(f"there is no target {unknown[0]!r}; there are {', '.join(MODULES)}")
+    if NATIVE in names and NATIVE not in available():
+        parser.error(f"the target {NATIVE!r} needs a C++ compiler, and there is no {native.CXX[0]}")
     try:
         import atheris  # noqa: F401, PLC0415 - only to say why it cannot be
     except ImportError as error:
@@ -108,6 +110,11 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.write(f"{runs[-1]}\n{runs[-1].finding}")
             sys.stdout.flush()
     return 0 if all(run.ok for run in runs) else 1
+
+
+def available() -> list[str]:
+    """The targets that this machine can run: that of the C++ needs a compiler."""
+    return [name for name in MODULES if name != NATIVE or native.HAS_COMPILER]
 
 
 def sanitized(folder: Path, code: str | None = None) -> Mapping[str, str]:

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests import native
-from tests.fuzz.__main__ import fuzz, main, sanitized
+from tests.fuzz.__main__ import available, fuzz, main, sanitized
 from tests.fuzz.names import MODULES
 from tests.fuzz.target import Target
 
 needs_atheris = pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None or not native.HAS_COMPILER,
-    reason="needs atheris, which is installed for Python 3.11 on x86-64 Linux, and a C++ compiler",
+    importlib.util.find_spec("atheris") is None,
+    reason="needs atheris, which is installed for Python 3.11 on x86-64 Linux",
 )
+needs_compiler = pytest.mark.skipif(not native.HAS_COMPILER, reason=f"needs {native.CXX[0]}")
 # Whole requests need a server on an event loop of its own, which would outlive the test.
 IN_PROCESS = sorted(set(MODULES) - {"wire"})
 
@@ -33,19 +34,21 @@ def test_what_a_target_begins_with_passes(name: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [12, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_short_run_finds_nothing(tmp_path: Path, seconds: int) -> None:
-    each_s = seconds / len(MODULES)
+    names = available()
     with ThreadPoolExecutor(2) as pool:  # each case runs in a process of its target
-        runs = list(pool.map(lambda name: fuzz(name, tmp_path, each_s), MODULES))
+        runs = list(pool.map(lambda name: fuzz(name, tmp_path, seconds / len(names)), names))
     assert all(run.ok for run in runs), "\n".join(f"{run}\n{run.finding}" for run in runs)
 
 
 @needs_atheris
+@needs_compiler
 def test_a_short_run_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     run = fuzz("numbers", tmp_path, 5, sanitized(tmp_path))
     assert run.ok, f"{run}\n{run.finding}"
 
 
 @needs_atheris
+@needs_compiler
 def test_sanitizers_find_a_look_behind_the_end(tmp_path: Path) -> None:
     right = native.SOURCE.read_text()
     wrong = right.replace("end - at >= 8", "end != nullptr")
@@ -75,3 +78,14 @@ def test_an_unknown_target_is_told_the_known_ones(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit, match="2"):
         main(["yaml"])
     assert "there is no target 'yaml'; there are json, raw" in capsys.readouterr().err
+
+
+@needs_atheris
+def test_without_a_compiler_the_target_of_the_native_reader_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "HAS_COMPILER", False)
+    assert set(MODULES) - set(available()) == {"numbers"}
+    with pytest.raises(SystemExit, match="2"):
+        main(["numbers"])
+    assert "the target 'numbers' needs a C++ compiler" in capsys.readouterr().err
