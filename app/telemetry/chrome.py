@@ -166,6 +166,7 @@ class ChromeTrace:
         return round((moment - self._began_s) * 1e6, 3)
 
     def _span(self, name: str, began: float, ended: float, track: int, **args: object) -> Event:
+        began = max(began, self._began_s)  # a batch may have begun before; Perfetto would drop it
         span = {"ph": "X", "cat": "torchlane", "name": name, "pid": self._pid, "tid": track}
         return {**span, "ts": self._at(began), "dur": round((ended - began) * 1e6, 3), "args": args}
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from models.integrity import read_manifest
+from models.plan import form_at
 from tests.unit.export.command_line import run
 from tests.unit.export.jobs import make
 from tests.unit.export.test_padded import texts
@@ -33,6 +35,13 @@ def traced(file: Path) -> list[dict[str, Any]]:
     return events
 
 
+def planned(folder: Path, size: int) -> str:
+    """The form that the plan has for a batch size: which one is the fastest was measured."""
+    plan = read_manifest(folder).plan
+    assert plan is not None
+    return str(form_at(plan.devices[0].steps[plan.precision], size))
+
+
 def refused(code: int, *arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
     assert run("profile", *arguments) == (code, "")
     return capsys.readouterr().err
@@ -45,7 +54,7 @@ def test_the_operators_with_their_shapes_and_what_decides_their_speed(exported: 
     assert f"torch {torch.__version__} with " in printed
     assert "; 1 intra-op and " in printed
     for size in (1, 8):
-        assert f"script, batch of {size}: x float32[{size}, 2]" in printed
+        assert f"{planned(exported, size)}, batch of {size}: x float32[{size}, 2]" in printed
         assert re.search(rf"aten::\w+ +[\d.]+ +[\d.]+ +[\d.]+% .*\[{size},2\]", printed)
     assert "outside of operators" in printed
 
@@ -84,8 +93,7 @@ def test_one_trace_of_all_that_was_recorded(exported: Path, tmp_path: Path, name
     events = traced(file)
     wholes = [event for event in events if event.get("cat") == "user_annotation"]
     assert [event["name"] for event in wholes] == [
-        *["script, batch of 1"] * 10,
-        *["script, batch of 3"] * 10,
+        f"{planned(exported, size)}, batch of {size}" for size in (1, 3) for _ in range(10)
     ]
     times = [event["ts"] for event in wholes]
     assert times == sorted(times)

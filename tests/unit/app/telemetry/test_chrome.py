@@ -224,6 +224,16 @@ class TestTrace:
         assert MOST_EVENTS <= names.count("one") <= MOST_EVENTS + 200
 
 
+def test_a_batch_that_began_before_the_trace_begins_with_it() -> None:
+    before = time.perf_counter()
+    trace = a_trace()
+    ended = time.perf_counter() + 0.01
+    trace.add((), Collected([(a_batch(before - 1, ended), ())], ()))
+    (span,) = [each for each in read(trace) if each["ph"] == "X"]
+    assert span["ts"] == 0
+    assert 0.01 <= span["dur"] / 1e6 <= ended - before
+
+
 def test_the_collector_gives_what_it_has_once() -> None:
     tracing, collector = Tracing(), Collector()
     tracing.add(collector)
