@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from app.api.memo import ONCE, AnswerMemo, Remembered
+from app.api.memo import ONCE, UNUSED, AnswerMemo, Remembered
 from app.types import ModelId
 
 MODEL = ModelId("double", 1)
@@ -47,6 +47,17 @@ def test_equal_bytes_are_the_same_body() -> None:
     assert noticed(memo, b"".join([BODY[:3], BODY[3:]])) is not None
 
 
+def test_a_repeat_is_found_after_many_bodies_without_one() -> None:
+    memo = AnswerMemo(10_000)
+    bodies = [b"%d" % number * 100 for number in range(UNUSED)]
+    assert all(noticed(memo, body) is None for body in bodies)
+    for body in bodies:
+        noticed(memo, b"new " + body)  # most of these are not looked at
+    assert any(noticed(memo, b"new " + body) for body in bodies)
+    assert noticed(memo, BODY) is None
+    assert noticed(memo, BODY) is not None  # all are looked at again
+
+
 def test_bodies_that_come_once_are_never_kept() -> None:
     memo = AnswerMemo(10_000)
     assert all(noticed(memo, b"%d" % number) is None for number in range(3 * ONCE))
@@ -55,14 +66,19 @@ def test_bodies_that_come_once_are_never_kept() -> None:
 
 def test_only_old_bodies_are_forgotten() -> None:
     memo = AnswerMemo(10_000)
-    noticed(memo, b"old")
-    for number in range(ONCE - 1):
-        noticed(memo, b"%d" % number)
-    noticed(memo, b"young")  # opens another generation; the one before it is still known
-    assert noticed(memo, b"old") is not None
+
+    def noticed_among_repeats(body: bytes) -> bytes | None:
+        noticed(memo, b"repeated")  # or most bodies would not be looked at
+        return noticed(memo, body)
+
+    noticed_among_repeats(b"old")
+    for number in range(ONCE - 2):
+        noticed_among_repeats(b"%d" % number)
+    noticed_among_repeats(b"young")  # opens another generation; the one before it is still known
+    assert noticed_among_repeats(b"old") is not None
     for number in range(2 * ONCE):
-        noticed(memo, b"more %d" % number)
-    assert noticed(memo, b"old") is None
+        noticed_among_repeats(b"more %d" % number)
+    assert noticed_among_repeats(b"old") is None
 
 
 def test_digests_differ_by_model_identity_body_and_what_is_asked() -> None:
