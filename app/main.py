@@ -55,8 +55,9 @@ from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
-from app.serving.profiling import Profiler
+from app.serving.profiling import Process, Profiler
 from app.serving.replica_pool import ReplicaPool
+from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
 from app.telemetry import variables
@@ -364,10 +365,11 @@ def _torch_backends(
     return make
 
 
-def _process(worker: Worker | None) -> str:
-    """This process as its traces name it."""
+def _process(worker: Worker | None) -> Process:
+    """This process, for profiles of it."""
     of = f", worker {worker.index} of {worker.of}" if worker else ""
-    return f"torchlane {_version('torchlane')}{of}"
+    folder = worker.folder if worker else None
+    return Process(f"torchlane {_version('torchlane')}{of}", Turn(folder))
 
 
 def _version(distribution: str) -> str:

@@ -15,7 +15,8 @@ import structlog
 
 from app.engine.execution.handover import in_thread, tell, unless_done
 from app.engine.execution.replica import Replica, ReplicaState
-from app.errors import AlreadyRecording, ShuttingDown
+from app.errors import ShuttingDown
+from app.serving.turn import Turn
 from app.telemetry.chrome import ChromeTrace, Collected, Collector
 from app.telemetry.tracing import Tracing
 
@@ -48,6 +49,19 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """What is recorded.
+
+    Attributes:
+        name: of this process in traces.
+        turn: shared with the other workers of the server.
+    """
+
+    name: str
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """A finished trace.
 
@@ -70,7 +84,7 @@ class Profiler:
         tracing: tells of requests and batches.
         replicas: whose threads run operators.
         stopping: whether the server stops.
-        name: of this process in traces.
+        process: this one.
         most_bytes: of a trace.
     """
 
@@ -80,46 +94,38 @@ class Profiler:
         tracing: Tracing,
         replicas: Sequence[Replica],
         stopping: Callable[[], bool],
-        name: str,
+        process: Process,
         most_bytes: int = MOST_BYTES,
     ) -> None:
         self._recorder = recorder
         self._tracing = tracing
         self._replicas = replicas
         self._stopping = stopping
-        self._name = name
+        self._process = process
         self._most_bytes = most_bytes
-        self._ends_at: float | None = None  # of the running one, on time.monotonic
         self._recording = False
 
     async def profile(self, seconds: float, *, compressed: bool) -> Profile:
         """Record for this time, or until the server stops or the trace is full.
 
         Raises:
-            AlreadyRecording: another one is running.
+            AlreadyRecording: another one is running, in any worker.
             ShuttingDown: the server stops.
         """
         if self._stopping():
             raise ShuttingDown("the server is shutting down; try another one")
-        now = time.monotonic()
-        if self._ends_at is not None:
-            raise AlreadyRecording(
-                "this process is being profiled already; try again when that has ended",
-                retry_after_s=max(1.0, self._ends_at - now),
-            )
-        self._ends_at = now + seconds
-        LOG.info("profiling", seconds=seconds)
-        try:
-            trace = ChromeTrace(self._name, self._most_bytes, compressed=compressed)
-            ended = await self._record(trace, self._ends_at)
-            took_s = round(time.monotonic() - now, 3)
-            about = {"server": self._name, "seconds": took_s, "ended": ended}
-            content = await in_thread(partial(trace.end, about), _discard)
-        except asyncio.CancelledError:
-            LOG.info("profile_dropped", seconds=round(time.monotonic() - now, 3))
-            raise
-        finally:
-            self._ends_at = None
+        now, name = time.monotonic(), self._process.name
+        with self._process.turn.take(now + seconds):
+            LOG.info("profiling", seconds=seconds)
+            try:
+                trace = ChromeTrace(name, self._most_bytes, compressed=compressed)
+                ended = await self._record(trace, now + seconds)
+                took_s = round(time.monotonic() - now, 3)
+                about = {"server": name, "seconds": took_s, "ended": ended}
+                content = await in_thread(partial(trace.end, about), _discard)
+            except asyncio.CancelledError:
+                LOG.info("profile_dropped", seconds=round(time.monotonic() - now, 3))
+                raise
         LOG.info("profiled", seconds=took_s, ended=ended, bytes=trace.nbytes)
         return Profile(content, took_s, ended)
 

@@ -119,3 +119,47 @@ def test_labels_are_text_whatever_they_say(visit: Visits, server: Server) -> Non
     for label in HOSTILE:
         expect(answer.get_by_role("table")).to_contain_text(label)
     assert page.locator("img[src=x]").count() == 0
+
+
+def test_each_matrix_of_a_larger_output_can_be_looked_at(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    page.evaluate(
+        """async () => {
+          const { arrayView } = await import("./page/arrays.js");
+          document.querySelector("main").replaceChildren(
+            arrayView("map", [[[[1, 2]], [[3, 4]]], [[[5, 6]], [[7, 8]]]]));
+        }"""
+    )
+    expect(page.get_by_role("table")).to_have_text("12")
+    fields = page.get_by_role("spinbutton")
+    fields.first.fill("1")
+    expect(page.get_by_role("table")).to_have_text("56")
+    fields.last.fill("1")
+    expect(page.get_by_role("table")).to_have_text("78")
+    for wrong in ("2", "", "-1", "0.5"):
+        fields.first.fill(wrong)
+        expect(page.get_by_role("table")).to_have_text("78")
+
+
+def test_a_field_that_is_not_json_is_named(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    choose(page, "double")
+    page.get_by_role("textbox").fill("[1, 2")
+    page.get_by_role("button", name="Predict").click()
+    expect(page.get_by_role("alert").first).to_contain_text("'x' is not JSON: Expected")
+    page.get_by_role("textbox").fill("[1, 2]")
+    predict(page)
+
+
+def test_the_form_stays_while_the_server_is_gone(visit: Visits, server: Server) -> None:
+    page = visit(server.url, expected={503})
+    choose(page, "double")
+    page.route("**/models", lambda route: route.fulfill(status=503, body='{"error": "gone"}'))
+    page.get_by_role("tab", name="Watch").click()
+    page.get_by_role("tab", name="Try").click()
+    gone = page.locator("#panel-try").get_by_text("gone")
+    expect(gone).to_be_visible()
+    page.get_by_role("textbox").fill("[20, 21]")
+    page.unroute("**/models")
+    expect(gone).not_to_be_visible()
+    expect(page.get_by_role("textbox")).to_have_value("[20, 21]")

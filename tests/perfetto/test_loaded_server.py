@@ -53,13 +53,25 @@ async def _profiled(server: Server) -> tuple[bytes, int]:
         calls = [asyncio.create_task(call(client)) for _ in range(CALLERS)]
         await asyncio.sleep(0.3)
         before = answered
-        answer = await client.post(f"/admin/profile?seconds={SECONDS}")
+        profiling = asyncio.create_task(client.post(f"/admin/profile?seconds={SECONDS}"))
+        while not (profiling.done() or "profiling" in server.log):
+            await asyncio.sleep(0.01)
+        await _refused(server)
+        answer = await profiling
         during = answered - before
         ended.set()
         await asyncio.gather(*calls)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-encoding"] == "gzip"
     return answer.content, during
+
+
+async def _refused(server: Server) -> None:
+    """Another profile, whichever worker would make it: a new connection may reach any."""
+    for _ in range(4):
+        async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as client:
+            answer = await client.post("/admin/profile?seconds=0.1")
+        assert (answer.status_code, answer.json()["code"]) == (409, "already_recording")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 // Outputs as numbers, tables or heat maps, by their shape; large ones are cut for display.
 
-import { facts, h, short } from "./dom.js";
+import { facts, fill, h, short } from "./dom.js";
 
 const MAX_LISTED = 16; // numbers of a vector that is shown whole
 const FIRST = 8; // numbers shown of a longer one
@@ -33,14 +33,31 @@ export function arrayView(name, value) {
   if (!shape.length) return h("p", null, h("strong", { text: `${name}: ` }), String(value));
   if (shape.includes(0)) return h("div", null, title, h("p.note", { text: "Empty array." }));
   if (shape.length === 1) return h("div", null, title, vector(value));
-  let slice = value;
-  const at = shape.slice(0, -2).map(() => 0);
-  for (const index of at) slice = slice[index];
-  const note =
-    at.length > 0 && h("p.note", { text: `Showing slice [${[...at, ":", ":"].join(", ")}].` });
   const [rows, columns] = shape.slice(-2);
   const isSmall = rows <= MAX_TABLE[0] && columns <= MAX_TABLE[1];
-  return h("div", null, title, note, isSmall ? table(slice) : heatMap(name, slice));
+  const matrix = (rows) => (isSmall ? table(rows) : heatMap(name, rows));
+  if (shape.length === 2) return h("div", null, title, matrix(value));
+  return h("div", null, title, ...slices(value, shape.slice(0, -2), matrix));
+}
+
+/** The matrix at an index of each leading axis, and fields to choose it. */
+function slices(value, leading, matrix) {
+  const place = h("div");
+  const fields = leading.map((size, axis) =>
+    h("input", {
+      type: "number",
+      min: 0,
+      max: size - 1,
+      value: 0,
+      required: true,
+      "aria-label": `Index on axis ${axis}, 0 to ${size - 1}`,
+      oninput: () => fields.every((each) => each.checkValidity()) && show(),
+    }),
+  );
+  const show = () =>
+    fill(place, matrix(fields.reduce((slice, { value: index }) => slice[Number(index)], value)));
+  show();
+  return [h("p.row.note", null, "Slice", ...fields), place];
 }
 
 function vector(values) {

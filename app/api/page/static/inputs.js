@@ -102,6 +102,7 @@ class TensorInput {
     const inputs = this.#model.inputs;
     // As typed: the server sees every digit, and says what is wrong.
     const values = this.#items.values().map((texts) => {
+      for (const [index, { name }] of inputs.entries()) requireJson(name, texts[index]);
       if (inputs.length === 1) return texts[0].trim() || "null";
       const pairs = inputs.map(
         ({ name }, index) => `${JSON.stringify(name)}: ${texts[index].trim() || "null"}`,
@@ -165,6 +166,15 @@ class TensorInput {
       key: String(index),
     }));
     return { many, shown, body: { kind: "file", name: file.name, blob: file, type: NPY } };
+  }
+}
+
+/** Refuse what is not JSON here: the server would count its place in a body that the page wrote. */
+function requireJson(name, text) {
+  try {
+    JSON.parse(text.trim() || "null");
+  } catch (error) {
+    throw new Error(`'${name}' is not JSON: ${error.message}`);
   }
 }
 

@@ -202,7 +202,7 @@ class Card {
 /** One version: a row of its model's table. */
 class Version {
   #state = h("td");
-  #detail = h("td");
+  #detail = h("td.reason");
   #shown = "";
   #switch;
 

@@ -122,7 +122,7 @@ function usual(found) {
 
 function lookAgain() {
   clearTimeout(waiting);
-  if (isShown && !input) waiting = setTimeout(list, LOOK_AGAIN_MS);
+  if (isShown) waiting = setTimeout(list, LOOK_AGAIN_MS);
 }
 
 function chooseModel() {

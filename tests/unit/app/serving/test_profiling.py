@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 
 from app.engine.execution.replica import Replica
 from app.errors import AlreadyRecording, ShuttingDown
-from app.serving.profiling import DONE, FULL, MOST_BYTES, STOPPING, Profiler
+from app.serving.profiling import DONE, FULL, MOST_BYTES, STOPPING, Process, Profiler
+from app.serving.turn import Turn
 from app.telemetry.chrome import END_BYTES, MOST_EVENTS
 from app.telemetry.tracing import RequestTrace, Tracing
 from app.types import Device
@@ -68,7 +69,8 @@ class Setup:
         self.recorder.replica = self.replica
         self.stopping = False
         self.profiler = Profiler(
-            *(self.recorder, self.tracing, [self.replica], lambda: self.stopping, "here"),
+            *(self.recorder, self.tracing, [self.replica], lambda: self.stopping),
+            Process("here", Turn(None)),
             most_bytes=most_bytes,
         )
 
