@@ -94,13 +94,17 @@ def trained_digits(once: Once) -> Path:
 
 @pytest.fixture(scope="session")
 def repository(once: Once, trained_digits: Path) -> Path:
-    """A repository with digits/1 and pairwise/1, exported once for all tests: do not change."""
+    """A repository with digits/1 and pairwise/1, exported once for all tests: do not change.
+
+    Compiled forms and large batches would take most of a minute: tests of these make their own.
+    Where there is a GPU, digits has all forms.
+    """
 
     def export(out: Path) -> None:
+        quick = ["--max-batch-size", "8", "--variants", "script,bf16,int8"]
+        forms = [] if torch.cuda.is_available() else quick
         weights = ["--weights", str(trained_digits)]
-        assert export_main(["digits", *weights, "--out", str(out)], CATALOG) == 0
-        # What its compiled form costs, seconds, buys nothing here.
-        forms = ["--variants", "script,bf16,int8"]
-        assert export_main(["pairwise", *forms, "--out", str(out)], CATALOG) == 0
+        assert export_main(["digits", *weights, *forms, "--out", str(out)], CATALOG) == 0
+        assert export_main(["pairwise", *quick, "--out", str(out)], CATALOG) == 0
 
     return once("artifacts", export)
