@@ -75,8 +75,7 @@ def test_it_becomes_an_intact_artifact(tmp_path: Path, task: str, kind: str, var
     save(folder, kind, bert_config(num_labels=3))
     out = tmp_path / "out"
     arguments = ("--task", task, "--out", out, "--max-batch-size", 2, "--threads", 1)
-    arguments += ("--variants", variants)
-    code, printed = run("adopt", folder, *arguments)
+    code, printed = run("adopt", folder, *arguments, "--variants", variants)
     assert code == 0, printed
     artifact = out / "my-model-v1/1"
     read_artifact(artifact)
