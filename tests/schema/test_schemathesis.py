@@ -25,8 +25,8 @@ from tests.e2e.server import running
 
 HERE = Path(__file__).parent
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-CASES = 15  # of each operation, and as many again in the stateful phase
-FEW_CASES = 4
+CASES = 5  # of each operation, and as many again in the stateful phase
+FEW_CASES = 2
 MANY_CASES = 1000
 
 
