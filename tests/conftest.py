@@ -1,25 +1,33 @@
-"""Fixtures that several kinds of tests share."""
+"""Fixtures that several kinds of tests share.
+
+Torch, the server and the export are imported by what needs them: together they take seconds, and
+the process that only hands out tests needs none of them.
+"""
+
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from filelock import FileLock
 
 import app
-from app.main import is_compiled
-from export.cli import main as export_main
-from export.variants import compiled
-from models.catalog import CATALOG
-from models.definitions import digits
+
+if TYPE_CHECKING:
+    import torch
 
 
 def pytest_report_header() -> str:
-    return f"app: {'compiled, ' if is_compiled() else ''}{Path(app.__file__).parent}"
+    spec = find_spec("app.engine.engine")
+    compiled = spec is not None and not str(spec.origin).endswith(".py")
+    return f"app: {'compiled, ' if compiled else ''}{Path(app.__file__).parent}"
 
 
 Once = Callable[[str, Callable[[Path], None]], Path]
@@ -36,12 +44,18 @@ LAST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] in LAST)
-    if torch.cuda.is_available():
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu or _has_gpu():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device and there is none")
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(skip)
+    for item in on_gpu:
+        item.add_marker(skip)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +78,10 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session", autouse=True)
 def _programs_are_compiled_once(once: Once) -> Iterator[None]:
     """The compiler takes seconds for each program: here no two workers compile the same one."""
+    if "export.variants.compiled" not in sys.modules:  # then none of the collected tests does
+        yield
+        return
+    compiled = sys.modules["export.variants.compiled"]
     compile_package = compiled._compile
 
     def compiled_once(program: torch.export.ExportedProgram, march: str | None) -> bytes:
@@ -83,6 +101,9 @@ def _programs_are_compiled_once(once: Once) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def trained_digits(once: Once) -> Path:
     """The state_dict of digits, trained as the export trains it, once for all tests."""
+    import torch
+
+    from models.definitions import digits
 
     def train(folder: Path) -> None:
         eager = digits.Digits().eval()
@@ -94,13 +115,19 @@ def trained_digits(once: Once) -> Path:
 
 @pytest.fixture(scope="session")
 def repository(once: Once, trained_digits: Path) -> Path:
-    """A repository with digits/1 and pairwise/1, exported once for all tests: do not change."""
+    """A repository with digits/1 and pairwise/1, exported once for all tests: do not change.
+
+    Compiled forms and large batches would take most of a minute: tests of these make their own.
+    Where there is a GPU, digits has all forms.
+    """
+    from export.cli import main as export_main
+    from models.catalog import CATALOG
 
     def export(out: Path) -> None:
+        quick = ["--max-batch-size", "8", "--variants", "script,bf16,int8"]
+        forms = [] if _has_gpu() else quick
         weights = ["--weights", str(trained_digits)]
-        assert export_main(["digits", *weights, "--out", str(out)], CATALOG) == 0
-        # What its compiled form costs, seconds, buys nothing here.
-        forms = ["--variants", "script,bf16,int8"]
-        assert export_main(["pairwise", *forms, "--out", str(out)], CATALOG) == 0
+        assert export_main(["digits", *weights, *forms, "--out", str(out)], CATALOG) == 0
+        assert export_main(["pairwise", *quick, "--out", str(out)], CATALOG) == 0
 
     return once("artifacts", export)

@@ -2,7 +2,9 @@
 
 `python -m tests.e2e.forking` reads a line for each start: module, environment and log in JSON. It
 prints the process id, and later `PID CODE` of each that has ended. Nothing runs in it: each fork is
-as a new process was, but for what it has imported.
+as a new process was, but for what it has imported: the server too, or with `libraries` only those
+that take long, as several workers need it, whose parent decides how metrics are kept before it
+imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 from deploy.compile import BUILDS, ROOT, digest
 
 MODULES = ("app", "tests.e2e.slow_app")
+LIBRARIES = ("torch", "numpy", "fastapi", "uvicorn", "pydantic_settings", "structlog", "PIL.Image")
 
 
 @functools.cache
@@ -68,9 +71,9 @@ class Forked:
 class Forks:
     """The process that has imported the server, and what it says."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
+            [sys.executable, "-P", "-m", __name__, imported],
             env=os.environ | import_path(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -112,9 +115,9 @@ class Forks:
 
 
 @functools.cache
-def forks() -> Forks:
-    """The one of this process."""
-    return Forks()
+def forks(imported: str) -> Forks:
+    """The one of this process that has imported the `server`, or only `libraries`."""
+    return Forks(imported)
 
 
 def _forked() -> dict[str, object] | None:
@@ -154,7 +157,8 @@ def _reaped() -> tuple[int, int] | None:
 
 def main() -> None:
     # Only here: the tests' own process shall not have it.
-    importlib.import_module("tests.e2e.slow_app")
+    for name in LIBRARIES if sys.argv[1] == "libraries" else ("tests.e2e.slow_app",):
+        importlib.import_module(name)
 
     request = _forked()
     if request is None:

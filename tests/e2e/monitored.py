@@ -59,7 +59,7 @@ async def mixed_load(url: str, seconds: float) -> None:
                 assert statuses == [200, 200, 200, 500, 422, 404, 504]
                 await asyncio.sleep(0.02)
 
-        await asyncio.gather(*(caller() for _ in range(6)))
+        await asyncio.gather(*(caller() for _ in range(3)))
 
 
 @contextlib.contextmanager

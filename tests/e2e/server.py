@@ -89,7 +89,7 @@ class Server:
 def start_process(log_file: Path, module: str = "app", **settings: str) -> Process:
     """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones.
 
-    A server of one process is forked from one that has imported it; `app.__main__` never is.
+    It is forked from a process that has imported what takes long; `app.__main__` never is.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
     # Else each start would measure the machine, and there were as many processes as pay.
@@ -97,8 +97,9 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> Proce
     environment |= import_path()
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
     log_file.write_bytes(b"")
-    if module in MODULES and settings["workers"] == "1":
-        return forks().start(module, environment, log_file)
+    if module in MODULES and settings["workers"] != "auto":
+        imported = "server" if settings["workers"] == "1" else "libraries"
+        return forks(imported).start(module, environment, log_file)
     with log_file.open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", module], env=environment, stdout=log, stderr=log

@@ -37,6 +37,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
     assert "acceptance" in (tmp_path / "bench.html").read_text()
 
 
+@pytest.mark.soak
 def test_a_cold_start_has_its_parts(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtests", "cold-start", "--rounds", "1", "--pure"]
     asked = ["--artifacts", str(repository), "--out", str(tmp_path)]

@@ -32,8 +32,10 @@ def snapshots(answer: httpx.Response) -> Iterator[dict[str, Any]]:
             yield json.loads(line.removeprefix("data: "))
 
 
-@pytest.mark.parametrize("drain_s", ["0.3", "30"])
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("workers", "drain_s"),
+    [("1", "0.3"), ("1", "30"), pytest.param("2", "30", marks=pytest.mark.slow)],
+)
 def test_a_stop_waits_for_no_listener(
     models: Path, tmp_path: Path, workers: str, drain_s: str
 ) -> None:

@@ -16,7 +16,7 @@ def test_loading_beside_a_server_is_measured(
     for name in ("LEAD_S", "BEFORE_S", "AFTER_S"):
         monkeypatch.setattr(loading, name, 0.5)
     pairwise = repository / "pairwise" / "1"
-    short = ["--rate", "20", "--seconds", "12", "--slow", str(pairwise)]
+    short = ["--rate", "20", "--seconds", "6", "--slow", str(pairwise)]
     main(["loading", *short, "--artifacts", str(repository)])
     told = capsys.readouterr()
     assert "ready in " in told.out, told.err

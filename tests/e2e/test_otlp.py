@@ -95,8 +95,15 @@ def hanging() -> Iterator[int]:
     thread.join(5)
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-@pytest.mark.parametrize("receiver", ["hangs", "is gone"])
+@pytest.mark.parametrize(
+    ("protocol", "receiver"),
+    [
+        ("grpc", "hangs"),
+        ("http/protobuf", "is gone"),
+        pytest.param("grpc", "is gone", marks=pytest.mark.soak),
+        pytest.param("http/protobuf", "hangs", marks=pytest.mark.soak),
+    ],
+)
 def test_a_receiver_that_does_not_answer(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, receiver: str
 ) -> None:

@@ -161,7 +161,7 @@ def latencies(server: Server, seconds: float) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seconds", [3, pytest.param(12, marks=pytest.mark.soak)])
 def test_others_do_not_wait_for_the_worst_pictures(
     models: Path, tmp_path: Path, seconds: int, workers: str

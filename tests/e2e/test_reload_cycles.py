@@ -20,6 +20,8 @@ import numpy as np
 import psutil
 import pytest
 
+from export.cli import main as export_main
+from models.catalog import CATALOG
 from models.manifest import MANIFEST_FILE, Manifest
 from tests.artifacts import write_manifest
 from tests.e2e.server import PLAIN, Server, running
@@ -126,8 +128,10 @@ def cycles(server: Server, versions: Versions, count: int) -> Iterator[int]:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("variant", ["script", "compiled"])
-def test_fifty_reload_cycles_under_load(repository: Path, tmp_path: Path, variant: str) -> None:
-    exported = repository / "digits" / "1"
+def test_fifty_reload_cycles_under_load(trained_digits: Path, tmp_path: Path, variant: str) -> None:
+    weights = ["--weights", str(trained_digits), "--variants", "script,compiled"]
+    assert export_main(["digits", *weights, "--out", str(tmp_path / "exported")], CATALOG) == 0
+    exported = tmp_path / "exported/digits/1"
     if not (exported / COMPILED).exists():
         pytest.skip("the export left the compiled variant out: too slow on so busy a machine")
     versions = Versions(exported, tmp_path)

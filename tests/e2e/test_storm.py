@@ -16,7 +16,7 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 
 TASKS = "torchlane_event_loop_tasks"
-REQUESTS = 6_000
+REQUESTS = 3_000
 CONCURRENCY = 64
 MAX_BODY_BYTES = 100_000
 MAX_ITEMS = 16

@@ -67,20 +67,19 @@ async def test_the_server(api: Api) -> None:
     assert await get(api, "/v2/health/ready") == (200, {"ready": True})
 
 
-@pytest.mark.parametrize("path", ["double", "double/versions/1", "double/versions/2"])
-async def test_metadata_has_every_loaded_version(api: Api, path: str) -> None:
+async def test_metadata_has_every_loaded_version(api: Api) -> None:
     """A softmax changes neither the name nor the shape of its output."""
-    assert await get(api, f"/v2/models/{path}") == (
-        200,
-        {
-            "name": "double",
-            "versions": ["1", "2"],
-            "platform": "pytorch_torchscript",
-            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
-            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
-        },
-    )
-    assert await get(api, f"/v2/models/{path}/ready") == (200, {"name": "double", "ready": True})
+    metadata = {
+        "name": "double",
+        "versions": ["1", "2"],
+        "platform": "pytorch_torchscript",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+    }
+    ready = {"name": "double", "ready": True}
+    for path in ("double", "double/versions/1", "double/versions/2"):
+        assert await get(api, f"/v2/models/{path}") == (200, metadata)
+        assert await get(api, f"/v2/models/{path}/ready") == (200, ready)
 
 
 async def test_config_is_as_triton_says_it(api: Api) -> None:
@@ -120,21 +119,18 @@ async def test_statistics(api: Api) -> None:
     assert len(await counts("/v2/models/stats")) == 3
 
 
-@pytest.mark.parametrize("call", ["", "/ready", "/config", "/stats"])
-@pytest.mark.parametrize(
-    ("model", "says"),
-    [
+async def test_what_is_not_there(api: Api) -> None:
+    for model, says in (
         ("none", "there is no model 'none'"),
         ("double/versions/9", "version 9 of 'double' is not loaded; loaded: 2, 1"),
         ("double/versions/new", "a version is a whole number"),
         ("double/versions/1000000000", "a version is a whole number"),
-    ],
-)
-async def test_what_is_not_there(api: Api, call: str, model: str, says: str) -> None:
-    status, body = await get(api, f"/v2/models/{model}{call}")
-    assert status == 404
-    assert set(body) == {"error"}
-    assert says in body["error"]
+    ):
+        for call in ("", "/ready", "/config", "/stats"):
+            status, body = await get(api, f"/v2/models/{model}{call}")
+            assert status == 404
+            assert set(body) == {"error"}
+            assert says in body["error"], (model, call)
 
 
 async def test_another_method_is_told_what_is_allowed(api: Api) -> None:

@@ -144,13 +144,12 @@ HOSTILE: dict[str, tuple[bytes, str, int]] = {
 
 
 @both
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_hostile_texts_get_an_answer(server: Listening, way: str, name: str) -> None:
-    body, content_type, status = HOSTILE[name]
-    answer = await server.ask(plain(way, body, content_type or "application/json"))
-    assert answer.status == status, answer.body[:500]
-    assert len(answer.body) < 2000
-    assert outputs(await server.ask(sent(way, "cat"))) == embedding("cat")
+async def test_hostile_texts_get_an_answer(server: Listening, way: str) -> None:
+    for name, (body, content_type, status) in HOSTILE.items():
+        answer = await server.ask(plain(way, body, content_type or "application/json"))
+        assert answer.status == status, (name, answer.body[:500])
+        assert len(answer.body) < 2000, name
+        assert outputs(await server.ask(sent(way, "cat"))) == embedding("cat"), name
 
 
 @both

@@ -25,7 +25,8 @@ from tests.e2e.server import running
 
 HERE = Path(__file__).parent
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-CASES = 15  # of each operation, and as many again in the stateful phase
+CASES = 5  # of each operation, and as many again in the stateful phase
+FEW_CASES = 2
 MANY_CASES = 1000
 
 
@@ -64,11 +65,11 @@ def test_it_finds_nothing_behind_keys_either(models: Path, tmp_path: Path) -> No
     found = schemathesis(
         *(models, tmp_path, "tame", f"--header=Authorization: Bearer {secret}"),
         seed=1,
-        cases=CASES,
+        cases=FEW_CASES,
         settings={"api_keys": line, "open_metrics": "false"},
     )
     assert found.returncode == 0, found.stdout[-8000:]
-    assert tried(found.stdout) > 15 * CASES, found.stdout[-8000:]
+    assert tried(found.stdout) > 15 * FEW_CASES, found.stdout[-8000:]
 
 
 @pytest.mark.soak
