@@ -117,8 +117,8 @@ def cluster(
     *,
     module: str = "app",
     server: Mapping[str, str] | None = None,
+    balancer: Mapping[str, str] | None = None,
     change: Callable[[str], str] | None = None,
-    **settings: str,
 ) -> Iterator[Cluster]:
     """Ready servers at 127.0.0.1, 127.0.0.2 and so on, and an HAProxy that has found all of them.
 
@@ -128,8 +128,8 @@ def cluster(
         count: of servers.
         module: that they run.
         server: their settings.
+        balancer: its settings.
         change: makes another configuration of the shipped one.
-        settings: of the balancer.
     """
     addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
     port = str(free_port())
@@ -151,6 +151,6 @@ def cluster(
             config = folder / "haproxy.cfg"
             config.write_text(change(SHIPPED.read_text()))
         found = {"nameserver": f"127.0.0.1:{names.port}", "server_port": port, "slots": "8"}
-        balancer = stack.enter_context(balancing(folder, config, **(found | settings)))
-        balancer.wait_ready(count)
-        yield Cluster(balancer, servers, names)
+        made = stack.enter_context(balancing(folder, config, **{**found, **(balancer or {})}))
+        made.wait_ready(count)
+        yield Cluster(made, servers, names)

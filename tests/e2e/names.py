@@ -1,4 +1,4 @@
-"""A DNS server that knows one name and the addresses of the moment, as engines of containers have it."""
+"""A DNS server that gives the same addresses for every name, as those of container engines do."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,8 +16,9 @@ import pytest
 from tests.artifacts import write_artifact
 from tests.e2e.balanced import Cluster, cluster
 from tests.e2e.server import PLAIN
-from tests.e2e.traffic import INPUTS, Tally, ask_each, callers, zipf
+from tests.e2e.traffic import Tally, ask_each, callers, zipf
 
+CALLERS = 24
 KEYS = 300
 SLACK = 0.1  # of the keys: places on the ring are drawn, not dealt
 SEED = 20_261_124
