@@ -71,6 +71,12 @@ class Cluster:
         return [int(each.metric(COMPUTED)) for each in self.servers if each.process.poll() is None]
 
 
+def in_turns(shipped: str) -> str:
+    """The shipped configuration, but round robin."""
+    hashing = shipped[shipped.index("    balance hash") : shipped.index("    option httpchk")]
+    return shipped.replace(hashing, "    balance roundrobin\n")
+
+
 def haproxy() -> str:
     """The program; skips the test where there is none."""
     program = shutil.which("haproxy", path=PLACES)
