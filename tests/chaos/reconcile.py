@@ -62,10 +62,12 @@ def reconcile_versions(found: Scrape, switches: int, refused: int, servers: int 
     return problems
 
 
-def reconcile_after_kill(found: Scrape, told: Told) -> list[str]:
-    """A killed worker takes with it what it had not told: nothing may be more than is known."""
+def reconcile_after_kill(found: Scrape, told: Told, *, balanced: bool = False) -> list[str]:
+    """A killed process takes with it what it had not told: nothing may be more than is known."""
     problems = []
     for (status, code), value in found.by("torchlane_requests_total", "status", "code").items():
+        if balanced and status == REFUSED:
+            continue
         known = told.requests[int(status), code] + told.unknown_requests
         if value > known:
             problems.append(f"requests {status} {code}: {value:.0f} counted, {known} at most sent")

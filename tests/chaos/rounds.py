@@ -87,7 +87,7 @@ def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
         environment.setenv("CHAOS_HANGS", str(int(plan.hangs)))
         with _serving(plan, root, folder) as served:
             asyncio.run(_Round(served, versions, outcome, folder).run())
-            for server in served.servers:
+            for server in served.servers:  # less one that was killed
                 outcome.problems += ended(server, DRAIN_S + 20)
     return outcome
 
@@ -96,7 +96,7 @@ class _Round:
     def __init__(self, served: _Served, versions: Versions, outcome: Outcome, folder: Path) -> None:
         plan = outcome.plan
         self._served = served
-        self._servers = list(served.servers)  # less one that is killed
+        self._servers = served.servers
         self._plan = plan
         self._journal = folder / JOURNAL
         self._hung_before = 0
@@ -218,7 +218,9 @@ class _Round:
         self._checker.settle_late({model: each.hung for model, each in ledgers.items()})
         servers = len(self._servers)
         if self._plan.kills:
-            self._outcome.problems += reconcile_after_kill(found, told)
+            self._outcome.problems += reconcile_after_kill(
+                found, told, balanced=self._plan.servers > 0
+            )
         else:
             self._outcome.problems += reconcile(
                 found, told, ledgers, balanced=self._plan.servers > 0

@@ -22,6 +22,7 @@ SHIPPED = Path(__file__).parents[2] / "deploy/haproxy/haproxy.cfg"
 PLACES = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 START_LIMIT_S = 20.0
 COMPUTED = "torchlane_items_computed_total"
+KEPT_S = "60"  # TORCHLANE_HEAD_TIMEOUT_S behind a balancer, as the shipped files set it
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def cluster(
                     models,
                     folder / f"log.{address}",
                     module,
-                    **{**(server or {}), "host": address, "port": port},
+                    **{"head_timeout_s": KEPT_S, **(server or {}), "host": address, "port": port},
                 )
             )
             for address in addresses
