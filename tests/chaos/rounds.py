@@ -37,6 +37,7 @@ MODELS_DIR, JOURNAL = "models", "journal"
 CLIENTS = 40
 FLOODERS = 4
 SETTLE_S = 40.0
+KEPT_CONNECTIONS = 8  # by a balancer, of each server
 STOP_S = 6.0  # of a storm in which one of several servers stops
 WARM_SHARE = 0.2  # of the requests come first: the allocator's first growth is not a leak
 
@@ -170,7 +171,8 @@ class _Round:
         name, seed = f"{self._plan.seed}-{next(self._names)}", self._rng.random()
         rng = random.Random(seed)
         asker = Asker(name, rng, self._numbers, self._versions)
-        grpc = GrpcConversation(self._served.grpc_port, self._interruptions.patience_s)
+        patience_s, again = self._interruptions.patience_s, self._plan.servers > 0
+        grpc = GrpcConversation(self._served.grpc_port, patience_s, again=again)
         return Client(self._served.port, asker, self._checker, rng, self._interruptions, grpc)
 
     async def _kill(self, after_s: float) -> None:
@@ -203,7 +205,8 @@ class _Round:
             hung, grown_mib = self._hung() - self._hung_before, 0.0
             for server, held in zip(self._servers, before, strict=True):
                 now = Holdings.of(server)
-                problems += now.grown(held, self._plan.cache_bytes, hung)
+                kept = KEPT_CONNECTIONS if plan.servers else 0
+                problems += now.grown(held, self._plan.cache_bytes, hung, kept)
                 grown_mib = max(grown_mib, (now.rss - held.rss) / 2**20)
             self._outcome.figures["grown_mib"] = grown_mib
         return problems
