@@ -42,7 +42,7 @@ class Holdings:
         return cls(process.num_threads(), process.num_fds(), process.memory_info().rss)
 
     def grown(self, before: Holdings, cache_bytes: int, hung: int, kept: int = 0) -> list[str]:
-        """What it holds more than it did, but for threads that hang and connections that are kept."""
+        """What it holds more than it did, but for what hangs and connections that are kept."""
         problems = []
         if self.threads > before.threads + hung + POOL_THREADS:
             problems.append(f"{before.threads} threads have become {self.threads}")

@@ -24,7 +24,7 @@ STATUSES = {
 }
 
 
-# What gRPC itself does for who asks it to: a balancer passes UNAVAILABLE on, which has no HTTP status.
+# gRPC itself does this where it is told to. A balancer cannot: UNAVAILABLE has no HTTP status.
 AGAIN = {
     "methodConfig": [
         {
