@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = replace(
             plan,
             requests=min(plan.requests, asked.requests - done),
+            retry_on=asked.retry_on,
             hangs=asked.hangs and not plan.kills,
             switches=asked.switches and not plan.kills,
         )
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--hangs", action=switch, default=True, help="forwards may hang")
     parser.add_argument("--haproxy", type=int, default=0, help="so many servers behind HAProxy")
+    parser.add_argument("--retry-on", default="", help="of HAProxy, instead of what is shipped")
     parser.add_argument("--switches", action=switch, default=True, help="publish versions")
     return parser
 

@@ -24,6 +24,7 @@ class ChaosPlan:
         workers: processes; of several, one is killed.
         servers: behind a balancer; 0: one, without a balancer.
         kills_server: one of several servers is killed.
+        retry_on: of the balancer (BALANCER_RETRY_ON); empty: as shipped.
         cache_bytes: of the server.
         hangs: forwards may hang, where there is one process with its three replicas.
         switches: versions are published meanwhile, good and bad.
@@ -36,6 +37,7 @@ class ChaosPlan:
     workers: int = 1
     servers: int = 0
     kills_server: bool = False
+    retry_on: str = ""
     cache_bytes: int = 50_000
     hangs: bool = True
     switches: bool = True

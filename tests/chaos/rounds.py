@@ -68,6 +68,7 @@ def _serving(plan: ChaosPlan, root: Path, folder: Path) -> Iterator[_Served]:
         return
     front = free_port()
     balancer = {"grpc_port": str(grpc_port), "grpc_bind": f"127.0.0.1:{front}"}
+    balancer |= {"retry_on": plan.retry_on} if plan.retry_on else {}
     balancer["request_time"] = "4s"  # bodies that stall shall not take long
     with cluster(
         root, folder, plan.servers, module=MODULE, server=settings, balancer=balancer
