@@ -20,18 +20,21 @@ from tests.chaos.rounds import run_round
 
 ROUND_REQUESTS = 20_000
 CACHES = (0, 50_000, 64 * 1024 * 1024)  # none, one that always makes room, one that holds all
-SEVERAL_WORKERS = 4  # every so many rounds there are two processes, and one is killed
+SEVERAL_WORKERS = 4  # every so many rounds there are two processes, and one is killed;
+# behind HAProxy it is one of the servers
 KILL_REQUESTS = 5_000
 
 
-def plan_of(seed: int, number: int) -> ChaosPlan:
-    """What a round of a run does; nothing but these two numbers decides."""
+def plan_of(seed: int, number: int, servers: int = 0) -> ChaosPlan:
+    """What a round of a run does; nothing but these numbers decides."""
     rng = random.Random(f"{seed}/{number}")
     several = number % SEVERAL_WORKERS == SEVERAL_WORKERS - 1
     return ChaosPlan(
         seed=rng.randrange(1 << 31),
         requests=KILL_REQUESTS if several else ROUND_REQUESTS,
-        workers=2 if several else 1,
+        workers=2 if several and not servers else 1,
+        servers=servers,
+        kills_server=several and servers > 0,
         cache_bytes=rng.choice(CACHES),
     )
 
@@ -46,12 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes: list[tuple[int, Outcome]] = []
     number, done = asked.round or 0, 0
     while done < asked.requests and time.monotonic() < deadline:
-        plan = plan_of(seed, number)
+        plan = plan_of(seed, number, asked.haproxy)
         plan = replace(
             plan,
             requests=min(plan.requests, asked.requests - done),
-            hangs=asked.hangs and plan.workers == 1,
-            switches=asked.switches and plan.workers == 1,
+            retry_on=asked.retry_on,
+            hangs=asked.hangs and not plan.kills,
+            switches=asked.switches and not plan.kills,
         )
         outcome = _run(plan)
         outcomes.append((number, outcome))
@@ -87,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--round", type=int, help="this one alone, of a run that failed")
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--hangs", action=switch, default=True, help="forwards may hang")
+    parser.add_argument("--haproxy", type=int, default=0, help="so many servers behind HAProxy")
+    parser.add_argument("--retry-on", default="", help="of HAProxy, instead of what is shipped")
     parser.add_argument("--switches", action=switch, default=True, help="publish versions")
     return parser
 

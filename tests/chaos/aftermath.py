@@ -41,12 +41,12 @@ class Holdings:
         process = psutil.Process(server.process.pid)
         return cls(process.num_threads(), process.num_fds(), process.memory_info().rss)
 
-    def grown(self, before: Holdings, cache_bytes: int, hung: int) -> list[str]:
-        """What it holds more than it did, but for the threads that hang."""
+    def grown(self, before: Holdings, cache_bytes: int, hung: int, kept: int = 0) -> list[str]:
+        """What it holds more than it did, but for what hangs and connections that are kept."""
         problems = []
         if self.threads > before.threads + hung + POOL_THREADS:
             problems.append(f"{before.threads} threads have become {self.threads}")
-        if self.files > before.files:
+        if self.files > before.files + kept:
             problems.append(f"{before.files} open files have become {self.files}")
         if self.rss - before.rss > GROWTH_LIMIT_BYTES + cache_bytes:
             problems.append(f"it has grown by {(self.rss - before.rss) >> 20} MiB")

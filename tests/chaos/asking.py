@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tests.chaos.request import (
     JSON,
@@ -140,8 +141,9 @@ class Asker:
         return self._good([self._item()], many=False, headers=headers, refusals=IN_TIME)
 
     def stalling(self, timeout_ms: int) -> Request:
-        """One whose body will not come in time."""
-        return self._bad("deadline_exceeded", headers=[("X-Torchlane-Timeout-Ms", str(timeout_ms))])
+        """One whose body will not come in time: a server waits for it, or a balancer before it."""
+        late = self._bad("deadline_exceeded", headers=[("X-Torchlane-Timeout-Ms", str(timeout_ms))])
+        return replace(late, refusals=late.refusals | {"request_late"})
 
     def flood(self) -> Request:
         """A large batch for the model that gets too many, with a short deadline."""

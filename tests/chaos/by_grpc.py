@@ -24,15 +24,37 @@ STATUSES = {
 }
 
 
+# gRPC itself does this where it is told to. A balancer cannot: UNAVAILABLE has no HTTP status.
+AGAIN = {
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": 5,
+                "initialBackoff": "0.3s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+
 class GrpcConversation:
     """One client's channel.
 
     Args:
         port: of the server.
         patience_s: longer than any server may take to answer.
+        again: ask again where a server is not available.
     """
 
-    def __init__(self, port: int, patience_s: float) -> None:
+    def __init__(self, port: int, patience_s: float, *, again: bool = False) -> None:
+        self._options: list[tuple[str, int | str]] = [("grpc.use_local_subchannel_pool", 1)]
+        self._options.append(("grpc.enable_retries", int(again)))
+        if again:
+            self._options.append(("grpc.service_config", json.dumps(AGAIN)))
         self._address = f"127.0.0.1:{port}"
         self._patience_s = patience_s
         self._channel: grpc.aio.Channel | None = None
@@ -46,8 +68,7 @@ class GrpcConversation:
         """
         if self._channel is None:
             # One of its own: channels share connections otherwise.
-            options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
-            self._channel = grpc.aio.insecure_channel(self._address, options)
+            self._channel = grpc.aio.insecure_channel(self._address, self._options)
         infer: Any = self._channel.unary_unary(INFER)  # the stubs make each call generic
         call = infer(
             _message(request),

@@ -38,6 +38,7 @@ STATUSES = {
     "deadline_exceeded": 504,
     "backend_failed": 500,
     "non_finite_output": 500,
+    "request_late": 408,  # by the balancer
 }
 V2_CODES = {
     **{status: code for code, status in STATUSES.items() if status in (404, 413, 415, 504)},
@@ -111,6 +112,7 @@ class Checker:
         self.offences: list[Offence] = []
         self.told = Told()
         self.stopping = False  # a stop was ordered: refusing is right now
+        self.one_stops = False  # of several servers
         self._versions = versions
         self._answered: set[str] = set()
         self._late: list[tuple[Request, ChaosAnswer]] = []
@@ -258,6 +260,8 @@ class Checker:
                 self._failed(request.model, item.code, item)
             return Verdict.RIGHT
         allowed = request.refusals | ({"shutting_down"} if self.stopping else frozenset())
+        if self.one_stops and "overloaded" in request.refusals:
+            allowed = allowed | {"shutting_down"}  # of those that were tried, that one was the last
         if code == "model_not_found" and request.version is not None:
             gone = self._versions.is_gone(request.model, request.version)
             allowed = allowed | ({code} if gone else frozenset())

@@ -162,13 +162,13 @@ class ChaosConnection(asyncio.Protocol):
         return ChaosAnswer(status, headers, body)
 
 
-async def connect(port: int) -> ChaosConnection:
+async def connect(port: int, host: str = "127.0.0.1") -> ChaosConnection:
     """A new connection to the loopback interface.
 
     Raises:
         OSError: if nobody listens.
     """
     loop = asyncio.get_running_loop()
-    transport, connection = await loop.create_connection(ChaosConnection, "127.0.0.1", port)
+    transport, connection = await loop.create_connection(ChaosConnection, host, port)
     transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

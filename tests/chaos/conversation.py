@@ -14,6 +14,7 @@ from tests.chaos.verdict import Verdict
 
 IDLE_S = 2.0  # a connection that was idle for longer is not used again: the server may close it
 KILL_S = 3.0  # within which a kill has cut all connections that it will cut
+BAD_REQUEST, SERVER_LOST = 400, 502
 TOO_MANY_S = 0.1  # within which an answer too many has come
 
 
@@ -121,13 +122,19 @@ class Conversation:
         except (Unanswered, Garbled) as error:
             self._checker.lost(request, str(error))
         else:
-            self._checker.judge(request, got, began)
+            if self._is_cut(got, began):
+                self._checker.cut(request)
+            elif got.status == BAD_REQUEST:  # a balancer says so, instead of closing it
+                self._checker.left(request)
+            else:
+                self._checker.judge(request, got, began)
         await self.part(connection, request)
 
     async def take_refusal(self, connection: ChaosConnection, sent_at: float) -> ChaosAnswer | None:
         """An answer to what is no HTTP; None: there is none, for which there was a reason."""
         try:
-            return await connection.receive(self._interruptions.patience_s)
+            got = await connection.receive(self._interruptions.patience_s)
+            return None if self._is_cut(got, sent_at) else got
         except (Cut, Unanswered, Garbled) as error:
             if not self._interruptions.excuse(sent_at):
                 self._checker.offend(Verdict.UNEXPECTED, f"no 400: {error}", None, "none")
@@ -165,11 +172,18 @@ class Conversation:
             self._checker.left_over(self._kept.leftover, self._last)
             self._kept.close()
 
+    def _is_cut(self, got: ChaosAnswer, sent_at: float) -> bool:
+        """Whether a balancer says that the server which had the request was killed."""
+        return got.status == SERVER_LOST and self._interruptions.excuse(sent_at)
+
     async def _answer(
         self, connection: ChaosConnection, request: Request, sent_at: float
     ) -> ChaosAnswer | None:
         try:
-            return await connection.receive(self._interruptions.patience_s)
+            got = await connection.receive(self._interruptions.patience_s)
+            if not self._is_cut(got, sent_at):
+                return got
+            self._checker.cut(request)
         except (Cut, Unanswered) as error:
             self.not_answered(request, sent_at, str(error))
         except Garbled as error:

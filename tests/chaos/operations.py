@@ -16,6 +16,7 @@ from tests.chaos.publishing import Damage, publish
 from tests.chaos.scrape import model_info, scrape
 from tests.chaos.truth import MODELS
 from tests.chaos.versions import Versions
+from tests.e2e.server import Server
 
 LOOK_S = 0.3
 NOTICED_S = 30.0  # for a version to be noticed, proved and served
@@ -44,7 +45,7 @@ class Operator:
     """Works on a server until it is cancelled.
 
     Args:
-        port: of the server.
+        servers: those that run; one that is killed is taken out.
         root: its repository.
         versions: what is published is told here.
         rng: draws what is done.
@@ -53,13 +54,13 @@ class Operator:
 
     def __init__(
         self,
-        port: int,
+        servers: list[Server],
         root: Path,
         versions: Versions,
         rng: random.Random,
         interruptions: Interruptions,
     ) -> None:
-        self._port = port
+        self._servers = servers
         self._interruptions = interruptions
         self._root = root
         self._versions = versions
@@ -72,14 +73,17 @@ class Operator:
         ready: dict[tuple[str, ...], float] = {}
         while True:
             try:
-                found = await scrape(self._port)
-            except Cut as error:
+                found = await scrape(self._servers)
+            except (Cut, ConnectionError) as error:
                 if not self._interruptions.excuse(time.monotonic()):
                     self.seen.problems.append(f"the metrics could not be read: {error}")
                 continue
             self.seen.looks += 1
             # One that takes the place of a killed one is not ready at first.
-            if found.total("torchlane_ready") < 1 and not self._interruptions.killed_at:
+            if (
+                found.total("torchlane_ready") < len(self._servers)
+                and not self._interruptions.killed_at
+            ):
                 self.seen.problems.append("torchlane_ready was 0 although replicas were well")
             now = found.by("torchlane_replica_ready", "replica")
             self.seen.sick += sum(ready.get(each, 0) > value for each, value in now.items())
@@ -104,20 +108,26 @@ class Operator:
     async def _noticed(self, model: str, version: int, *, good: bool) -> bool:
         deadline = time.monotonic() + NOTICED_S
         while time.monotonic() < deadline:
-            told = await model_info(self._port, model)
-            if good and told["version"] == version:
+            told = [await model_info(each, model) for each in self._servers]
+            if good and all(each["version"] == version for each in told):
                 self._versions.seen(model, version)
                 self.seen.switches += 1
                 return True
-            states = {each["version"]: each["state"] for each in told["versions"]}
-            if not good and states.get(version) == "failed":
+            listed = [entry for each in told for entry in each["versions"]]
+            states = [entry["state"] for entry in listed if entry["version"] == version]
+            if not good and states == ["failed"] * len(told):
                 self.seen.refused += 1
                 return True
             await asyncio.sleep(0.05)
         return False
 
-    def kill_a_worker(self, parent: int) -> None:
+    def kill_one(self) -> None:
         """End one process of several, as the kernel does when memory runs out."""
-        worker = self._rng.choice(psutil.Process(parent).children())
         self._interruptions.killed_at.append(time.monotonic())
-        worker.kill()
+        if len(self._servers) > 1:
+            killed = self._rng.choice(self._servers)
+            self._servers.remove(killed)
+            killed.process.kill()
+            return
+        (server,) = self._servers
+        self._rng.choice(psutil.Process(server.process.pid).children()).kill()

@@ -22,6 +22,9 @@ class ChaosPlan:
         requests: before the stop, at least: they go on until versions were switched and refused,
             where any are published; some more come while it stops.
         workers: processes; of several, one is killed.
+        servers: behind a balancer; 0: one, without a balancer.
+        kills_server: one of several servers is killed.
+        retry_on: of the balancer (BALANCER_RETRY_ON); empty: as shipped.
         cache_bytes: of the server.
         hangs: forwards may hang, where there is one process with its three replicas.
         switches: versions are published meanwhile, good and bad.
@@ -32,11 +35,19 @@ class ChaosPlan:
     seed: int
     requests: int
     workers: int = 1
+    servers: int = 0
+    kills_server: bool = False
+    retry_on: str = ""
     cache_bytes: int = 50_000
     hangs: bool = True
     switches: bool = True
     timeout_s: float = 8.0
     seconds: float = 300.0
+
+    @property
+    def kills(self) -> bool:
+        """Whether a process is killed: what it had not told of itself is lost with it."""
+        return self.workers > 1 or self.kills_server
 
     @property
     def replicas(self) -> int:

@@ -30,7 +30,7 @@ def table(outcomes: Sequence[tuple[int, Outcome]]) -> str:
         lines.append(
             (
                 str(number),
-                str(plan.workers),
+                f"{plan.servers} servers" if plan.servers else str(plan.workers),
                 str(plan.cache_bytes),
                 str(counts.total()),
                 *(str(counts[each]) for each in Verdict),

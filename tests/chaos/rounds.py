@@ -1,4 +1,4 @@
-"""One round: a server starts, gets a storm, settles, is compared with what is known, and ends."""
+"""One round: servers start, get a storm, settle, are compared with what is known, and end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import contextlib
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_ver
 from tests.chaos.scrape import Scrape, get, scrape
 from tests.chaos.truth import MODELS
 from tests.chaos.versions import Versions
+from tests.e2e.balanced import cluster
 from tests.e2e.server import Server, free_port, running
 
 MODULE = "tests.chaos.server"
@@ -34,12 +37,48 @@ MODELS_DIR, JOURNAL = "models", "journal"
 CLIENTS = 40
 FLOODERS = 4
 SETTLE_S = 40.0
+KEPT_CONNECTIONS = 8  # by a balancer, of each server
+STOP_S = 6.0  # of a storm in which one of several servers stops
 WARM_SHARE = 0.2  # of the requests come first: the allocator's first growth is not a leak
+
+
+@dataclass(frozen=True)
+class _Served:
+    """Who answers.
+
+    Attributes:
+        servers: those that run.
+        port: where clients connect: of the server, or of the balancer.
+        grpc_port: likewise.
+    """
+
+    servers: list[Server]
+    port: int
+    grpc_port: int
+
+
+@contextlib.contextmanager
+def _serving(plan: ChaosPlan, root: Path, folder: Path) -> Iterator[_Served]:
+    """One server, or several behind the shipped balancer."""
+    grpc_port = free_port()
+    settings = {**plan.settings(), "grpc_port": str(grpc_port)}
+    if not plan.servers:
+        with running(root, folder / "log", MODULE, **settings) as server:
+            yield _Served([server], server.port, grpc_port)
+        return
+    front = free_port()
+    balancer = {"grpc_port": str(grpc_port), "grpc_bind": f"127.0.0.1:{front}"}
+    balancer |= {"retry_on": plan.retry_on} if plan.retry_on else {}
+    balancer["request_time"] = "4s"  # bodies that stall shall not take long
+    with cluster(
+        root, folder, plan.servers, module=MODULE, server=settings, balancer=balancer
+    ) as found:
+        yield _Served(list(found.servers), found.balancer.port, front)
 
 
 def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
     """Run a round in an empty folder."""
-    root, journal, log = folder / MODELS_DIR, folder / JOURNAL, folder / "log"
+    root, journal = folder / MODELS_DIR, folder / JOURNAL
     for model in MODELS:
         publish(root, model, 1)
     versions = Versions(tuple(MODELS))
@@ -48,24 +87,21 @@ def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
         environment.setenv("CHAOS_SEED", str(plan.seed))
         environment.setenv("CHAOS_JOURNAL", str(journal))
         environment.setenv("CHAOS_HANGS", str(int(plan.hangs)))
-        grpc_port = free_port()
-        settings = {**plan.settings(), "grpc_port": str(grpc_port)}
-        with running(root, log, MODULE, **settings) as server:
-            asyncio.run(_Round(server, versions, outcome, folder, grpc_port).run())
-            outcome.problems += ended(server, DRAIN_S + 20)
+        with _serving(plan, root, folder) as served:
+            asyncio.run(_Round(served, versions, outcome, folder).run())
+            for server in served.servers:  # less one that was killed
+                outcome.problems += ended(server, DRAIN_S + 20)
     return outcome
 
 
 class _Round:
-    def __init__(
-        self, server: Server, versions: Versions, outcome: Outcome, folder: Path, grpc_port: int
-    ) -> None:
+    def __init__(self, served: _Served, versions: Versions, outcome: Outcome, folder: Path) -> None:
         plan = outcome.plan
-        self._grpc_port = grpc_port
+        self._served = served
+        self._servers = served.servers
         self._plan = plan
         self._journal = folder / JOURNAL
         self._hung_before = 0
-        self._server = server
         self._versions = versions
         self._outcome = outcome
         self._checker = outcome.checker
@@ -73,30 +109,32 @@ class _Round:
         self._numbers = Numbers(self._rng)
         self._interruptions = Interruptions(plan.timeout_s * 2)
         self._operator = Operator(
-            server.port, folder / MODELS_DIR, versions, self._rng, self._interruptions
+            self._servers, folder / MODELS_DIR, versions, self._rng, self._interruptions
         )
         self._names = itertools.count()
 
     async def run(self) -> None:
         """The story of a round."""
-        port, figures, plan = self._server.port, self._outcome.figures, self._plan
+        figures, plan = self._outcome.figures, self._plan
         warm = round(plan.requests * WARM_SHARE)
         logger = "app.serving.lifecycle" if plan.workers == 1 else "app.processes.supervisor"
-        while not events(self._server.log, logger)["ready"]:  # one of two may be so earlier
-            await asyncio.sleep(0.05)
+        for server in self._servers:
+            while not events(server.log, logger)["ready"]:  # one of two may be so earlier
+                await asyncio.sleep(0.05)
         if plan.workers > 1:  # what the others say of themselves may be as old as that
             await asyncio.sleep(1.5 * WRITE_S)
         await self._storm(warm)
         await self._until_idle(None)
-        before, self._hung_before = Holdings.of(self._server), self._hung()
+        before, self._hung_before = list(map(Holdings.of, self._servers)), self._hung()
         began = time.monotonic()
-        await self._storm(plan.requests - warm, kill=plan.workers > 1, enough=self._is_enough)
+        await self._storm(plan.requests - warm, kill=plan.kills, enough=self._is_enough)
         figures["seconds"] = time.monotonic() - began
         await self._until_idle(before)
-        self._compare(await scrape(port))
-        ready = await get(port, "/health/ready")
-        if ready.status != 200:
-            self._problem(f"not ready afterwards: {ready.told()}")
+        self._compare(await scrape(self._servers))
+        for server in self._servers:
+            ready = await get(server, "/health/ready")
+            if ready.status != 200:
+                self._problem(f"not ready afterwards: {ready.told()}")
         await self._stop()
         figures["requests"] = self._checker.counts.total()
 
@@ -134,15 +172,16 @@ class _Round:
         name, seed = f"{self._plan.seed}-{next(self._names)}", self._rng.random()
         rng = random.Random(seed)
         asker = Asker(name, rng, self._numbers, self._versions)
-        grpc = GrpcConversation(self._grpc_port, self._interruptions.patience_s)
-        return Client(self._server.port, asker, self._checker, rng, self._interruptions, grpc)
+        patience_s, again = self._interruptions.patience_s, self._plan.servers > 0
+        grpc = GrpcConversation(self._served.grpc_port, patience_s, again=again)
+        return Client(self._served.port, asker, self._checker, rng, self._interruptions, grpc)
 
     async def _kill(self, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        self._operator.kill_a_worker(self._server.process.pid)
-        self._outcome.faults["worker killed"] += 1
+        self._operator.kill_one()
+        self._outcome.faults["server killed" if self._plan.servers else "worker killed"] += 1
 
-    async def _until_idle(self, before: Holdings | None) -> None:
+    async def _until_idle(self, before: list[Holdings] | None) -> None:
         """Nothing in flight, nothing queued, every replica well, and nothing held but before."""
         deadline = time.monotonic() + SETTLE_S
         while problems := await self._busy_with(before):
@@ -151,22 +190,26 @@ class _Round:
                 return
             await asyncio.sleep(0.2)
 
-    async def _busy_with(self, before: Holdings | None) -> list[str]:
-        found, plan = await scrape(self._server.port), self._plan
+    async def _busy_with(self, before: list[Holdings] | None) -> list[str]:
+        found, plan = await scrape(self._servers), self._plan
         problems = []
         for name in ("torchlane_requests_in_flight", "torchlane_queue_depth_items"):
             if found.total(name) > 0:
                 problems.append(f"{name} stays at {found.total(name):.0f}")
-        wanted = plan.workers * plan.replicas
+        wanted = len(self._servers) * plan.workers * plan.replicas
         if found.total("torchlane_replica_ready") != wanted:
             problems.append(f"{found.by('torchlane_replica_ready', 'replica')} are ready")
         struck = sick_replicas(read_journal(self._journal))
-        if plan.workers == 1 and found.total("torchlane_replica_faults_total") < struck:
+        if not plan.kills and found.total("torchlane_replica_faults_total") < struck:
             problems.append("a replica that hangs was not found out")
-        if before is not None and plan.workers == 1:
-            now = Holdings.of(self._server)
-            problems += now.grown(before, self._plan.cache_bytes, self._hung() - self._hung_before)
-            self._outcome.figures["grown_mib"] = (now.rss - before.rss) / 2**20
+        if before is not None and not plan.kills:
+            hung, grown_mib = self._hung() - self._hung_before, 0.0
+            for server, held in zip(self._servers, before, strict=True):
+                now = Holdings.of(server)
+                kept = KEPT_CONNECTIONS if plan.servers else 0
+                problems += now.grown(held, self._plan.cache_bytes, hung, kept)
+                grown_mib = max(grown_mib, (now.rss - held.rss) / 2**20)
+            self._outcome.figures["grown_mib"] = grown_mib
         return problems
 
     def _hung(self) -> int:
@@ -177,12 +220,20 @@ class _Round:
         """What the server has counted with what clients were told and backends have done."""
         told, seen, ledgers = self._checker.told, self._operator.seen, read_journal(self._journal)
         self._checker.settle_late({model: each.hung for model, each in ledgers.items()})
-        if self._plan.workers > 1:
-            self._outcome.problems += reconcile_after_kill(found, told)
+        servers = len(self._servers)
+        if self._plan.kills:
+            self._outcome.problems += reconcile_after_kill(
+                found, told, balanced=self._plan.servers > 0
+            )
         else:
-            self._outcome.problems += reconcile(found, told, ledgers)
-            self._outcome.problems += reconcile_versions(found, seen.switches, seen.refused)
-            struck, logged = sick_replicas(ledgers), events(self._server.log)
+            self._outcome.problems += reconcile(
+                found, told, ledgers, balanced=self._plan.servers > 0
+            )
+            self._outcome.problems += reconcile_versions(
+                found, seen.switches, seen.refused, servers
+            )
+            struck = sick_replicas(ledgers)
+            logged = sum((events(each.log) for each in self._servers), Counter[str]())
             if not struck == logged["replica_sick"] == logged["replica_recovered"]:
                 self._problem(
                     f"{struck} replicas were made to fail, {logged['replica_sick']} were marked "
@@ -196,15 +247,21 @@ class _Round:
         figures |= {"looks": seen.looks, "switches": seen.switches, "refused": seen.refused}
 
     async def _stop(self) -> None:
-        """SIGTERM at a random time of another storm."""
+        """SIGTERM at a random time of another storm; behind a balancer nobody may notice."""
         self._numbers.strikes = False  # a forward that hangs would hold up the stop
-        left = _until(itertools.count(), time.monotonic() + 60)
+        first, others = self._servers[0], self._servers[1:]
+        left = _until(itertools.count(), time.monotonic() + (STOP_S if others else 60))
         storm = asyncio.create_task(self._clients(left))
         await asyncio.sleep(0.2 + self._rng.random() * 1.5)
-        self._checker.stopping = True
-        self._interruptions.stopped_at = time.monotonic()
-        self._server.signal()
+        if others:
+            self._checker.one_stops = True
+        else:
+            self._checker.stopping = True
+            self._interruptions.stopped_at = time.monotonic()
+        first.signal()
         await storm
+        for server in others:
+            server.signal()
         self._checker.settle_late({})
 
     def _problem(self, problem: str) -> None:

@@ -1,22 +1,24 @@
-"""Asks a server about itself: its metrics, its models, whether it is ready."""
+"""Asks servers about themselves: their metrics, their models, whether they are ready."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.chaos.connection import ChaosAnswer, connect
+from tests.e2e.server import Server
 
 LIMIT_S = 20.0
 
 
 class Scrape:
-    """What one GET /metrics said.
+    """What GET /metrics said.
 
     Args:
-        text: as it came.
+        text: as it came, of several servers one behind the other.
     """
 
     def __init__(self, text: str) -> None:
@@ -42,9 +44,9 @@ class Scrape:
         return found
 
 
-async def get(port: int, path: str) -> ChaosAnswer:
+async def get(server: Server, path: str) -> ChaosAnswer:
     """One GET on a connection of its own."""
-    connection = await connect(port)
+    connection = await connect(server.port, server.host)
     try:
         connection.send(f"GET {path} HTTP/1.1\r\nHost: loopback\r\n\r\n".encode())
         return await connection.receive(LIMIT_S)
@@ -52,12 +54,12 @@ async def get(port: int, path: str) -> ChaosAnswer:
         connection.leave()
 
 
-async def scrape(port: int) -> Scrape:
+async def scrape(servers: Sequence[Server]) -> Scrape:
     """What the metrics say now."""
-    return Scrape((await get(port, "/metrics")).body.decode())
+    return Scrape("\n".join([(await get(each, "/metrics")).body.decode() for each in servers]))
 
 
-async def model_info(port: int, model: str) -> dict[str, Any]:
+async def model_info(server: Server, model: str) -> dict[str, Any]:
     """What GET /models/MODEL says."""
-    found: dict[str, Any] = json.loads((await get(port, f"/models/{model}")).body)
+    found: dict[str, Any] = json.loads((await get(server, f"/models/{model}")).body)
     return found

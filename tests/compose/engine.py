@@ -23,6 +23,15 @@ USER 65534
 ENTRYPOINT ["/bin/prometheus"]
 """
 
+# As the published image of alpine: the user, `wget` for the health check, SIGUSR1 for a soft stop.
+HAPROXY = """\
+ARG BASE_IMAGE
+FROM ${BASE_IMAGE}
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends haproxy wget
+USER 99
+STOPSIGNAL SIGUSR1
+"""
+
 
 class EngineError(Exception):
     """A command of the engine failed; the message holds what it wrote."""
@@ -75,6 +84,14 @@ def available(image: str) -> bool:
             docker(*command, limit_s=PULL_LIMIT_S)
             return True
     return False
+
+
+def haproxy_from_package(tag: str, base_image: str, network: str) -> None:
+    """Make an image of the distribution's HAProxy."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "Dockerfile").write_text(HAPROXY)
+        options: Sequence[str] = ("--build-arg", f"BASE_IMAGE={base_image}", "--network", network)
+        docker("build", "--quiet", "--tag", tag, *options, folder)
 
 
 def prometheus_from_binaries(tag: str, base_image: str, network: str) -> bool:

@@ -31,12 +31,14 @@ class Stack:
         project: compose's name for the stack.
         files: the compose files, in their order.
         left_out: services whose images cannot be had here.
+        profiles: that are brought up.
     """
 
     environment: dict[str, str]
     project: str
     files: tuple[Path, ...]
     left_out: frozenset[str]
+    profiles: tuple[str, ...] = ("load",)
 
     def compose(self, *arguments: str, limit_s: float = 600.0) -> str:
         """Run `docker compose ARGUMENTS`; returns its stdout."""
@@ -45,12 +47,13 @@ class Stack:
     def _options(self) -> list[str]:
         chosen = [part for file in self.files for part in ("--file", str(file))]
         start = ["compose", "--project-directory", str(ROOT), "--project-name", self.project]
-        return [*start, *chosen, "--profile", "load", "--progress", "quiet"]
+        profiles = [part for each in self.profiles for part in ("--profile", each)]
+        return [*start, *chosen, *profiles, "--progress", "quiet"]
 
-    def begin_up(self) -> subprocess.Popen[str]:
+    def begin_up(self, *options: str) -> subprocess.Popen[str]:
         """Begin to bring everything up; the command ends when all is healthy, or has failed."""
         limit = ("--wait-timeout", str(UP_LIMIT_S))
-        return self._begin("up", "--detach", "--wait", *limit, stderr=subprocess.STDOUT)
+        return self._begin("up", "--detach", "--wait", *limit, *options, stderr=subprocess.STDOUT)
 
     def down(self) -> None:
         """Remove containers, networks and volumes."""

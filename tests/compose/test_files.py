@@ -16,6 +16,7 @@ from tests.compose.stack import ROOT
 pytestmark = pytest.mark.compose
 EXTRA_FILES = ("docker-compose.gpu.yml", "docker-compose.admin.yml", "docker-compose.grpc.yml")
 PROFILES = ((), ("load",), ("load", "trace"))
+CLUSTER = "docker-compose.cluster.yml"
 OF_PROFILES = {"load": {"locust", "locust-worker"}, "trace": {"jaeger", "otel-collector"}}
 COMBINATIONS = [
     (files, profiles)
@@ -157,6 +158,30 @@ def test_the_server_sends_traces_to_the_collector_and_nowhere_else() -> None:
     (folder,) = services["otel-collector"]["volumes"]
     assert (Path(folder["source"]) / "collector.yml").is_file()
     assert "--enable-feature=exemplar-storage" in services["prometheus"]["command"]
+
+
+def test_any_number_of_servers_can_stand_behind_haproxy() -> None:
+    services = config((CLUSTER,), ("cluster",))["services"]
+    assert set(services) == {
+        *("export", "api", "haproxy", "prometheus", "grafana", "locust", "locust-worker")
+    }
+    assert "ports" not in services["api"]  # a port belongs to one container
+    settings = services["api"]["environment"]
+    haproxy = services["haproxy"]
+    (port,) = haproxy["ports"]
+    assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "8080", 8000)
+    assert settings["TORCHLANE_HEAD_TIMEOUT_S"] == "3600"
+    assert {"serving", "monitoring"} == set(haproxy["networks"])
+    assert haproxy["read_only"] is True
+    assert haproxy["security_opt"] == ["no-new-privileges:true"]
+    assert haproxy["cap_drop"] == ["ALL"]
+    assert haproxy["depends_on"]["api"]["condition"] == "service_healthy"
+    (folder,) = haproxy["volumes"]
+    assert (Path(folder["source"]) / "haproxy.cfg").is_file()
+    assert "--config.file=/etc/prometheus/cluster.yml" in services["prometheus"]["command"]
+    assert "http://haproxy:8000" in services["locust"]["command"]
+    plain = config((CLUSTER,), ())["services"]
+    assert "haproxy" not in plain
 
 
 def test_extras_of_both_images_can_be_chosen() -> None:

@@ -26,6 +26,11 @@ class Rendered:
 
     objects: tuple[dict[str, Any], ...]
 
+    def parts(self, name: str) -> tuple[Rendered, Rendered]:
+        """The objects with this `app.kubernetes.io/name`, and the others."""
+        own = [each for each in self.objects if _name(each) == name]
+        return Rendered(tuple(own)), Rendered(tuple(e for e in self.objects if e not in own))
+
     def one(self, kind: str) -> dict[str, Any]:
         """The only object of a kind."""
         (found,) = [each for each in self.objects if each["kind"] == kind]
@@ -58,6 +63,11 @@ class Rendered:
         own = {each["name"]: each.get("value", POD_IP) for each in self.server.get("env", ())}
         own = {name: value.replace("$(POD_IP)", POD_IP) for name, value in own.items()}
         return {**self.one("ConfigMap")["data"], **own}
+
+
+def _name(of: dict[str, Any]) -> str | None:
+    label: str | None = of["metadata"].get("labels", {}).get("app.kubernetes.io/name")
+    return label
 
 
 @functools.cache

@@ -19,14 +19,18 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/kubernetes.md").read_text()
 # The oldest release that knows every field, and the newest whose schemas are installed.
 RELEASES = ("1.27", kubernetes_validate.latest_version())
+BALANCER = "torchlane-balancer"
 USER = 10001  # of the image
 RESERVE_S = 5  # at least, from the end of the drain to SIGKILL
 
 
-@pytest.fixture(scope="module", params=["base", "overlays/gpu", "overlays/production"])
+@pytest.fixture(
+    scope="module", params=["base", "overlays/gpu", "overlays/production", "overlays/cluster"]
+)
 def rendered(request: pytest.FixtureRequest) -> Rendered:
-    """Each kustomization, built."""
-    return build(str(request.param))
+    """Each kustomization, built, without a balancer: test_kubernetes_cluster.py looks at that."""
+    _, servers = build(str(request.param)).parts(BALANCER)
+    return servers
 
 
 @pytest.fixture

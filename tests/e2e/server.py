@@ -41,10 +41,11 @@ class Server:
     process: Process
     port: int
     log_file: Path
+    host: str = "127.0.0.1"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def log(self) -> str:
@@ -111,10 +112,9 @@ def running(
     model_dir: Path, log_file: Path, module: str = "app", **settings: str
 ) -> Iterator[Server]:
     """A ready server; killed by its process id at the end if it still runs."""
-    port = free_port()
-    settings |= {"model_dir": str(model_dir), "port": str(port)}
-    process = start_process(log_file, module, **settings)
-    server = Server(process, port, log_file)
+    settings = {"host": "127.0.0.1", "port": str(free_port())} | settings
+    process = start_process(log_file, module, **settings, model_dir=str(model_dir))
+    server = Server(process, int(settings["port"]), log_file, settings["host"])
     try:
         wait_ready(server)
         if (workers := settings.get("workers", "1")) not in ("1", "auto"):

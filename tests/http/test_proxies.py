@@ -1,5 +1,7 @@
 """Attacks through a real HAProxy and a real nginx that keep connections to the server alive.
 
+One HAProxy has the configuration that is shipped, and finds the server by DNS.
+
 Whatever a proxy passes on, two clients behind it must never get each other's answers.
 """
 
@@ -17,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.artifacts import write_artifact
+from tests.e2e.balanced import SHIPPED, balancing
+from tests.e2e.names import naming
 from tests.e2e.server import Server, free_port, running
 from tests.http.rules import FRAMING, RULES
 from tests.integration.wire import Wire, ask_for, request
@@ -61,6 +65,7 @@ PROXIES = {
     "nginx": (NGINX, ("nginx", "-c")),
     "nginx, streaming": (NGINX, ("nginx", "-c")),
 }
+SHIPPED_FORM = "haproxy, shipped"
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +76,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield made
 
 
-@pytest.fixture(scope="module", params=PROXIES)
+def one_connection(shipped: str) -> str:
+    """The shipped configuration, where all clients share one connection to the server."""
+    checked = "    default-server check "
+    assert shipped.count(checked) == 1
+    return shipped.replace(
+        checked, f"    http-reuse always\n{checked}maxconn 1 pool-max-conn 1 pool-low-conn 1 "
+    )
+
+
+@pytest.fixture(scope="module", params=[*PROXIES, SHIPPED_FORM])
 def proxy(
     request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
     """The port of a running proxy."""
+    if request.param == SHIPPED_FORM:
+        yield from shipped(server, tmp_path_factory.mktemp("shipped"))
+        return
     form, command = PROXIES[request.param]
     program = shutil.which(command[0], path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if program is None:
@@ -94,6 +111,17 @@ def proxy(
     finally:
         process.terminate()
         process.wait(10)
+
+
+def shipped(server: Server, folder: Path) -> Iterator[int]:
+    """The port of an HAProxy with the shipped configuration before one server."""
+    config = folder / "conf"
+    config.write_text(one_connection(SHIPPED.read_text()))
+    with naming([server.host]) as names:
+        settings = {"nameserver": f"127.0.0.1:{names.port}", "server_port": str(server.port)}
+        with balancing(folder, config, **settings) as balancer:
+            balancer.wait_ready(1)
+            yield balancer.port
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
