@@ -52,6 +52,7 @@ __all__ = ["RESERVE", "main"]
 
 LOG = structlog.get_logger(__name__)
 GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")  # of the extra
+REDIS_PACKAGES = ("redis", "hiredis")
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
 FOLDER = "torchlane-workers-"  # below TMPDIR, shared by the parent and its workers
@@ -94,7 +95,8 @@ def _parser() -> FlagParser:
         usage="%(prog)s [--FLAG VALUE ...]",
         description="Serve exported models over HTTP.",
         epilog="Each flag overrides the variable of the same name: --port 9000 is "
-        "TORCHLANE_PORT=9000. API keys have no flag, because `ps` would show them. "
+        "TORCHLANE_PORT=9000. API keys and TORCHLANE_CACHE_URL have no flag, because `ps` would "
+        "show them. "
         "docs/settings.md describes each setting.",
     )
     parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # by the parent
@@ -113,6 +115,13 @@ def _check_extras(settings: Settings) -> None:
             raise SettingsError(
                 f"{PREFIX}GRPC_PORT={settings.grpc_port} needs packages that are not installed "
                 f"({', '.join(missing)}): pip install 'torchlane[grpc]'"
+            )
+    if settings.cache_url is not None:
+        missing = [name for name in REDIS_PACKAGES if find_spec(name) is None]
+        if missing:
+            raise SettingsError(
+                f"{PREFIX}CACHE_URL needs packages that are not installed "
+                f"({', '.join(missing)}): pip install 'torchlane[redis]'"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import time
@@ -23,7 +24,7 @@ from app.api.bodies import BodyMemory
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import install_error_handlers
 from app.api.memo import AnswerMemo
-from app.api.offload import pool_of
+from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import Hosts, Origins
 from app.api.routes import add_routes, predictions
@@ -69,6 +70,7 @@ from models.resources import usable_cores
 
 if TYPE_CHECKING:
     from app.api.oip.grpc.server import GrpcServer
+    from app.shared_cache.redis_tier import RedisTier
     from app.telemetry.provider import Export
 
 LOG = structlog.get_logger(__name__)
@@ -125,7 +127,10 @@ def create_app(
     ]
     block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
     tracing = Tracing()
-    engine = Engine(replicas, LoopClock(), metrics, _engine_config(settings, block_s), tracing)
+    tier = _tier(settings, metrics)
+    engine = Engine(
+        replicas, LoopClock(), metrics, _engine_config(settings, block_s), tracing, tier
+    )
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
@@ -161,9 +166,7 @@ def create_app(
     )
     bodies = BodyMemory(settings.bodies_limit_bytes)
     offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
-    metrics.bodies_limit.set(bodies.limit)
-    metrics.bodies_bytes.set_function(lambda: bodies.held)
-    metrics.offloaded.set_function(lambda: offload.tasks)
+    _watch_bodies(metrics, bodies, offload)
     service = Service(
         engine,
         lifecycle,
@@ -188,7 +191,7 @@ def create_app(
         version=_version("torchlane"),
         description="Predictions by exported PyTorch models. Bodies may have the Content-Encoding "
         "gzip or deflate.",
-        lifespan=_lifespan(service, grpc, export, settings.drain_s),
+        lifespan=_lifespan(service, grpc, export, tier, settings.drain_s),
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
         redirect_slashes=False,  # to a URL made of the caller's Host header, before any check
@@ -207,7 +210,11 @@ def create_app(
 
 
 def _lifespan(
-    service: Service, grpc: GrpcServer | None, export: Export | None, drain_s: float
+    service: Service,
+    grpc: GrpcServer | None,
+    export: Export | None,
+    tier: RedisTier | None,
+    drain_s: float,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """What runs as long as the application."""
 
@@ -217,12 +224,16 @@ def _lifespan(
         service.metrics.open()
         if grpc is not None:
             await grpc.start()  # before anything is loaded: the port may be taken
+        if tier is not None:
+            tier.start()
         await lifecycle.start()
         yield
         if grpc is not None:
             await grpc.close(lifecycle.stop_left_s() / 2)
         await lifecycle.stop(drain_s)
         await service.offload.close(max(MIN_CLOSE_S, lifecycle.stop_left_s()))
+        if tier is not None:
+            await tier.close()
         if export is not None:
             await export.close(max(MIN_CLOSE_S, min(SEND_S, lifecycle.stop_left_s())))
         service.metrics.close()
@@ -239,6 +250,26 @@ def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer |
 
     listen = Listen(settings.host, settings.grpc_port, shared, settings.bodies_limit_bytes)
     return GrpcServer(service, _version("torchlane"), listen)
+
+
+def _tier(settings: Settings, metrics: Metrics) -> RedisTier | None:
+    """The second cache, where one is wanted.
+
+    Raises:
+        ValueError: if its URL has wrong options.
+    """
+    if settings.cache_url is None:
+        return None
+    # Not at the top: redis-py is in an extra.
+    from app.shared_cache.address import Address  # noqa: PLC0415
+    from app.shared_cache.redis_tier import RedisTier, TierConfig  # noqa: PLC0415
+
+    try:
+        address = Address.parse(settings.cache_url)
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}CACHE_URL: {error}") from None
+    ttl_s = min(settings.cache_shared_ttl_s, settings.cache_ttl_s or math.inf)
+    return RedisTier(address, TierConfig(settings.cache_budget_ms / 1000, ttl_s), metrics)
 
 
 def _export(service: Service, worker: Worker | None) -> Export | None:
@@ -309,6 +340,12 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.models_unready.set_function(lambda: len(lifecycle.problems()))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
+
+
+def _watch_bodies(metrics: Metrics, bodies: BodyMemory, offload: OffloadPool) -> None:
+    metrics.bodies_limit.set(bodies.limit)
+    metrics.bodies_bytes.set_function(lambda: bodies.held)
+    metrics.offloaded.set_function(lambda: offload.tasks)
 
 
 def is_compiled() -> bool:

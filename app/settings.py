@@ -13,6 +13,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import (
@@ -100,6 +101,26 @@ def _devices_hint(given: str) -> str:
     if given == "auto":
         return "auto cannot be combined"
     return "use auto, cpu, cpu*2 (two replicas) or cuda:0, with commas between several"
+
+
+def _cache_url(value: str | None) -> str | None:
+    """Check the form of a URL; the message has nothing of it, since it may hold a password."""
+    if not value:
+        return None
+    try:
+        parts = urlsplit(value)
+        is_path = parts.scheme == "unix"
+        known = is_path or parts.scheme in ("redis", "rediss")
+        named = bool(parts.path) if is_path else bool(parts.hostname) and parts.port != 0
+        numbered = is_path or re.fullmatch(r"(/[0-9]{0,9})?", parts.path) is not None
+    except ValueError:  # such as a port that is no number
+        known = named = numbered = False
+    if not (known and named and numbered):
+        raise ValueError(
+            "it is no URL of the form redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss://... (TLS) "
+            "or unix:///PATH; percent-encode / @ : # ? in a password"
+        )
+    return value
 
 
 def _hosts(value: str) -> str:
@@ -205,6 +226,12 @@ class Settings(BaseSettings):
     """Maximum bytes of the prediction cache of all processes, with overhead; 0 turns it off."""
     cache_ttl_s: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Maximum seconds that a prediction is cached; unset: no limit."""
+    cache_url: Annotated[str | None, AfterValidator(_cache_url)] = Field(None, repr=False)
+    """A Redis or Valkey as second cache, shared by servers: `redis://host:6379`."""
+    cache_budget_ms: float = Field(5, gt=0, le=10_000, allow_inf_nan=False)
+    """Maximum milliseconds that a request waits for the second cache."""
+    cache_shared_ttl_s: float = Field(86_400, ge=0.001, le=315_360_000, allow_inf_nan=False)
+    """Maximum seconds that a prediction is kept in the second cache."""
     drain_s: float = Field(30, gt=0, allow_inf_nan=False)
     """Maximum seconds of a graceful stop."""
     api_keys: Annotated[str | None, AfterValidator(_name_or_none)] = Field(None, repr=False)
@@ -260,6 +287,15 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _has_first_cache(self) -> Self:
+        if self.cache_url is not None and self.cache_bytes == 0:
+            raise ValueError(
+                f"{PREFIX}CACHE_URL is set and {PREFIX}CACHE_BYTES=0 turns all caching off: unset "
+                "one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_body_fits(self) -> Self:
         if self.bodies_limit_bytes < self.max_body_bytes:
             raise ValueError(
@@ -300,5 +336,7 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
                 lines.append(problem)
                 continue
             name = str(each["loc"][0]).lower().removeprefix(PREFIX.lower())
-            lines.append(f"{PREFIX}{name.upper()}={each['input']!r}: {problem}")
+            is_secret = name in Settings.model_fields and not Settings.model_fields[name].repr
+            given = "" if is_secret else f"={each['input']!r}"
+            lines.append(f"{PREFIX}{name.upper()}{given}: {problem}")
         raise SettingsError("\n".join(lines)) from error

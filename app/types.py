@@ -172,16 +172,22 @@ class CacheCounts(NamedTuple):
     joined: int = 0
 
 
-_ONE_HIT: Final = CacheCounts(1)
-_ONE_MISS: Final = CacheCounts(0, 1)
+ONE_HIT: Final = CacheCounts(1)
+ONE_MISS: Final = CacheCounts(0, 1)
 _ONE_JOINED: Final = CacheCounts(0, 0, 1)
 
 
 def cache_counts(hit: int, miss: int, items: int) -> CacheCounts:
     """Counts of a request: what was neither found nor computed anew has joined."""
     if items == 1:  # nearly all requests: not made anew
-        return _ONE_HIT if hit else _ONE_MISS if miss else _ONE_JOINED
+        return ONE_HIT if hit else ONE_MISS if miss else _ONE_JOINED
     return CacheCounts(hit, miss, items - hit - miss)
+
+
+def counts_with_found(counts: CacheCounts, found: int) -> CacheCounts:
+    """Counts of a request of which the second cache has answered some items later."""
+    misses = min(counts.miss, found)
+    return CacheCounts(counts.hit + found, counts.miss - misses, counts.joined - found + misses)
 
 
 class Answer:

@@ -82,6 +82,7 @@ COMPILED = (
     "app/engine/execution/batch_runner.py",
     "app/engine/execution/complaints.py",
     "app/engine/keys.py",
+    "app/engine/lookups.py",
     "app/engine/scheduling/batch_cost.py",
     "app/engine/scheduling/batch_policy.py",
     "app/engine/scheduling/completion.py",

@@ -1,4 +1,4 @@
-"""The engine: cache -> single-flight -> queue -> replicas. One engine serves all models.
+"""The engine: cache -> single-flight -> (second cache) -> queue -> replicas, for all models.
 
 ARCHITECTURE.md lists the laws that it keeps, each with its test.
 """
@@ -20,12 +20,22 @@ from app.engine.clock import Clock
 from app.engine.execution.batch_runner import Contract
 from app.engine.execution.replica import Replica
 from app.engine.keys import KeyMaker
+from app.engine.lookups import Lookups
 from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.scheduling.dispatcher import Dispatcher, Settler
 from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
-from app.engine.scheduling.queue import DONE, ONE_ITEM, WAITING, Ticket, TicketQueue, on_its_own
+from app.engine.scheduling.queue import (
+    ASKED,
+    DONE,
+    ONE_ITEM,
+    WAITING,
+    Ticket,
+    TicketQueue,
+    on_its_own,
+)
 from app.engine.scheduling.timeline import Timeline
+from app.engine.shared_tier import SharedTier
 from app.engine.singleflight import Waiter
 from app.engine.submission import Submission
 from app.engine.waiters import OpenWaiters
@@ -103,6 +113,7 @@ class Engine(Settler):
         metrics: where to count.
         config: limits.
         tracing: told of each batch.
+        tier: a second cache, shared with other servers.
     """
 
     def __init__(
@@ -112,6 +123,7 @@ class Engine(Settler):
         metrics: Metrics,
         config: EngineConfig,
         tracing: Tracing | None = None,
+        tier: SharedTier | None = None,
     ) -> None:
         self._names = [replica.name for replica in replicas]
         self._clock = clock
@@ -127,6 +139,9 @@ class Engine(Settler):
         )
         if tracing is not None:
             self._dispatcher.tracing = tracing
+        self._lookups: Lookups | None = None
+        if tier is not None:
+            self._lookups = Lookups(tier, clock, self, self._dispatcher.poke)
         self._admission = Admission(self._timeline)
         self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
@@ -169,7 +184,11 @@ class Engine(Settler):
         served = self._served(model)
         waiter = Waiter(deadline, served.closed, label)
         counts = self._place(served, waiter, items, lag_s)
-        return self._accepted(served.queue, waiter, counts)
+        if waiter.is_settled:
+            count_outcomes(served.queue.metrics, waiter)
+        else:
+            self._open.add(waiter)
+        return Submission(waiter, counts)
 
     def expect(
         self, model: ModelId, deadline: float, ended: Callable[[], None], label: bytes = b""
@@ -218,13 +237,12 @@ class Engine(Settler):
             waiter.keys.clear()  # rejected items are not counted
             waiter.fail(error)
             return
-        served.queue.metrics.looked_up(submission.cache)
         waiter.complete()
 
     def _place(
         self, served: _Served, waiter: Waiter, items: Sequence[Item], lag_s: float
     ) -> CacheCounts:
-        """Find items in the cache and in flight, and queue the rest; or reject them all."""
+        """Find items in the cache and in flight, and ask for or queue the rest; or reject all."""
         queue, keys, deadline = served.queue, waiter.keys, waiter.deadline
         flying: list[Ticket] = []
         fresh: list[Item] = []
@@ -256,11 +274,31 @@ class Engine(Settler):
         self._admission.admit(queue, fresh, deadline, lag_s, now)
         for flight in flying:
             self._join(queue, flight, waiter)
-        if fresh:
+        counts = cache_counts(hit, len(fresh), len(items))
+        if fresh and self._launch(queue, fresh, fresh_keys, waiter, now):
+            queue.metrics.looked_up(counts._replace(miss=0))  # those are counted once it is known
+        else:
+            queue.metrics.looked_up(counts)
+        return counts
+
+    def _launch(
+        self,
+        queue: ModelQueue,
+        fresh: Sequence[Item],
+        keys: Sequence[bytes],
+        waiter: Waiter,
+        now: float,
+    ) -> bool:
+        """No flight computes these items yet: queue them, or ask the second cache first (True)."""
+        lookups = self._lookups
+        if lookups is not None and lookups.pays(queue, fresh):
             for index, item in enumerate(fresh):
-                _launch(queue, fresh_keys[index], item, waiter, now)
-            self._dispatcher.poke()
-        return cache_counts(hit, len(fresh), len(items))
+                lookups.ask(queue, _open(queue, keys[index], item, waiter, now))
+            return True
+        for index, item in enumerate(fresh):
+            queue.tickets.submit(_open(queue, keys[index], item, waiter, now))
+        self._dispatcher.poke()
+        return False
 
     def submit_known(
         self, model: ModelId, keys: Sequence[bytes], deadline: float
@@ -277,7 +315,10 @@ class Engine(Settler):
             waiter.outcomes[key] = value
         waiter.keys.extend(keys)
         self._admission.admit(served.queue, (), deadline, 0.0, self._clock.now())
-        return self._accepted(served.queue, waiter, cache_counts(len(keys), 0, len(keys)))
+        counts = cache_counts(len(keys), 0, len(keys))
+        served.queue.metrics.looked_up(counts)
+        count_outcomes(served.queue.metrics, waiter)
+        return Submission(waiter, counts)
 
     def read_lag_s(self) -> float:
         """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
@@ -402,14 +443,6 @@ class Engine(Settler):
     def _expects(self, served: _Served) -> bool:
         return any(each is served for each in self._expected.values())
 
-    def _accepted(self, queue: ModelQueue, waiter: Waiter, counts: CacheCounts) -> Submission:
-        queue.metrics.looked_up(counts)
-        if waiter.is_settled:
-            count_outcomes(queue.metrics, waiter)
-        else:
-            self._open.add(waiter)
-        return Submission(waiter, counts)
-
     def _closed(self, queue: ModelQueue, waiter: Waiter) -> None:
         """A request has all its outcomes, or its wait has ended without."""
         self._open.close(waiter)
@@ -452,7 +485,7 @@ class Engine(Settler):
             if flight is None:
                 continue
             flight.abandoned = True
-            if flight.state is WAITING:
+            if flight.state is WAITING or flight.state is ASKED:
                 queue.tickets.withdraw(flight)
                 queue.flights.close(flight)
 
@@ -474,17 +507,19 @@ class Engine(Settler):
             return
         if not isinstance(outcome, ItemFailed) and queue.caches:
             self._cache.put(ticket.key, outcome)
+            if self._lookups is not None and batch_items:  # what was found there is there
+                self._lookups.keep(queue, ticket, outcome)
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, queue_s, compute_s, batch_items)
 
 
-def _launch(queue: ModelQueue, key: bytes, item: Item, waiter: Waiter, now: float) -> None:
-    """No flight computes this key yet: open one and queue its work."""
+def _open(queue: ModelQueue, key: bytes, item: Item, waiter: Waiter, now: float) -> Ticket:
+    """No flight computes this key yet: open one."""
     deadline = waiter.deadline
     ticket = Ticket(key, on_its_own(item), now, deadline, deadline)
     queue.flights.open(ticket, waiter)
     waiter.expect()
-    queue.tickets.submit(ticket)
+    return ticket
 
 
 def _largest_s(batch_s: BatchTimes) -> float:

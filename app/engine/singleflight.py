@@ -30,6 +30,7 @@ class Waiter:
         then: what the caller wants done when it is settled.
         number: among the open waiters; 0: it never waited.
         trace: of the request, if anything follows it.
+        found: how many outcomes the second cache had.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Waiter:
         "compute_s",
         "deadline",
         "error",
+        "found",
         "keys",
         "label",
         "number",
@@ -62,6 +64,7 @@ class Waiter:
         self.then: Callable[[], None] | None = None
         self.number = 0
         self.trace: RequestTrace | None = None
+        self.found = 0
         self._missing = 0
         self.settled = settled
 

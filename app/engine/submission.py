@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from app.engine.singleflight import Waiter
 from app.telemetry.tracing import RequestTrace
-from app.types import Answer, CacheCounts
+from app.types import Answer, CacheCounts, counts_with_found
 
 
 class Submission:
@@ -65,7 +65,8 @@ class Submission:
             raise waiter.error
         found = waiter.outcomes
         outcomes = [found[key] for key in waiter.keys]
-        return Answer(outcomes, self.cache, waiter.queue_s, waiter.compute_s, waiter.batch_items)
+        cache = counts_with_found(self.cache, waiter.found) if waiter.found else self.cache
+        return Answer(outcomes, cache, waiter.queue_s, waiter.compute_s, waiter.batch_items)
 
     async def settled(self) -> None:
         """Return once it is settled. Cancelling it gives the request up as `abandon` does."""

@@ -23,6 +23,7 @@ from app.metrics.bound import (
     ModelMetrics,
     ReplicaMetrics,
     RequestMetrics,
+    SharedCacheMetrics,
     Tallies,
     labels_of,
 )
@@ -99,6 +100,11 @@ class Metrics(Counters, Gauges):
     def batches_of(self, replica: str, device: str) -> ReplicaMetrics:
         """The metrics of a replica, looked up once."""
         return ReplicaMetrics(self, self._tallies, replica, device)
+
+    def shared_cache(self, is_open: Callable[[], bool]) -> SharedCacheMetrics:
+        """The metrics of the shared cache; whether it is not asked is read at each scrape."""
+        self.shared_cache_open.set_function(lambda: float(is_open()))
+        return SharedCacheMetrics(self, self._tallies)
 
     def replica(self, name: str, device: str, is_ready: Callable[[], bool]) -> None:
         """Register whether a replica takes work; asked at each scrape."""

@@ -8,7 +8,7 @@ from prometheus_client import Counter
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from app.metrics.counters import BATCH_SIZES, SECONDS, BulkHistogram, Counters
+from app.metrics.counters import BATCH_SIZES, ROUND_TRIPS, SECONDS, BulkHistogram, Counters
 from app.metrics.tally import HistogramTally, Tally
 from app.types import NO_DEVICE_TIMES, CacheCounts, DeviceTimes, ModelId
 
@@ -70,6 +70,7 @@ class ModelMetrics:
         labels = labels_of(model)
         self._counters, self._tallies, self._labels = counters, tallies, labels
         self._outcomes: dict[str, Tally] = {}  # a series is there once something has been counted
+        self._shared: dict[str, Tally] = {}
         self.computed = tallies.counter(counters.items_computed.labels(*labels))
         self.batch_size = tallies.histogram(counters.batch_size.labels(*labels), BATCH_SIZES)
         self.queue_seconds = tallies.histogram(counters.queue_seconds.labels(*labels), SECONDS)
@@ -89,6 +90,14 @@ class ModelMetrics:
         self._miss.inc(miss)
         self._joined.inc(joined)
 
+    def shared(self, result: str, amount: int = 1) -> None:
+        """Count items by what the shared cache had to say of them."""
+        tally = self._shared.get(result)
+        if tally is None:
+            series = self._counters.shared_cache_lookups.labels(*self._labels, result)
+            tally = self._shared[result] = self._tallies.counter(series)
+        tally.inc(amount)
+
     def outcome(self, outcome: str, amount: int = 1) -> None:
         """Count items that have ended: 'ok', an error code, or 'abandoned'."""
         tally = self._outcomes.get(outcome)
@@ -96,6 +105,17 @@ class ModelMetrics:
             series = self._counters.items.labels(*self._labels, outcome)
             tally = self._outcomes[outcome] = self._tallies.counter(series)
         tally.inc(amount)
+
+
+class SharedCacheMetrics:
+    """The metrics of the connections to the shared cache, bound once."""
+
+    def __init__(self, counters: Counters, tallies: Tallies) -> None:
+        self.seconds = tallies.histogram(counters.shared_cache_seconds, ROUND_TRIPS)
+        self.stored, self.dropped, self.failed = (
+            tallies.counter(counters.shared_cache_writes.labels(result))
+            for result in ("stored", "dropped", "error")
+        )
 
 
 class KeyMetrics:

@@ -10,6 +10,7 @@ from prometheus_client.samples import Exemplar
 from app.metrics.tally import Seen
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+ROUND_TRIPS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LABELS = ("model", "version")
 REPLICA_LABELS = ("replica", "device")
@@ -108,6 +109,27 @@ class Counters:
             "torchlane_cache_lookups",
             "Items by how they were answered: 'hit', 'miss' or 'joined' (a computation in flight).",
             (*LABELS, "result"),
+            registry=registry,
+        )
+        self.shared_cache_lookups = Counter(
+            "torchlane_shared_cache_lookups",
+            "Items that were not in the server's own cache, by what the shared one had to say: "
+            "'hit', 'miss', 'timeout', 'error', 'wrong' (a value, but not of this item), 'open' "
+            "(not asked, because it has failed), 'skipped' (not asked, because computing is "
+            "quicker) or 'left' (no request waits any more).",
+            (*LABELS, "result"),
+            registry=registry,
+        )
+        self.shared_cache_writes = Counter(
+            "torchlane_shared_cache_writes",
+            "Predictions for the shared cache by result: 'stored', 'dropped' or 'error'.",
+            ("result",),
+            registry=registry,
+        )
+        self.shared_cache_seconds = BulkHistogram(
+            "torchlane_shared_cache_seconds",
+            "Seconds of a question to the shared cache, until its answer was read.",
+            buckets=ROUND_TRIPS,
             registry=registry,
         )
         self.batch_splits = Counter(

@@ -107,6 +107,12 @@ class Gauges:
         self.cache_bytes = gauge("cache_bytes", "Bytes in the prediction cache, with overhead.")
         self.cache_entries = gauge("cache_entries", "Entries in the prediction cache.")
         self.cache_limit = gauge("cache_limit_bytes", "Bytes that the prediction cache may take.")
+        self.shared_cache_open = gauge(
+            "shared_cache_open",
+            "1 while the shared cache is not asked, because it fails or is not there, else 0.",
+            (),
+            "livemax",
+        )
         self.bodies_bytes = gauge(
             "bodies_bytes",
             "Bytes of bodies that are still arriving, without the first 64 KiB of each.",

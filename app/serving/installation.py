@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import structlog
 
 from app.backends.golden import Golden
 from app.backends.selection import Preference, Selection, planned_batch, select, stages
+from app.engine.execution.batch_runner import Finish, Layout
 from app.engine.execution.replica import Replica
 from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.scheduling.model_queue import ModelLimits
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact
 from app.types import Device
+from models.tensors import TensorSpec
 
 LOG = structlog.get_logger(__name__)
 # How long a batch may grow while every turn of the event loop reads more: a wave of 32 requests is
@@ -32,6 +35,15 @@ def limits_of(settings: ModelSettings, max_batch_size: int) -> ModelLimits:
         settings.queue_limit_bytes,
         settings.cache,
     )
+
+
+def layout_of(outputs: Sequence[TensorSpec], finish: Finish) -> Layout:
+    """What the answer to an item looks like: dtypes as `finish` leaves them, and sizes."""
+    ones = {
+        spec.name: np.zeros([max(1, size) for size in spec.shape], spec.dtype) for spec in outputs
+    }
+    finished = finish(ones)
+    return {spec.name: (finished[spec.name].dtype.str, spec.item_shape) for spec in outputs}
 
 
 @dataclass(frozen=True, slots=True)

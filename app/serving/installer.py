@@ -30,7 +30,7 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState, VersionStatus
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
-from app.serving.installation import Installation, limits_of, planned
+from app.serving.installation import Installation, layout_of, limits_of, planned
 from app.serving.replica_pool import Maker, ReplicaPool
 from app.types import Arrays, BatchTimes, Device, ModelId
 from models.padding import padding_of
@@ -117,7 +117,8 @@ class Installer:
         manifest, selection = artifact.manifest, plan.selection
         outputs = tuple(spec.name for spec in manifest.outputs)
         padding = padding_of(manifest.inputs, manifest.outputs)
-        contract = Contract(outputs, plan.golden.probe, codec.finish, padding)
+        layout = layout_of(manifest.outputs, codec.finish)
+        contract = Contract(outputs, plan.golden.probe, codec.finish, padding, layout)
         identity = f"{artifact.digest}:{selection.label}"
         largest = min(max(map(max, times.values())) for times in batch_s.values())
         limits = limits_of(settings, largest)

@@ -13,6 +13,7 @@ MODULES = {
     "text": "tests.fuzz.text",
     "wire": "tests.fuzz.wire",
     "manifests": "tests.fuzz.manifests",
+    "cached": "tests.fuzz.cached",
 }
 # Wrong on purpose: what would a fuzzer be worth that finds nothing here?
 PLANTED = {

@@ -58,7 +58,7 @@ def answered(*, many: bool) -> Docs:
     """The headers of a prediction's answer."""
     counts = "hit=[0-9]+, miss=[0-9]+, joined=[0-9]+"
     cache = {
-        "description": "from the cache, computed, or joined with an equal one"
+        "description": "from a cache, computed, or joined with an equal one"
         + ("; the number of each" if many else ""),
         "required": True,
         "schema": {"type": "string", "pattern": f"^({counts if many else 'hit|miss|joined'})$"},

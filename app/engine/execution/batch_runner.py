@@ -32,6 +32,8 @@ SHARED_ROW_BYTES = 1024
 Probe: TypeAlias = Callable[[Backend], None]
 # Makes of a batch's outputs what is answered and cached, such as scores of logits; row by row.
 Finish: TypeAlias = Callable[[Arrays], Arrays]
+# Of each output of an item: its dtype, and its shape with -1 for a size that is free.
+Layout: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,14 @@ class Contract:
         probe: replays a golden example; raises BackendError if the replica cannot answer even that.
         finish: makes of outputs what is answered.
         padding: how items of different lengths share a batch; None: they do not.
+        layout: of what is answered to an item; None: not known, so a second cache is not used.
     """
 
     outputs: Sequence[str]
     probe: Probe
     finish: Finish
     padding: Padding | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)

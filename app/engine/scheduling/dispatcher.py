@@ -49,7 +49,7 @@ class Settler(Protocol):
             outcome: None: no request waits for it.
             queue_s: seconds of waiting.
             compute_s: seconds of computing.
-            batch_items: size of its batch.
+            batch_items: size of its batch; 0: it was not computed.
         """
 
 
@@ -169,7 +169,7 @@ class Dispatcher:
 
     def _serve(self, queue: ModelQueue, now: float) -> Decision:
         """Start one batch of a queue if the policy says so."""
-        if queue.tickets.waiting == 0:
+        if queue.tickets.queued == 0:
             queue.gathering_since = None
             return Decision(0)
         free = [replica for replica in self._replicas if replica.is_free(queue.model)]
@@ -241,7 +241,7 @@ class Dispatcher:
     def _others_wait(self, queue: ModelQueue, replica: Replica) -> bool:
         """Whether items of another model wait that the replica serves."""
         for other in self._queues.values():
-            if other is not queue and other.tickets.waiting and replica.serves(other.model):
+            if other is not queue and other.tickets.queued and replica.serves(other.model):
                 return True
         return False
 

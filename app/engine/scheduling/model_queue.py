@@ -74,7 +74,7 @@ class ModelQueue:
             fair_s: the most device time that a model had had when it was served.
         """
         items = self.tickets.submitted - self.seen
-        idle = items >= self.tickets.waiting  # it earns nothing; nor does a device that was sick
+        idle = items >= self.tickets.queued  # it earns nothing; nor does a device that was sick
         self.used_s = max(self.used_s, fair_s if idle else fair_s - MOST_ARREARS_S)
         self.seen = self.tickets.submitted
         self.arrivals = Arrivals(items, now - (self.gathering_since or now))

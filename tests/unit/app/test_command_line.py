@@ -48,13 +48,28 @@ def test_a_missing_extra_is_said_in_a_sentence(
     assert "worker" in capsys.readouterr().err
 
 
+def test_the_second_cache_needs_its_extra_and_is_set_by_its_variable_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(create, ["--cache-url", "redis://:hunter2@cache"])
+    assert "`ps` would show its value: set TORCHLANE_CACHE_URL" in capsys.readouterr().err
+    monkeypatch.setenv("TORCHLANE_CACHE_URL", "redis://:hunter2@cache")
+    monkeypatch.setattr("app.__main__.find_spec", lambda name: None)
+    assert main(create, []) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("torchlane: TORCHLANE_CACHE_URL needs packages that are not installed")
+    assert told.endswith("(redis, hiredis): pip install 'torchlane[redis]'\n")
+    assert "hunter2" not in told
+
+
 def test_two_ports_differ(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(create, ["--grpc-port", "9000", "--port", "9000"]) == 2
     assert "--grpc-port 9000 is TORCHLANE_PORT too" in capsys.readouterr().err
 
 
-def test_without_its_port_nothing_of_grpc_is_imported() -> None:
-    code = "import sys, app.main; sys.exit('grpc' in sys.modules or 'google' in sys.modules)"
+def test_without_their_settings_nothing_of_the_extras_is_imported() -> None:
+    code = "import sys, app.main; sys.exit(bool({'grpc', 'google', 'redis'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT)
     assert done.returncode == 0
 
@@ -77,8 +92,8 @@ def test_each_public_setting_has_a_documented_flag(
     for name, field in Settings.model_fields.items():
         flag = f"--{name.replace('_', '-')}"
         assert field.description, name
-        assert (f"{flag} " in words) == (name != "api_keys"), name
-        if name != "api_keys":
+        assert (f"{flag} " in words) is field.repr, name
+        if field.repr:
             assert "".join(field.description.split()) in words.replace(" ", ""), name
     assert "(default: 256MiB)" in words
     assert "--worker " not in words

@@ -63,6 +63,11 @@ def test_they_are_frozen(name: str) -> None:
         ("CACHE_BYTES", "0", 0),
         ("CACHE_BYTES", "1GiB", 1024 * MIB),
         ("CACHE_TTL_S", "0.5", 0.5),
+        ("CACHE_URL", "redis://me:secret@cache:7000/3", "redis://me:secret@cache:7000/3"),
+        ("CACHE_URL", "rediss://[::1]?ssl_ca_certs=ca.pem", "rediss://[::1]?ssl_ca_certs=ca.pem"),
+        ("CACHE_URL", "unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+        ("CACHE_BUDGET_MS", "2.5", 2.5),
+        ("CACHE_SHARED_TTL_S", "60", 60),
         ("API_KEYS", "a predict sha256:00", "a predict sha256:00"),
         ("API_KEYS_FILE", "/run/secrets/keys", Path("/run/secrets/keys")),
         ("RATE_LIMIT", "100/second", "100/second"),
@@ -176,6 +181,8 @@ class TestEmptyGuards:
         ("MAX_ITEMS", "0", "greater than or equal to 1"),
         ("CACHE_BYTES", "-1", "byte string"),
         ("CACHE_TTL_S", "0", "greater than 0"),
+        ("CACHE_BUDGET_MS", "0", "greater than 0"),
+        ("CACHE_SHARED_TTL_S", "0", "greater than or equal to 0.001"),
         ("OPEN_METRICS", "perhaps", "use true or false"),
         ("TRUSTED_HOSTS", "https://a.example", "use example.com, *.example.com or *"),
         ("TRUSTED_HOSTS", "a.example:80", "use example.com, *.example.com or *"),
@@ -265,3 +272,36 @@ def test_processes_share_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     one = load_settings({}).of_one_process(4)
     assert one.bodies_limit_bytes == one.max_body_bytes == 16 << 20  # so that any body fits
     assert one.queue_limit_bytes == 1 << 20  # no more than all may have
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://hunter2@cache",
+        "cache:6379/hunter2",
+        "redis://:hunter2@",
+        "redis://:hunter2@cache:port",
+        "redis://:hunter2@cache:0",
+        "redis://:hunter2/with/slashes@cache",
+        "redis://:hunter2@cache/names",
+        "redis://:hunter2@[::1",
+        "unix://:hunter2@",
+        "hunter2",
+    ],
+)
+def test_a_wrong_url_of_the_cache_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("TORCHLANE_CACHE_URL", url)
+    with pytest.raises(SettingsError, match=r"^TORCHLANE_CACHE_URL: it is no URL") as caught:
+        load()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_second_cache_needs_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLANE_CACHE_URL", "redis://:hunter2@cache")
+    assert "hunter2" not in repr(load())
+    monkeypatch.setenv("TORCHLANE_CACHE_BYTES", "0")
+    with pytest.raises(SettingsError, match="TORCHLANE_CACHE_URL is set and") as caught:
+        load()
+    assert "hunter2" not in str(caught.value)

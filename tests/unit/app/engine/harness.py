@@ -16,6 +16,7 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.execution.batch_runner import Contract
 from app.engine.execution.replica import Replica
 from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.shared_tier import SharedTier
 from app.errors import ItemFailed, ModelError, ReplicaError
 from app.metrics import Metrics
 from app.types import Answer, Arrays, Device, Item, ModelId, Outcome
@@ -62,10 +63,13 @@ class Defaults:
     block_s: float = 0.0
     batch_s: Mapping[int, float] = field(default_factory=dict)
     backend: Callable[[Step | None], FakeBackend] = FakeBackend
+    tier: Callable[[], SharedTier | None] = lambda: None
 
 
 DEFAULT = Defaults()
-CONTRACT = Contract(("value",), replay, finish=lambda outputs: outputs)
+CONTRACT = Contract(
+    ("value",), replay, finish=lambda outputs: outputs, layout={"value": ("<f4", (-1,))}
+)
 
 
 @dataclass
@@ -109,6 +113,7 @@ async def rig(
     cache_ttl_s: float | None = None,
     block_s: float | None = None,
     batch_s: Mapping[int, float] | None = None,
+    tier: SharedTier | None = None,
 ) -> AsyncIterator[Rig]:
     """An engine with one replica per script, and the model `double` on each.
 
@@ -124,7 +129,7 @@ async def rig(
         DEFAULT.block_s if block_s is None else block_s,
         queue_limit_bytes,
     )
-    engine = Engine(replicas, clock, metrics, config)
+    engine = Engine(replicas, clock, metrics, config, tier=tier or DEFAULT.tier())
     backends = [DEFAULT.backend(script) for script in scripts]
     made = Rig(engine, clock, metrics, backends, replicas)
     engine.watch_faults(lambda replica, fault: made.faults.append((replica.name, fault)))

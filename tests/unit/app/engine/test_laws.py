@@ -37,11 +37,15 @@ from tests.unit.app.engine.harness import (
     values,
 )
 from tests.unit.app.engine.launching import LaunchingFake
+from tests.unit.app.engine.tiers import ScriptedTier
 
 
-@pytest.fixture(autouse=True, params=["separate", "blocking", "launching"])
+@pytest.fixture(autouse=True, params=["separate", "blocking", "launching", "asked"])
 def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laws hold as well where the event loop stands still, or where batches are prefetched."""
+    """Also where the event loop stands still, batches are prefetched, or a cache is asked."""
+    if request.param == "asked":
+        monkeypatch.setattr(DEFAULT, "tier", ScriptedTier)
+        monkeypatch.setattr(DEFAULT, "batch_s", {1: 1e-6, 64: 1e-6})
     if request.param == "launching":
         monkeypatch.setattr(DEFAULT, "backend", LaunchingFake)
     if request.param == "blocking":

@@ -85,7 +85,7 @@ def test_before_anything_is_watched_nothing_is_ready() -> None:
 
 def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None:
     metrics = Metrics()
-    assert len(metrics.gauges) == 23
+    assert len(metrics.gauges) == 24
     for gauge in metrics.gauges.values():
         mode = gauge._multiprocess_mode  # there is no public way to ask
         assert mode in {"livesum", "livemin", "livemax"}, gauge

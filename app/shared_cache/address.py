@@ -1,0 +1,96 @@
+"""Where the cache server is, and how to log in there: a URL as redis-py reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from redis.asyncio.connection import (
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
+from redis.exceptions import RedisError
+
+from app.shared_cache.link import Link, Refused
+
+NAME = "torchlane"  # as CLIENT LIST shows the connections
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server and a login.
+
+    Attributes:
+        shown: for logs: without user, password and options.
+    """
+
+    shown: str
+    _login: tuple[str, ...] = field(repr=False)
+    _database: int
+    _host: str = ""
+    _port: int = 0
+    _path: str = ""
+    _tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Read a URL: redis, rediss or unix, with the options of redis-py.
+
+        Raises:
+            ValueError: it is wrong; the message has nothing of it.
+        """
+        try:
+            options = dict(parse_url(url))
+            kind = options.pop("connection_class", Connection)
+            made = kind(**options)  # type: ignore[operator]
+            tls = made.ssl_context.get() if isinstance(made, SSLConnection) else None
+        except TypeError as error:
+            raise ValueError("it has an option that redis-py does not know") from error
+        except (OSError, ValueError, RedisError) as error:
+            hint = f"({type(error).__name__})"
+            raise ValueError(f"its options cannot be used {hint}: is a file missing?") from None
+        login = tuple(each for each in (made.username, made.password) if each)
+        if isinstance(made, UnixDomainSocketConnection):
+            return cls(made.path, login, int(made.db), _path=made.path)
+        shown = f"{made.host}:{made.port}"
+        return cls(shown, login, int(made.db), made.host, int(made.port), _tls=tls)
+
+    async def connect(self, lost: Callable[[str], None]) -> Link:
+        """A connection that is logged in.
+
+        Args:
+            lost: see `Link`.
+
+        Raises:
+            OSError, ValueError: there is no such server.
+            LinkError: it is none that can be used, or refuses the login.
+        """
+        loop = asyncio.get_running_loop()
+
+        def made() -> Link:
+            return Link(lost)
+
+        if self._path:
+            _, link = await loop.create_unix_connection(made, self._path)
+        else:
+            _, link = await loop.create_connection(made, self._host, self._port, ssl=self._tls)
+        try:
+            await self._log_in(link)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    async def _log_in(self, link: Link) -> None:
+        if self._login:
+            await link.ask("AUTH", *self._login)
+        if self._database:
+            await link.ask("SELECT", str(self._database))
+        try:
+            await link.ask("CLIENT", "SETNAME", NAME)
+        except Refused:  # users may lack the right; the name is a nicety
+            return

@@ -1,0 +1,152 @@
+"""One connection to the server: commands go out at once, and answers come in their order.
+
+redis-py has a task and a connection for each command that waits. Here all share one connection, no
+task is made, and what may arrive is bounded. hiredis reads and writes the protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
+
+import hiredis
+
+MOST_REPLY_BYTES = 64 << 20  # of one answer; then the connection is closed
+NOTHING = object()  # no whole answer has arrived
+CODE = re.compile(r"[A-Z]{2,20}\b")
+# The answers to what was sent together, as hiredis makes them; None: the connection was lost.
+Replies: TypeAlias = Sequence[object] | None
+
+
+class LinkError(Exception):
+    """The server cannot be used; the message has no word that the server was sent."""
+
+
+class Refused(LinkError):
+    """An error as an answer: only its code is kept, since servers repeat what they were sent."""
+
+    def __init__(self, text: str) -> None:
+        code = CODE.match(text)
+        super().__init__(f"the server answers {code.group() if code else 'an error'}")
+
+
+def packed(*command: str | bytes) -> bytes:
+    """A command in the server's protocol."""
+    return cast(bytes, hiredis.pack_command(cast("tuple[str]", command)))  # its stub: one word
+
+
+class Link(asyncio.Protocol):
+    """See the module. Made by asyncio's `create_connection`.
+
+    Args:
+        lost: told once that the connection has ended, and why; not if `close` ended it.
+
+    Attributes:
+        sent_at: when the oldest unanswered command was sent, on the clock of `time.monotonic`.
+    """
+
+    def __init__(self, lost: Callable[[str], None]) -> None:
+        self._lost: Callable[[str], None] | None = lost
+        self._reader = hiredis.Reader(
+            protocolError=LinkError, replyError=Refused, notEnoughData=NOTHING
+        )
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[tuple[float, int, Callable[[Replies], None]]] = deque()
+        self._replies: list[object] = []
+        self._unread_bytes = 0
+
+    @property
+    def unanswered(self) -> int:
+        """How much that was sent together waits for its answers."""
+        return len(self._waiting)
+
+    @property
+    def sent_at(self) -> float | None:
+        """When the oldest of it was sent, by `time.monotonic`; None: all is answered."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def send(self, commands: bytes, count: int, done: Callable[[Replies], None]) -> None:
+        """Send commands together.
+
+        Args:
+            commands: as `packed` writes them.
+            count: how many they are.
+            done: gets their answers, once; the connection must not have ended yet.
+        """
+        if self._transport is None:
+            done(None)
+            return
+        self._waiting.append((time.monotonic(), count, done))
+        self._transport.write(commands)
+
+    async def ask(self, *command: str | bytes) -> object:
+        """Send one command and wait for its answer.
+
+        Raises:
+            LinkError: it is an error, or the connection was lost.
+        """
+        answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def done(replies: Replies) -> None:
+            if not answered.done():
+                answered.set_result(
+                    LinkError("the connection was lost") if replies is None else replies[0]
+                )
+
+        self.send(packed(*command), 1, done)
+        reply = await answered
+        if isinstance(reply, LinkError):
+            raise reply
+        return reply
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._unread_bytes += len(data)
+        try:
+            self._reader.feed(data)
+            while self._transport is not None and (reply := self._reader.gets()) is not NOTHING:
+                self._unread_bytes = 0
+                self._take(reply)
+        except LinkError:
+            self._end("it does not speak the protocol of Redis")
+            return
+        if self._unread_bytes > MOST_REPLY_BYTES:
+            self._end(f"an answer is longer than {MOST_REPLY_BYTES} bytes")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._end("the connection was closed" if error is None else type(error).__name__)
+
+    def close(self) -> None:
+        """End the connection; what waits gets no answer."""
+        self._lost = None
+        self._end("")
+
+    def _take(self, reply: object) -> None:
+        if not self._waiting:
+            raise LinkError("an answer to nothing")
+        _, count, done = self._waiting[0]
+        self._replies.append(reply)
+        if len(self._replies) == count:
+            self._waiting.popleft()
+            replies, self._replies = self._replies, []
+            done(replies)
+
+    def _end(self, why: str) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            lost(why)
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, done in waiting:
+            done(None)

@@ -1,0 +1,271 @@
+"""Items that a second cache is asked for before they are queued."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.scheduling.model_queue import ModelLimits
+from app.engine.shared_tier import Found, NotFound
+from app.errors import DeadlineExceeded, Overloaded
+from app.types import Arrays
+from tests.unit.app.engine.harness import CONTRACT, MODEL, Rig, item, rig, turns, until, values
+from tests.unit.app.engine.tiers import IDENTITY, ScriptedTier, key_of
+
+COSTS = {1: 0.01, 8: 0.08}  # 10 ms an item
+RESULTS = "torchlane_shared_cache_lookups_total"
+
+
+@pytest.fixture
+def tier() -> ScriptedTier:
+    made = ScriptedTier()
+    made.round_trip_s = 0.001
+    return made
+
+
+@pytest.fixture
+async def r(tier: ScriptedTier) -> AsyncIterator[Rig]:
+    async with rig(tier=tier, batch_s=COSTS, cache_bytes=10_000, queue_limit=4) as made:
+        yield made
+
+
+async def test_what_it_has_is_answered_and_not_computed(r: Rig, tier: ScriptedTier) -> None:
+    tier.has(1, 2)
+    answer = await r.start(1, 2, 2, 3)
+    assert values(answer) == [2.5, 4.5, 4.5, 6]
+    assert answer.cache == (2, 1, 1)
+    assert tier.asked == [[key_of(1), key_of(2), key_of(3)]]
+    assert r.backend.batches == [[3]]
+    assert r.metric("torchlane_items_computed_total") == 1
+    assert r.metric("torchlane_items_total", outcome="ok") == 4
+    assert (r.metric(RESULTS, result="hit"), r.metric(RESULTS, result="miss")) == (2, 1)
+    assert _lookups(r) == (2, 1, 1)
+
+
+async def test_what_was_found_is_cached_here_and_what_was_computed_is_offered_to_it(
+    r: Rig, tier: ScriptedTier
+) -> None:
+    tier.has(1)
+    assert await r.ask(1, 2) == [2.5, 4]
+    assert await r.ask(1, 2) == [2.5, 4]
+    assert len(tier.asked) == 1
+    assert tier.kept == [key_of(2)]  # the other one is there
+
+
+async def test_one_turn_asks_one_question(r: Rig, tier: ScriptedTier) -> None:
+    await asyncio.gather(r.start(1), r.start(2), r.start(3))
+    assert tier.asked == [[key_of(1), key_of(2), key_of(3)]]
+
+
+async def test_a_flight_that_is_asked_for_can_be_joined(r: Rig, tier: ScriptedTier) -> None:
+    tier.has(1)
+    tier.held = True
+    first = r.start(1)
+    await turns()
+    second = r.start(1)
+    await turns()
+    tier.release()
+    assert values(await first) == values(await second) == [2.5]
+    assert len(tier.asked) == 1
+    assert (await second).cache == (1, 0, 0)
+
+
+async def test_an_answer_that_is_late_changes_nothing(r: Rig, tier: ScriptedTier) -> None:
+    tier.has(1)
+    tier.held = True
+    asking = r.start(1)
+    await turns()
+    r.clock.advance(tier.budget_s)
+    assert values(await asking) == [2]
+    tier.release()
+    assert tier.given_up == 1
+    assert r.metric(RESULTS, result="timeout") == 1
+    assert await r.ask(1) == [2]
+
+
+async def test_an_answer_that_came_while_the_loop_stood_still_is_in_time(
+    r: Rig, tier: ScriptedTier
+) -> None:
+    tier.has(1)
+    tier.held = True
+    asking = r.start(1)
+    await turns()
+    r.clock.advance(1.0)
+    tier.release()  # read in the turn in which the timer is due
+    assert values(await asking) == [2.5]
+    assert tier.given_up == 0
+
+
+async def test_the_last_one_that_leaves_takes_it_out(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    staying, leaving = r.start(1, 2), r.start(2, 3)
+    await turns()
+    assert r.metric("torchlane_queue_depth_items") == 3
+    leaving.cancel()
+    await turns()
+    assert r.metric("torchlane_queue_depth_items") == 2
+    tier.has(1, 2, 3)
+    tier.release()
+    assert values(await staying) == [2.5, 4.5]
+    assert r.metric(RESULTS, result="left") == 1
+    again = r.start(3)  # another flight: the first one has ended
+    assert values(await again) == [6.5]
+    assert r.backend.batches == []
+
+
+async def test_one_that_left_in_the_same_turn_is_not_asked_for(r: Rig, tier: ScriptedTier) -> None:
+    submission = r.engine.submit(MODEL, [item(1)], r.clock.now() + 1)
+    submission.abandon()
+    await turns()
+    assert tier.asked == []
+    assert r.metric("torchlane_queue_depth_items") == 0
+    assert _lookups(r) == (0, 1, 0)
+
+
+async def test_deadlines_pass_while_it_is_asked(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    soon, later = r.start(1, within=0.002), r.start(1, within=1)
+    await turns()
+    r.clock.advance(0.003)
+    with pytest.raises(DeadlineExceeded):
+        await soon
+    tier.release()
+    assert values(await later) == [2]
+
+
+async def test_what_is_asked_for_counts_in_the_limit(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    asking = r.start(1, 2, 3)
+    await turns()
+    with pytest.raises(Overloaded):
+        await r.ask(4, 5)
+    assert r.metric("torchlane_queue_depth_items") == 3
+    tier.release()
+    assert values(await asking) == [2, 4, 6]
+
+
+async def test_what_is_asked_for_counts_in_predictions(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    asking = r.start(1, 2, 3, within=0.03)
+    await turns()
+    with pytest.raises(Overloaded, match="3 items are queued"):  # 40 ms of work in all
+        await asyncio.wait_for(r.ask(4, within=0.035), 5)
+    tier.release()
+    await asking
+
+
+async def test_a_miss_keeps_its_place(r: Rig, tier: ScriptedTier) -> None:
+    """It waits since it came, and goes before what came later and has more time."""
+    r.backend.gate.clear()
+    busy = r.start(0)
+    await until(lambda: r.backend.batches == [[0]])
+    tier.held = True
+    first = r.start(1, within=10)
+    await turns()
+    r.clock.advance(0.002)
+    tier.held = False
+    second = r.start(2, within=20)
+    await turns()
+    tier.release()
+    r.backend.gate.set()
+    await asyncio.gather(busy, first, second)
+    assert r.backend.batches == [[0], [1, 2]]
+    assert (await first).queue_s == pytest.approx(0.002)
+
+
+async def test_it_is_not_asked_where_computing_is_quicker(r: Rig, tier: ScriptedTier) -> None:
+    tier.round_trip_s = 0.02
+    assert await r.ask(1, 2) == [2, 4]
+    assert (tier.asked, tier.kept) == ([], [])
+    assert r.metric(RESULTS, result="skipped") == 2
+
+
+async def test_it_is_not_asked_while_it_is_open(r: Rig, tier: ScriptedTier) -> None:
+    tier.is_open = True
+    assert await r.ask(1) == [2]
+    assert tier.asked == []
+    assert r.metric(RESULTS, result="open") == 1
+
+
+async def test_a_model_without_cache_never_asks(r: Rig, tier: ScriptedTier) -> None:
+    r.engine.adjust(MODEL, ModelLimits(BatchLimits(8, 0.0), 4, 1000, caches=False))
+    assert await r.ask(1) == [2]
+    assert (tier.asked, tier.kept) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        NotFound.WRONG,
+        NotFound.ERROR,
+        {"other": np.zeros(1, np.float32)},
+        {},
+        {"value": np.zeros(1, np.float64)},
+        {"value": np.zeros((1, 1), np.float32)},
+        {"value": np.array([np.nan], np.float32)},
+    ],
+)
+async def test_what_cannot_be_the_models_answer_is_computed(
+    r: Rig, tier: ScriptedTier, found: Found
+) -> None:
+    tier.values[key_of(1)] = found
+    assert await r.ask(1) == [2]
+    why = found.value if isinstance(found, NotFound) else "wrong"
+    assert r.metric(RESULTS, result=why) == 1
+
+
+async def test_failures_are_not_offered(tier: ScriptedTier) -> None:
+    def fails(_: Arrays) -> Arrays | None:
+        raise ValueError("no")
+
+    async with rig(tier=tier, batch_s=COSTS, cache_bytes=10_000, scripts=(fails,)) as r:
+        assert await r.ask(1) == ["backend_failed"]
+    assert tier.kept == []
+
+
+async def test_a_drain_waits_for_it(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    asking = r.start(1)
+    await turns()
+    draining = asyncio.create_task(r.engine.drain(10))
+    await turns()
+    assert not draining.done()
+    r.clock.advance(tier.budget_s)
+    assert values(await asking) == [2]
+    assert await draining
+
+
+async def test_a_retirement_waits_for_it(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    asking = r.start(1)
+    await turns()
+    retiring = asyncio.create_task(r.engine.retire(MODEL))
+    await asyncio.sleep(0.02)
+    assert not retiring.done()
+    tier.release()
+    assert values(await asking) == [2]
+    await retiring
+
+
+async def test_another_revision_has_its_own_flights(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    asking = r.start(1)
+    await turns()
+    await r.replicas[0].install(MODEL._replace(revision=1), lambda: r.backend)
+    other = MODEL._replace(revision=1)
+    r.engine.publish(other, IDENTITY, CONTRACT, {"fake#0": {0: COSTS}})
+    submission = r.engine.submit(other, [item(1)], r.clock.now() + 1)
+    await turns()
+    tier.has(1)
+    tier.release()
+    assert values(await asking) == values(await submission.answer()) == [2.5]
+    assert len(tier.asked) == 2
+
+
+def _lookups(r: Rig) -> tuple[float, ...]:
+    name = "torchlane_cache_lookups_total"
+    return tuple(r.metric(name, result=each) for each in ("hit", "miss", "joined"))

@@ -1,0 +1,48 @@
+"""URLs of cache servers; what is wrong with one is said without its password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.shared_cache.address import Address
+from app.shared_cache.link import Refused
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://cache", "cache:6379"),
+        (f"redis://:{SECRET}@cache:7000/3", "cache:7000"),
+        (f"rediss://me:{SECRET}@[::1]:7000?ssl_cert_reqs=none", "::1:7000"),
+        (f"unix://me:{SECRET}@/run/redis.sock?db=1", "/run/redis.sock"),
+    ],
+)
+def test_what_is_shown_has_no_login(url: str, shown: str) -> None:
+    address = Address.parse(url)
+    assert address.shown == shown
+    assert SECRET not in repr(address)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("?unheard_of=1", "an option that redis-py does not know"),
+        ("?socket_timeout=soon", "options cannot be used"),
+        ("?ssl_ca_certs=/there/is/none", "is a file missing"),
+        ("?ssl_cert_reqs=perhaps", "options cannot be used"),
+    ],
+)
+def test_wrong_options_are_refused(options: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=problem) as caught:
+        Address.parse(f"rediss://:{SECRET}@cache{options}")
+    assert SECRET not in str(caught.value)
+
+
+def test_an_error_of_the_server_shows_its_code_only() -> None:
+    echoed = Refused(f"ERR unknown command 'AUTH', with args beginning with: '{SECRET}'")
+    assert str(echoed) == "the server answers ERR"
+    assert str(Refused(SECRET)) == "the server answers an error"
