@@ -45,6 +45,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """
     inputs = find_inputs(options.input)
     found = state.find(options.out, resume=options.resume)
+    lock = state.lock(options.out)
     model = _model(options, settings, found)
     if options.top_k is not None:
         try:
@@ -53,7 +54,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             raise UsageError(f"--top-k: {error}") from error
     chooser = Chooser(model.manifest, options.input_column, options.id_column)
     source, wanted = open_source(inputs, chooser, sys.stdin.buffer)
-    cut = Cut(rows_of_block(model.manifest, model.batch), options.rows_per_shard)
+    encoded = _has_pictures(model, source)
+    rows = rows_of_block(model.manifest, model.batch, encoded=encoded)
+    cut = Cut(rows, options.rows_per_shard)
     plan = _plan(options, model, inputs, cut)
     if found is not None:
         state.check_unchanged(found, plan, options.out)
@@ -62,10 +65,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             return 0
     folder = state.Run(options.out, plan, found.shards if found else [], _versions())
     recipe = Recipe(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids)
-    workers = _workers(options, model, source)
+    workers = options.workers
+    if workers is None:  # pictures take long, and a process holds no lock of another
+        workers = usable_cores() if encoded else 0
     job = Job(source, recipe, cut, options.limit, options.format, workers, options.max_errors)
     answers = Answers(model.manifest, model.codec, options.top_k, integer_ids=source.integer_ids)
-    code, ended = _drive(Driver(job, folder, model, answers), job, folder, model)
+    with lock:
+        code, ended = _drive(Driver(job, folder, model, answers), job, folder, model)
     if not ended:  # a forward or a read does not return, and would keep the process from ending
         sys.stderr.flush()
         os._exit(code)
@@ -163,12 +169,8 @@ def _plan(
     }
 
 
-def _workers(options: argparse.Namespace, model: BulkModel, source: Source) -> int:
-    """Processes that decode: pictures take long, and a process holds no lock of another."""
-    if options.workers is not None:
-        return int(options.workers)
-    pictures = model.manifest.codec.kind == "image" and not source.has_numbers
-    return usable_cores() if pictures else 0
+def _has_pictures(model: BulkModel, source: Source) -> bool:
+    return model.manifest.codec.kind == "image" and not source.has_numbers
 
 
 def _versions() -> Mapping[str, str]:
