@@ -1,0 +1,219 @@
+"""From what a block came to to a table: `id`, the prediction, `error`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from app.bulk.scoring import Scored
+from app.codecs.answers import highest
+from app.codecs.base import Codec
+from app.types import Array, Arrays
+from models.codec_specs import TextCodecSpec
+from models.manifest import Manifest
+from models.rows import answered
+from models.tensors import TensorSpec
+
+OWN = {"id", "error", "label", "score", "labels", "scores", "indices", "spans", "cut"}
+SPAN = [
+    ("label", pa.string()),
+    ("score", pa.float64()),
+    ("start", pa.int64()),
+    ("end", pa.int64()),
+    ("text", pa.string()),
+]
+
+# Makes the columns of the prediction, a row for each that was computed without failure.
+Fill = Callable[[Scored, Sequence[int]], list[Any]]
+
+
+class Answers:
+    """Makes the tables of one run; all have the same schema.
+
+    Args:
+        manifest: of the model.
+        codec: of the model.
+        top_k: how many of the highest scores; None: as the manifest says.
+        integer_ids: whether ids are whole numbers.
+    """
+
+    def __init__(
+        self, manifest: Manifest, codec: Codec, top_k: int | None, *, integer_ids: bool
+    ) -> None:
+        self._codec = codec
+        self._outputs = answered(manifest.outputs)
+        first, spec = self._outputs[0], manifest.codec
+        self._labels = spec.score_labels if len(first.item_shape) == 1 else None
+        self._top_k = top_k or spec.top_k
+        self._has_scores = self._labels is not None or self._top_k is not None
+        self._of_tokens = isinstance(spec, TextCodecSpec) and spec.of_tokens
+        counted = any(each.count is not None for each in manifest.outputs)
+        ranked = spec.ranked_by is not None or spec.classes is not None
+        self._of_rows = counted or ranked
+        self._has_classes = spec.classes is not None
+        self._cuts = isinstance(spec, TextCodecSpec)
+        self.schema = pa.schema(
+            [
+                ("id", pa.int64() if integer_ids else pa.string()),
+                *self._fields(),
+                ("error", pa.string()),
+            ]
+        )
+
+    def table(self, scored: Scored) -> Any:
+        """A row for each row of the block, in order; those with an error have no prediction."""
+        block = scored.block
+        count = len(block)
+        computed = np.arange(scored.computed)
+        if scored.failed:
+            computed = np.delete(computed, sorted(scored.failed))
+        if scored.outputs is not None and not (self._of_tokens or self._of_rows):
+            columns = self._whole(scored.outputs, computed, scored.computed)
+        else:
+            columns = self._one_by_one(scored, computed)
+        if self._cuts and block.items is not None:
+            notes = [item.note for item in block.items]
+            cut = np.zeros(count, np.int64)
+            cut[block.good] = [note.cut if note is not None else 0 for note in notes]
+        row_of = np.full(scored.computed, -1, np.int64)
+        row_of[computed] = np.arange(len(computed))
+        rows = np.full(count, -1, np.int64)
+        rows[block.good] = row_of[scored.place] if len(scored.place) else -1
+        errors = pa.nulls(count, pa.string())
+        if (rows < 0).any():
+            errors = pa.array(_errors(scored, rows), pa.string())
+        taken = self._taken(columns, rows)
+        if self._cuts:
+            numbers = cut if block.items is not None else np.zeros(count, np.int64)
+            taken.append(pa.array(numbers, pa.int32(), mask=rows < 0))
+        ids = pa.array(block.ids, self.schema.field("id").type)
+        return pa.Table.from_arrays([ids, *taken, errors], schema=self.schema)
+
+    @staticmethod
+    def _taken(columns: Sequence[Any], rows: Array) -> list[Any]:
+        if np.array_equal(rows, np.arange(len(rows))):
+            return [column.slice(0, len(rows)) for column in columns]
+        indices = pa.array(rows, mask=rows < 0)
+        return [column.take(indices) for column in columns]
+
+    def _fields(self) -> list[tuple[str, Any]]:
+        first, *others = self._outputs
+        cut = [("cut", pa.int32())] if self._cuts else []
+        named = [(_named(spec.name), _type(spec)) for spec in others]
+        dtype = pa.from_numpy_dtype(np.dtype(first.dtype))
+        if self._of_tokens:
+            return [("spans", pa.list_(pa.struct(SPAN))), *named, *cut]
+        if self._of_rows:
+            labels = [("labels", pa.list_(pa.string()))] if self._has_classes else []
+            return [(_named(first.name), _type(first)), *named, *labels, *cut]
+        if self._labels is not None:
+            best = [("label", pa.string()), ("score", dtype)]
+            if self._top_k is not None:
+                best += [("labels", pa.list_(pa.string())), ("scores", pa.list_(dtype))]
+            return [*best, *named, *cut]
+        indices = [("indices", pa.list_(pa.int64()))] if self._top_k is not None else []
+        return [(_named(first.name), _type(first)), *indices, *named, *cut]
+
+    def _whole(self, outputs: Arrays, computed: Array, count: int) -> list[Any]:
+        """The columns from whole arrays, if no row needs its own treatment."""
+        if len(computed) < count:
+            outputs = {name: array[computed] for name, array in outputs.items()}
+        first, *others = self._outputs
+        scores = outputs[first.name]
+        columns: list[Any] = []
+        if self._top_k is not None:
+            tops = [highest(each, self._top_k) for each in scores]
+            best = [row[top] for row, top in zip(scores, tops, strict=True)]
+            if self._labels is not None:
+                labels = [[self._labels[at] for at in top.tolist()] for top in tops]
+                columns = [
+                    pa.array([each[0] for each in labels], pa.string()),
+                    pa.array([each[0] for each in best], pa.from_numpy_dtype(scores.dtype)),
+                    pa.array(labels, pa.list_(pa.string())),
+                    pa.array(best, pa.list_(pa.from_numpy_dtype(scores.dtype))),
+                ]
+            else:
+                columns = [
+                    pa.array(best, pa.list_(pa.from_numpy_dtype(scores.dtype))),
+                    pa.array(tops, pa.list_(pa.int64())),
+                ]
+        elif self._labels is not None:
+            winner = scores.argmax(axis=1) if len(scores) else np.zeros(0, np.int64)
+            names = pa.array(self._labels, pa.string())
+            columns = [
+                names.take(pa.array(winner)),
+                pa.array(np.take_along_axis(scores, winner[:, None], axis=1)[:, 0]),
+            ]
+        else:
+            columns = [nested(scores)]
+        return columns + [nested(outputs[spec.name]) for spec in others]
+
+    def _one_by_one(self, scored: Scored, computed: Array) -> list[Any]:
+        """The columns from answers as HTTP would give them."""
+        block = scored.block
+        first_row = np.zeros(scored.computed, np.int64)
+        for at in range(len(scored.place) - 1, -1, -1):
+            first_row[scored.place[at]] = at
+        answers = []
+        for at in computed.tolist():
+            if scored.outcomes is not None:
+                outputs = scored.outcomes[at]
+            else:
+                outputs = {name: array[at] for name, array in (scored.outputs or {}).items()}
+            note = block.items[first_row[at]].note if block.items is not None else None
+            if isinstance(outputs, Exception):
+                raise TypeError("bug: a failed row is encoded")
+            answers.append(self._codec.encode(outputs, self._top_k, note))
+        return [
+            pa.array([_found(answer, name) for answer in answers], self.schema.field(name).type)
+            for name in self.schema.names[1 : -2 if self._cuts else -1]
+        ]
+
+
+def _errors(scored: Scored, rows: Array) -> list[str | None]:
+    """Why rows have no prediction: they could not be decoded, or the model failed on them."""
+    block = scored.block
+    errors = [block.errors.get(row) for row in range(len(block))]
+    for row in np.flatnonzero(rows < 0).tolist():
+        if errors[row] is None:
+            errors[row] = scored.failed[int(scored.place[np.searchsorted(block.good, row)])]
+    return errors
+
+
+def nested(array: Array) -> Any:
+    """An array [n, ...] as lists of its rows, without a Python object for each."""
+    flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+    count = array.size
+    for size in reversed(array.shape[1:]):
+        count = count // size if size else math.prod(array.shape[:-1])
+        offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+        flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
+    return flat
+
+
+def _found(answer: dict[str, object], name: str) -> object:
+    """What an answer has under the name of a column."""
+    outputs = answer.get("outputs")
+    if name in answer and name != "outputs":
+        found: Any = answer[name]
+    elif isinstance(outputs, dict):
+        found = next((value for key, value in outputs.items() if _named(key) == name), None)
+    else:
+        found = None
+    return found.tolist() if isinstance(found, np.ndarray | np.generic) else found
+
+
+def _named(output: str) -> str:
+    """The column of an output: one that has the name of another column gets an ending."""
+    return f"{output}_output" if output in OWN else output
+
+
+def _type(spec: TensorSpec) -> Any:
+    kind = pa.from_numpy_dtype(np.dtype(spec.dtype))
+    for _ in spec.item_shape:
+        kind = pa.list_(kind)
+    return kind

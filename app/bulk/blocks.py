@@ -1,0 +1,218 @@
+"""Blocks: rows that are decoded, scored and written together. A block's result depends on no other.
+
+Chunks are rows as a source has them; a block of chunks is decoded into arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, TypeAlias
+
+from app.bulk.errors import BulkError
+from app.types import Array, Arrays, Item
+from models.manifest import Manifest
+
+# Of rows: an array of whole numbers, or a list of those or of texts.
+Ids: TypeAlias = Array | Sequence[int] | Sequence[str]
+
+MOST_ROWS = 4096
+MOST_PICTURES = 256
+BLOCK_BYTES = 4 << 20  # of decoded inputs; larger ones leave the processor's caches
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of some rows.
+
+    Attributes:
+        values: name -> a list, an array whose first axis counts rows, or an Arrow array.
+        broken: row -> why it has no values.
+    """
+
+    values: Mapping[str, Any]
+    broken: Mapping[int, str] = field(default_factory=dict)
+
+
+class Chunk(Protocol):
+    """Rows as a source has them; cheap to send to another process."""
+
+    def __len__(self) -> int: ...
+
+    def cut(self, start: int, stop: int) -> Self:
+        """The rows from `start` up to `stop`."""
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """These rows, then those of the others."""
+
+    def columns(self) -> Columns:
+        """Read the rows."""
+
+    def add_to(self, digest: hashlib._Hash) -> None:
+        """Add what was read to a digest, for streams."""
+
+
+class Source(Protocol):
+    """Where rows come from.
+
+    Attributes:
+        total: number of rows; None: not known before the end.
+        is_stream: whether it can be read only once, and only from its beginning.
+        integer_ids: whether the ids are whole numbers.
+        has_numbers: whether the inputs are columns of numbers, which are quick to decode.
+    """
+
+    total: int | None
+    is_stream: bool
+    integer_ids: bool
+    has_numbers: bool
+
+    def chunks(self, first: int, rows: int) -> Iterator[Chunk]:
+        """The rows from `first` on.
+
+        Args:
+            first: row number.
+            rows: about as many in a chunk.
+
+        Raises:
+            BulkError: if a file cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where blocks end: a function of the row number, so that a resumed run cuts the same blocks.
+
+    Attributes:
+        rows: of a block at most.
+        per_shard: rows of a shard; no block reaches over its end.
+    """
+
+    rows: int
+    per_shard: int
+
+    def end(self, first: int) -> int:
+        """The end of the block that begins with row `first`."""
+        return min(first + self.rows, (first // self.per_shard + 1) * self.per_shard)
+
+
+@dataclass(frozen=True, slots=True)
+class RawBlock:
+    """Rows that become a block.
+
+    Attributes:
+        first: number of the first row.
+        chunk: the rows.
+        digest: of a stream, everything up to the end of the block; else empty.
+    """
+
+    first: int
+    chunk: Chunk
+    digest: str = ""
+
+
+@dataclass(slots=True)
+class Block:
+    """Decoded rows: either `arrays` or `items`.
+
+    Attributes:
+        first: number of the first row.
+        ids: one for each row, whole numbers or texts.
+        good: the rows that could be decoded, ascending, as positions in the block.
+        errors: position -> why a row could not.
+        arrays: input name -> array [len(good), *shape], if all have one shape.
+        items: one for each good row, if not.
+        digest: see `RawBlock`.
+        decode_s: seconds that reading columns and decoding took.
+    """
+
+    first: int
+    ids: Ids
+    good: Array
+    errors: dict[int, str]
+    arrays: Arrays | None
+    items: list[Item] | None
+    digest: str = ""
+    decode_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def rows_of_block(manifest: Manifest, batch: int, *, encoded: bool) -> int:
+    """How many rows to decode together: whole batches, as many as fit into BLOCK_BYTES.
+
+    Args:
+        manifest: of the model.
+        batch: items of a forward.
+        encoded: whether rows are pictures, whose files may be larger than what they decode to.
+    """
+    nbytes = sum(
+        spec.item_bytes
+        if spec.is_fixed
+        else spec.model_copy(
+            update={"shape": (-1, *(axis.most for axis in spec.axes)), "dimensions": ()}
+        ).item_bytes
+        for spec in manifest.inputs
+    )
+    fits = min(MOST_PICTURES if encoded else MOST_ROWS, BLOCK_BYTES // max(1, nbytes))
+    return max(1, fits // batch) * batch
+
+
+def raw_blocks(
+    source: Source, first: int, cut: Cut, stop: int | None = None, skipped: str = ""
+) -> Iterator[RawBlock]:
+    """The blocks of a source, from row `first` on.
+
+    Args:
+        source: the rows.
+        first: the beginning of a shard.
+        cut: where blocks end.
+        stop: the first row that is left out; None: none is.
+        skipped: of a stream that was read up to `first` before: its digest up to there.
+
+    Raises:
+        BulkError: a file cannot be read, or another stream came.
+    """
+    digest = hashlib.sha256() if source.is_stream else None
+    at = 0 if digest is not None else first
+    parts: list[Chunk] = []
+    have = 0
+
+    def end_of(at: int) -> int:
+        end = cut.end(at)
+        return end if stop is None else min(end, stop)
+
+    for chunk in source.chunks(at, min(cut.rows, cut.per_shard)):
+        parts.append(chunk)
+        have += len(chunk)
+        while have >= (wanted := end_of(at) - at) > 0:
+            whole = parts[0].joined(parts[1:])
+            raw = _block(at, whole.cut(0, wanted), digest)
+            rest = whole.cut(wanted, have)
+            parts, have = ([rest], len(rest)) if len(rest) else ([], 0)
+            at += wanted
+            if raw.first >= first:
+                yield raw
+            elif at == first and raw.digest != skipped:
+                raise _other_stream()
+        if end_of(at) <= at:
+            return
+    if at < first:
+        raise _other_stream()
+    if have:
+        yield _block(at, parts[0].joined(parts[1:]), digest)
+
+
+def _block(first: int, chunk: Chunk, digest: hashlib._Hash | None) -> RawBlock:
+    if digest is None:
+        return RawBlock(first, chunk)
+    chunk.add_to(digest)
+    return RawBlock(first, chunk, digest.hexdigest())
+
+
+def _other_stream() -> BulkError:
+    return BulkError(
+        "standard input is not what was read before: give --resume the same rows from the beginning"
+    )

@@ -1,0 +1,89 @@
+"""Which columns of a table are the input and the id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.bulk.errors import BulkError
+from models.codec_specs import TextCodecSpec
+from models.manifest import Manifest
+
+INPUT, ID = "input", "id"
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The columns to read.
+
+    Attributes:
+        item: the column that has whole items; None: they are put together from `parts`.
+        parts: key of an item -> the column that has it.
+        id: the column with ids; None: the numbers of the rows.
+    """
+
+    item: str | None
+    parts: dict[str, str]
+    id: str | None
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        inputs = [self.item] if self.item is not None else list(self.parts.values())
+        return list(dict.fromkeys(inputs + ([self.id] if self.id is not None else [])))
+
+
+ROW_OF_FILES = Wanted(INPUT, {}, ID)  # of sources that have no table
+ROW_OF_ARRAY = Wanted(INPUT, {}, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Chooses the columns.
+
+    Attributes:
+        manifest: says what the model takes.
+        input: the column that the user names; None: one of the usual.
+        id: the same of the ids.
+    """
+
+    manifest: Manifest
+    input: str | None = None
+    id: str | None = None
+
+    def choose(self, there: Sequence[str], where: str) -> Wanted:
+        """The columns to read among those that are there.
+
+        Raises:
+            BulkError: if there is no input; the message names the columns that are there.
+        """
+        for named in (self.input, self.id):
+            if named is not None and named not in there:
+                raise BulkError(f"{where} has no column {named!r}; it has {_listed(there)}")
+        id_column = self.id or (ID if ID in there else None)
+        names = [spec.name for spec in self.manifest.inputs]
+        usual = [INPUT, *names] if len(names) == 1 else [INPUT]
+        codec = self.manifest.codec
+        if isinstance(codec, TextCodecSpec) and not codec.pairs:
+            usual.append("text")
+        item = self.input or next((name for name in usual if name in there), None)
+        if item is not None:
+            return Wanted(item, {}, id_column)
+        parts = names
+        if isinstance(codec, TextCodecSpec) and codec.pairs and "text" in there:
+            parts = ["text", "text_pair"]
+        if len(parts) > 1 and set(parts) <= set(there):
+            return Wanted(None, {name: name for name in parts}, id_column)
+        needs = f"column {INPUT!r}"
+        if len(names) > 1:
+            needs += f", nor the columns {_listed(parts)}"
+        raise BulkError(
+            f"{where} has no {needs}; it has {_listed(there)}: rename one or name it with "
+            "--input-column"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [repr(name) for name in names[:MOST_SHOWN]]
+    return ", ".join(shown + ["..."] * (len(names) > MOST_SHOWN)) or "none"

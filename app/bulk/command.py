@@ -1,0 +1,123 @@
+"""The command line: arguments, extras, settings; exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from app.bulk.errors import BulkError, UsageError
+from app.errors import TorchlaneError
+from app.logs import configure_logs
+from app.settings import PREFIX, Settings, SettingsError, load_settings
+from models.quiet import DEPRECATIONS, ignore_warnings
+
+PACKAGES = ("pyarrow", "rich")  # of the extra
+INTERRUPTED = 130
+# Flag -> the setting that it overrides.
+SETTINGS = ("model_dir", "devices", "variant", "plan_precision", "trusted_keys", "log_level")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    for message in DEPRECATIONS:
+        ignore_warnings(message=message)
+    options = _parser().parse_args(arguments)
+    try:
+        _check_extra()
+        settings = _settings(options)
+        configure_logs(settings.log_level, settings.log_format)
+        # Not at the top: it imports torch, and what the extra has.
+        from app.bulk.run import run  # noqa: PLC0415
+
+        return run(options, settings)
+    except (BulkError, SettingsError, TorchlaneError) as error:
+        sys.stderr.write(f"torchlane: {error}\n")
+        return error.exit_code if isinstance(error, BulkError) else UsageError.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("torchlane: interrupted before anything was begun\n")
+        return INTERRUPTED
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(UsageError.exit_code, f"torchlane: {message}; --help lists all options\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m app.bulk",
+        allow_abbrev=False,
+        description="Score files with an exported model, without a server: docs/bulk.md.",
+    )
+    add = parser.add_argument
+    add("model", help="name of the model")
+    add(
+        "input",
+        nargs="+",
+        help="Parquet, CSV, JSONL or .npy files, pictures, folders or globs; - is JSONL from "
+        "standard input",
+    )
+    add("--out", type=Path, required=True, help="folder of the results, new or empty")
+    add("--resume", action="store_true", help="go on with the run in --out")
+    add("--version", type=_positive, help="version of the model (default: the newest)")
+    add("--model-dir", type=Path, help="the repository (default: artifacts)")
+    add("--devices", help="auto, cpu, cpu*2 or cuda:0,cuda:1 (default: auto)")
+    add("--variant", help="the only variant to run (default: the artifact's plan)")
+    add("--plan-precision", "--precision", help="the precision to compute in")
+    add("--trusted-keys", type=Path, help="take only artifacts that one of these keys signed")
+    add("--batch", type=_positive, help="items of a forward (default: the plan's best)")
+    add("--workers", type=_count, help="processes that decode (default: one a core for pictures)")
+    add("--input-column", metavar="NAME", help="the column of the input (default: input)")
+    add("--id-column", metavar="NAME", help="the column of the ids (default: id, if there is one)")
+    add("--top-k", type=_positive, help="also the K highest scores")
+    add("--format", choices=("parquet", "jsonl"), default="parquet", help="of the results")
+    add("--rows-per-shard", type=_positive, default=65_536, help="(default: 65536)")
+    add("--limit", type=_positive, help="only the first N rows")
+    add("--max-errors", type=_count, metavar="N", help="end after more than N bad rows")
+    add("--log-level", default="error", help="debug, info, warning or error (default: error)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = _count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not at least 1")
+    return number
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _check_extra() -> None:
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"bulk scoring needs packages that are not installed ({', '.join(missing)}): "
+            "pip install 'torchlane[bulk]'"
+        )
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """The settings of the environment, with what the command line overrides.
+
+    Raises:
+        SettingsError: one is wrong; the message names the flag or the variable.
+    """
+    chosen = {name: getattr(options, name) for name in SETTINGS}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    try:
+        return load_settings(os.environ, **chosen)
+    except SettingsError as error:
+        problem = str(error)
+        for name in chosen:
+            flag = "--" + name.replace("_", "-")
+            problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag} ")
+        raise SettingsError(problem) from None

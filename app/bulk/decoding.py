@@ -1,0 +1,226 @@
+"""From rows of a source to arrays, by the model's codec: also in worker processes, so no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from app.bulk.blocks import Block, Columns, Ids, RawBlock
+from app.bulk.columns import ROW_OF_ARRAY, Wanted
+from app.bulk.numbers import numbers_of
+from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
+from app.codecs.choose import codec_for
+from app.errors import CallerError, InvalidInput
+from app.types import Array, Arrays, Item
+from models.manifest import Manifest
+
+MAX_PATH = 4096
+MAX_FILE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a decoder is made of; it goes to worker processes, a codec cannot.
+
+    Attributes:
+        manifest: of the model.
+        files: those of its artifact that the codec needs, verified.
+        wanted: the columns; None: the chunks know them.
+        folder: that relative names of files begin in.
+        integer_ids: whether ids are whole numbers.
+    """
+
+    manifest: Manifest
+    files: Mapping[str, bytes]
+    wanted: Wanted | None
+    folder: Path
+    integer_ids: bool
+
+
+class Decoder:
+    """Decodes blocks of rows.
+
+    Args:
+        recipe: see `Recipe`.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._manifest = recipe.manifest
+        self._wanted = recipe.wanted
+        self._folder = recipe.folder
+        self._integer_ids = recipe.integer_ids
+        self._codec: Codec = codec_for(recipe.manifest, recipe.files.__getitem__)
+        self._is_text = recipe.manifest.codec.kind == "text"
+        self._is_picture = recipe.manifest.codec.kind == "image"
+
+    def decode(self, raw: RawBlock) -> Block:
+        """Decode rows; what is wrong with one of them is its error.
+
+        Raises:
+            BulkError: if a file cannot be read.
+        """
+        began = time.perf_counter()
+        columns = raw.chunk.columns()
+        wanted = self._wanted if self._wanted is not None else _of_lines(raw)
+        count = len(raw.chunk)
+        block = Block(
+            raw.first,
+            self._ids(columns, wanted, raw.first, count),
+            np.arange(count),
+            dict(columns.broken),
+            None,
+            None,
+            raw.digest,
+        )
+        if not self._take_numbers(block, columns, wanted, count):
+            self._take_items(block, columns, wanted, count)
+        block.decode_s = time.perf_counter() - began
+        return block
+
+    def _ids(self, columns: Columns, wanted: Wanted, first: int, count: int) -> Ids:
+        if wanted.id is None:
+            if self._integer_ids:
+                return np.arange(first, first + count)
+            return [str(number) for number in range(first, first + count)]
+        ids = _listed(columns.values[wanted.id])
+        if self._integer_ids:
+            return [first + row if each is None else each for row, each in enumerate(ids)]
+        return [
+            each if isinstance(each, str) else str(first + row if each is None else each)
+            for row, each in enumerate(ids)
+        ]
+
+    def _take_numbers(self, block: Block, columns: Columns, wanted: Wanted, count: int) -> bool:
+        """Take whole columns of numbers; False: they are not, and each row must be looked at."""
+        specs = self._manifest.inputs
+        if self._is_text or (wanted.item is not None and len(specs) > 1):
+            return False
+        names = [wanted.item] if wanted.item is not None else [wanted.parts[s.name] for s in specs]
+        arrays: dict[str, Array] = {}
+        good = np.ones(count, bool)
+        for spec, name in zip(specs, names, strict=True):
+            found = numbers_of(spec, columns.values[name])
+            if found is None:
+                return False
+            arrays[spec.name], right = found
+            good &= right
+        for row in np.flatnonzero(~good).tolist():
+            item = self._item(block, columns, wanted, row)
+            if item is not None:
+                for name, array in arrays.items():
+                    array[row] = item.arrays[name]
+                good[row] = True
+        if good.all():
+            block.arrays = arrays
+        else:
+            block.good = np.flatnonzero(good)
+            block.arrays = {name: array[good] for name, array in arrays.items()}
+        return True
+
+    def _take_items(self, block: Block, columns: Columns, wanted: Wanted, count: int) -> None:
+        values = Columns({name: _listed(each) for name, each in columns.values.items()})
+        items, good = [], []
+        for row in range(count):
+            if row in block.errors:
+                continue
+            item = self._item(block, values, wanted, row)
+            if item is not None:
+                items.append(item)
+                good.append(row)
+        block.good = np.array(good, np.int64)
+        if items and all(item.note is None and not item.length for item in items):
+            first = items[0].signature
+            if all(item.signature == first for item in items):
+                block.arrays = _stacked(items)
+                return
+        block.items = items
+
+    def _item(self, block: Block, columns: Columns, wanted: Wanted, row: int) -> Item | None:
+        """One row; None: it is wrong, and its error is in the block."""
+        try:
+            return self._decoded(_value(columns, wanted, row))
+        except CallerError as error:
+            block.errors[row] = str(error)
+            return None
+
+    def _decoded(self, value: object) -> Item:
+        budget = Budget()
+        if value is None:
+            raise InvalidInput("the row has no input")
+        if self._is_picture:
+            value = self._picture(value)
+        if isinstance(value, bytes):
+            kind = TEXT if self._is_text else OCTET_STREAM
+            (item,) = self._codec.decode_raw(kind, value, max_items=None, budget=budget)
+            return item
+        if not self._is_text:
+            value = _parsed(value)
+        return self._codec.decode(value, budget)
+
+    def _picture(self, value: object) -> object:
+        """A picture's bytes, if the value is the name of a file or has them in a field."""
+        if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
+            value = value.get("bytes") or value.get("path")
+        if isinstance(value, Path):
+            return _read(value)
+        # Base64 has no full stop, and names of pictures do.
+        if isinstance(value, str) and not value.startswith("data:") and "." in value[:MAX_PATH]:
+            return _read(self._folder / value)
+        return value
+
+
+def _of_lines(raw: RawBlock) -> Wanted:
+    """The columns of lines of JSON, which their first line decides."""
+    wanted: Wanted = getattr(raw.chunk, "wanted", ROW_OF_ARRAY)
+    return wanted
+
+
+def _value(columns: Columns, wanted: Wanted, row: int) -> object:
+    """The item of a row, as the codec takes it from JSON."""
+    if wanted.item is not None:
+        return _plain(columns.values[wanted.item][row])
+    parts = {key: _plain(columns.values[name][row]) for key, name in wanted.parts.items()}
+    if set(parts) == {"text", "text_pair"}:
+        return list(parts.values())
+    return {key: _parsed(part) for key, part in parts.items()}
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return value.as_py() if hasattr(value, "as_py") else value
+
+
+def _parsed(value: object) -> object:
+    """Numbers in a column of text, such as "[1, 2]" in CSV; all else as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in {*"[{-0123456789"}:
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value
+
+
+def _listed(column: Any) -> Sequence[Any]:
+    found: Sequence[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidInput(f"{path} has more than {MAX_FILE_BYTES} bytes")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from error
+
+
+def _stacked(items: Sequence[Item]) -> Arrays:
+    names = items[0].arrays
+    return {name: np.stack([item.arrays[name] for item in items]) for name in names}

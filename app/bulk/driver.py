@@ -1,0 +1,172 @@
+"""One run: rows from a source, through the model, into shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from app.bulk.answers import Answers
+from app.bulk.blocks import Block, Cut, RawBlock, Source, raw_blocks
+from app.bulk.decoding import Recipe
+from app.bulk.errors import TooManyErrors
+from app.bulk.loading import decoded
+from app.bulk.model import BulkModel
+from app.bulk.pipeline import Done, Pipeline, Times
+from app.bulk.progress import Reporter
+from app.bulk.state import Run, Shard
+from app.bulk.writing import ShardWriter, shard_name
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a run reads and writes.
+
+    Attributes:
+        source: the rows.
+        recipe: decodes them.
+        cut: where blocks and shards end.
+        stop: the first row that is left out; None: none is.
+        form: of the shards.
+        workers: processes that decode; 0: the thread that reads.
+        max_errors: bad rows that are allowed; None: any number.
+    """
+
+    source: Source
+    recipe: Recipe
+    cut: Cut
+    stop: int | None
+    form: str
+    workers: int
+    max_errors: int | None
+
+
+class Driver:
+    """Does a job, from where its run is.
+
+    Args:
+        job: what to do.
+        run: the folder, with what is done.
+        model: scores blocks.
+        answers: makes tables of them.
+    """
+
+    def __init__(self, job: Job, run: Run, model: BulkModel, answers: Answers) -> None:
+        self._job = job
+        self._run = run
+        self._pipeline = Pipeline(model, answers)
+        self._schema = answers.schema
+        self._writer: ShardWriter | None = None
+        self._shard: list[int] = []  # first row, rows, errors and computed ones of the open shard
+        self._stream = ""
+        self.bad: list[dict[str, object]] = []  # of the open shard
+        self.times = Times()
+        self.rows = self.errors = self.equal = 0
+        self.seconds = 0.0
+
+    def start(self) -> None:
+        """Make the backends, and prove them."""
+        self._pipeline.start()
+
+    def work(self, report: Reporter) -> None:
+        """Score all rows.
+
+        Raises:
+            TooManyErrors: more rows are bad than are allowed.
+            BulkError: it cannot go on.
+        """
+        began = time.perf_counter()
+        try:
+            for done in self._pipeline.run(self._blocks):
+                self._write(done)
+                report.advance(self._run.rows + self._open_rows, self._run.errors + len(self.bad))
+            if self._shard:
+                self._commit()
+        finally:
+            self.seconds = time.perf_counter() - began
+            if self._writer is not None:
+                self._writer.discard()
+
+    def report(self) -> dict[str, float]:
+        """What this part of the run did, and the seconds that it took by stage."""
+        counts = {"rows": self.rows, "errors": self.errors, "equal": self.equal}
+        seconds = {**asdict(self.times), "seconds": self.seconds}
+        return {**counts, **{name: round(taken, 3) for name, taken in seconds.items()}}
+
+    def close(self) -> bool:
+        """Stop all threads; returns whether they have ended."""
+        return self._pipeline.close()
+
+    @property
+    def _open_rows(self) -> int:
+        return self._shard[1] if self._shard else 0
+
+    def _blocks(self) -> Iterator[Block]:
+        job, run = self._job, self._run
+        skipped = run.shards[-1].stream if run.shards else ""
+        raw = raw_blocks(job.source, run.rows, job.cut, job.stop, skipped)
+        return decoded(self._timed(raw), job.recipe, job.workers)
+
+    def _timed(self, raw: Iterator[RawBlock]) -> Iterator[RawBlock]:
+        while True:
+            began = time.perf_counter()
+            block = next(raw, None)
+            self.times.read += time.perf_counter() - began
+            if block is None:
+                return
+            yield block
+
+    def _write(self, done: Done) -> None:
+        began = time.perf_counter()
+        block, count = done.block, len(done.block)
+        bad = _bad_rows(done)
+        if self._writer is None:
+            number = block.first // self._job.cut.per_shard
+            path = self._run.folder / shard_name(number, self._job.form)
+            self._writer = ShardWriter(path, self._schema)
+            self._shard = [block.first, 0, 0, 0]
+        self._writer.add(done.table)
+        self.bad += bad
+        for at, more in enumerate((count, len(bad), done.computed), 1):
+            self._shard[at] += more
+        self._stream = block.digest
+        self._count(done, count, len(bad))
+        if (block.first + count) % self._job.cut.per_shard == 0:
+            self._commit()
+        self.times.write += time.perf_counter() - began
+        allowed = self._job.max_errors
+        if allowed is not None and self._run.errors + len(self.bad) > allowed:
+            raise TooManyErrors(
+                f"{self._run.errors + len(self.bad)} bad rows, --max-errors allows {allowed}"
+            )
+
+    def _count(self, done: Done, count: int, bad: int) -> None:
+        waited_s, compute_s, answer_s = done.times
+        self.rows += count
+        self.errors += bad
+        self.equal += len(done.block.good) - done.computed
+        self.times.waited_for_rows += waited_s
+        self.times.decode += done.block.decode_s
+        self.times.compute += compute_s
+        self.times.answer += answer_s
+
+    def _commit(self) -> None:
+        if self._writer is None:
+            return
+        size, digest = self._writer.commit()
+        first, rows, errors, computed = self._shard
+        name = shard_name(first // self._job.cut.per_shard, self._job.form)
+        self._writer, self._shard, self.bad = None, [], []
+        self._run.add(Shard(name, first, rows, errors, computed, size, digest, self._stream))
+
+
+def _bad_rows(done: Done) -> list[dict[str, object]]:
+    errors = done.table.column("error")
+    if errors.null_count == len(errors):
+        return []
+    block = done.block
+    return [
+        {"id": str(block.ids[row]), "row": block.first + row, "reason": reason}
+        for row, reason in enumerate(errors.to_pylist())
+        if reason is not None
+    ]

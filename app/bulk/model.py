@@ -1,0 +1,255 @@
+"""The model of a run: its artifact, its devices, and backends that are proven like a server's."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+import torch
+
+from app.backends.base import Backend, close_safely
+from app.backends.devices import find_devices
+from app.backends.factory import TorchBackends
+from app.backends.golden import Golden
+from app.backends.selection import (
+    Preference,
+    Selection,
+    planned_batch,
+    select,
+    without_gil_holders,
+)
+from app.bulk.errors import BulkError, UsageError
+from app.codecs.base import Codec
+from app.codecs.choose import codec_for
+from app.engine.execution.batch_runner import Contract
+from app.errors import ArtifactInvalid
+from app.registry.model_settings import ModelSettings
+from app.registry.repository import Artifact, Repository
+from app.serving.placement import Placement
+from app.serving.version_policy import VersionPolicy
+from app.types import Device, ModelId, Serving
+from models.codec_specs import TextCodecSpec
+from models.cpu_layout import most_replicas
+from models.forms import processor_of
+from models.manifest import Manifest
+from models.packages import Packages
+from models.padding import padding_of
+from models.plan import DevicePlan, Form, Plan, Step, batch_sizes, extended
+from models.resources import usable_cores
+
+LOG = structlog.get_logger(__name__)
+CLOSE_ENOUGH = 1.05  # of the least time per item: a larger batch within it is preferred
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a user may choose of a model; None: as the artifact says.
+
+    Attributes:
+        devices: as TORCHLANE_DEVICES.
+        replicas_per_device: as the setting.
+        threads: of each replica on the CPU.
+        settings: variant, precision and the largest batch.
+        batch: items of a forward.
+        steps: form of each batch size, as an earlier part of the run had it.
+    """
+
+    devices: str
+    replicas_per_device: int | None
+    threads: int | None
+    settings: ModelSettings
+    batch: int | None = None
+    steps: tuple[Step, ...] = ()
+
+
+class BulkModel:
+    """One version of a model, and what makes its backends.
+
+    Args:
+        artifact: verified.
+        choices: of the user.
+
+    Raises:
+        UsageError: a device is missing.
+        ArtifactInvalid: it has no such variant.
+    """
+
+    def __init__(self, artifact: Artifact, choices: Choices) -> None:
+        self.manifest = artifact.manifest
+        self.files = _codec_files(artifact)
+        self.codec: Codec = codec_for(self.manifest, self.files.__getitem__)
+        self._placement = _placement(artifact, choices)
+        kinds = {device.kind for device in self._placement.devices}
+        settings = choices.settings
+        preference = Preference(settings.variant, settings.precision)
+        selection = select(self.manifest, preference, kinds)
+        most = settings.largest_batch(planned_batch(self.manifest, selection.precision, kinds))
+        most = choices.batch or most
+        self._selection = dataclasses.replace(selection, max_batch_size=most)
+        self.batch = choices.batch or _best_batch(self.manifest, self._selection, kinds, most)
+        self.artifact = self._following(artifact, choices.steps, most)
+        self._golden = Golden(self.manifest, selection.tolerance)
+        backends = TorchBackends(
+            self._placement.devices, most, self._placement.threads, Packages(), trial=True
+        )
+        self._make = backends.make
+        self._lock = threading.Lock()
+        outputs = tuple(spec.name for spec in self.manifest.outputs)
+        padding = padding_of(self.manifest.inputs, self.manifest.outputs)
+        self.contract = Contract(outputs, self._golden.probe, self.codec.finish, padding)
+        self.kinds = kinds
+        self.steps: list[dict[str, object]] = []
+
+    @property
+    def label(self) -> str:
+        """What was selected."""
+        return self._selection.label
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """One for each replica."""
+        return self._placement.devices
+
+    @property
+    def threads(self) -> int:
+        """Of each replica on the CPU."""
+        return self._placement.threads
+
+    def begin(self, replica: int) -> None:
+        """Call this first in the thread of a replica."""
+        self._placement.begin(replica)()
+
+    def backend(self, replica: int) -> Backend:
+        """Load a backend, warm it, and replay the golden examples on it.
+
+        Raises:
+            ArtifactInvalid: an answer is wrong.
+            BackendError: there is no answer.
+        """
+        device, artifact = self._placement.devices[replica], self.artifact
+        backend = self._make(
+            artifact.folder, artifact.manifest, artifact.digest, self._selection, device
+        )
+        try:
+            with self._lock:  # one at a time: their forms may be timed
+                backend.load()
+                sizes = batch_sizes(self.batch)
+                largest = backend.warm_up(self._golden.batches(sizes))
+                proved = [size for size in sizes if size <= largest or size == self.batch]
+                self._golden.replay(backend, proved)
+                self.steps = self.steps or _written(backend.serving())
+        except BaseException:
+            close_safely(backend)
+            raise
+        return backend
+
+    def _following(self, artifact: Artifact, steps: tuple[Step, ...], most: int) -> Artifact:
+        """The artifact, with the plan that an earlier part of the run followed."""
+        if not steps:
+            return artifact
+        kind = self._placement.devices[0].kind
+        here = processor_of(torch.device(str(self._placement.devices[0])), self.threads)
+        plan = DevicePlan(
+            processor=here,
+            torch_version=torch.__version__,
+            times=(),
+            steps={self._selection.precision: extended(steps, most)},
+        )
+        others = artifact.manifest.plan.devices if artifact.manifest.plan else ()
+        devices = (plan, *(each for each in others if each.processor.kind != kind))
+        followed = Plan(precision=self._selection.precision, devices=devices)
+        manifest = artifact.manifest.model_copy(update={"plan": followed})
+        return dataclasses.replace(artifact, manifest=manifest)
+
+
+def open_artifact(
+    repository: Repository, policy: VersionPolicy, name: str, version: int | None
+) -> Artifact:
+    """Open a version of a model; the digest of every file is checked.
+
+    Args:
+        repository: has it.
+        policy: chooses the version if none is named.
+        name: of the model.
+        version: its number, or None.
+
+    Raises:
+        UsageError: there is none; the message names those that there are.
+        BulkError: it is not intact.
+    """
+    found = repository.versions()
+    if name not in found:
+        if not found:
+            raise UsageError(repository.why_empty())
+        raise UsageError(f"{repository.root} has no model {name!r}; it has {', '.join(found)}")
+    wanted = (version,) if version is not None else policy.wanted(name, found[name]).candidates
+    if not wanted or wanted[0] not in found[name]:
+        there = ", ".join(map(str, found[name]))
+        shown = version if version is not None else "that TORCHLANE_VERSIONS allows"
+        raise UsageError(f"{name} has no version {shown}; it has {there}")
+    try:
+        return repository.open(ModelId(name, wanted[0]))
+    except ArtifactInvalid as error:
+        raise BulkError(str(error)) from error
+
+
+def _written(serving: Serving) -> list[dict[str, object]]:
+    """The steps of a backend, as a manifest has them."""
+    optimized = str(Form(variant="x", optimized=True)).removeprefix("x")
+    return [
+        {
+            "up_to": step.up_to,
+            "form": {
+                "variant": step.form.removesuffix(optimized),
+                "optimized": step.form.endswith(optimized),
+            },
+        }
+        for step in serving.steps
+    ]
+
+
+def _codec_files(artifact: Artifact) -> Mapping[str, bytes]:
+    codec = artifact.manifest.codec
+    names = [codec.tokenizer] if isinstance(codec, TextCodecSpec) else []
+    return {name: artifact.read(name) for name in names}
+
+
+def _placement(artifact: Artifact, choices: Choices) -> Placement:
+    """The replicas: on CPUs one for each core, of one thread, as no event loop needs any.
+
+    Memory may allow fewer, which get more threads.
+    """
+    try:
+        devices = find_devices(choices.devices, choices.replicas_per_device or 1)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    cores = usable_cores()
+    if choices.devices == "auto" and {device.kind for device in devices} == {"cpu"}:
+        weights = sum(digest.bytes for digest in artifact.manifest.files.values())
+        replicas = choices.replicas_per_device or most_replicas(cores, weights)
+        if choices.threads:
+            replicas = choices.replicas_per_device or max(1, cores // choices.threads)
+        devices = (Device("cpu"),) * replicas
+    on_cpu = sum(device.kind == "cpu" for device in devices)
+    return Placement(devices, choices.threads or max(1, cores // max(1, on_cpu)))
+
+
+def _best_batch(manifest: Manifest, selection: Selection, kinds: Collection[str], most: int) -> int:
+    """The batch with the least time per item, as export measured; the largest if it did not."""
+    plans = manifest.plan.devices if manifest.plan else ()
+    forms: Collection[Form] = without_gil_holders(selection).candidates
+    per_item: dict[int, float] = {}
+    for plan in plans:
+        if plan.processor.kind not in kinds:
+            continue
+        for times in plan.times:
+            if times.form in forms:
+                for size, median_us in zip(times.batch_sizes, times.median_us, strict=True):
+                    if size <= most:
+                        item_us = median_us / size
+                        per_item[size] = min(per_item.get(size, item_us), item_us)
+    least = min(per_item.values(), default=0.0)
+    return max((s for s, us in per_item.items() if us <= least * CLOSE_ENOUGH), default=most)

@@ -1,0 +1,132 @@
+"""Columns of numbers as one array: without a Python object for a row, or for a number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.codecs.values import INEXACT
+from app.types import Array
+from models.tensors import TensorSpec
+
+
+def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
+    """The rows of a column in the dtype and shape of an input, and which of them are right.
+
+    Rows that are not right are for the codec, which explains them or knows more forms.
+
+    Args:
+        spec: of the input.
+        column: a NumPy array, or Arrow's of lists, flat or nested, or of bytes of the item's size.
+
+    Returns:
+        array [n, *item_shape], and a mask [n]; None: this is no column of numbers of one shape.
+    """
+    if not spec.is_fixed or spec.dtype == "bool":
+        return None
+    found: tuple[Array, Array] | None
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind not in "fiu":
+            return None
+        found = column.reshape(len(column), *spec.item_shape), np.ones(len(column), bool)
+    elif isinstance(column, pa.Array) and pa.types.is_fixed_size_binary(column.type):
+        found = _octets(spec, column)
+        if found is None:
+            return None
+    elif isinstance(column, pa.Array):
+        leaves = _leaves(spec, column)
+        if leaves is None:
+            return None
+        found = leaves
+    else:
+        return None
+    return _converted(spec, *found)
+
+
+def _octets(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
+    """Rows of little-endian bytes, as `application/octet-stream` has them."""
+    size = spec.item_bytes
+    if column.type.byte_width != size or column.null_count or not len(column):
+        return None
+    data = column.buffers()[1]
+    little = np.dtype(spec.dtype).newbyteorder("<")
+    items = size // little.itemsize
+    flat = np.frombuffer(data, little, len(column) * items, column.offset * size)
+    return flat.reshape(len(column), *spec.item_shape), np.ones(len(column), bool)
+
+
+def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
+    size = math.prod(spec.item_shape)
+    depth, kind = 0, column.type
+    while is_list(kind):
+        depth, kind = depth + 1, kind.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return None
+    count = len(column)
+    good = np.ones(count, bool)
+    if depth == 1 and spec.item_shape:
+        lengths = _lengths(column)
+        good = lengths == size
+        if not good.all():
+            column = column.filter(pa.array(good))
+        leaves = column.flatten()
+    elif depth == len(spec.item_shape):
+        leaves = column
+        for axis in spec.item_shape:
+            if (_lengths(leaves) != axis).any():
+                return None
+            leaves = leaves.flatten()
+    else:
+        return None
+    if leaves.null_count:
+        return None
+    numbers = leaves.to_numpy(zero_copy_only=False)
+    if good.all():
+        return numbers.reshape(count, *spec.item_shape), good
+    whole = np.zeros((count, *spec.item_shape), numbers.dtype)
+    whole[good] = numbers.reshape(-1, *spec.item_shape)
+    return whole, good
+
+
+def has_numbers(kind: Any) -> bool:
+    """Whether a column of an Arrow type is likely to be read as a whole."""
+    return is_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is one of lists."""
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _lengths(column: Any) -> Array:
+    """The length of each list; -1 where there is none."""
+    lengths = pc.list_value_length(column)
+    return np.asarray(lengths.fill_null(-1).to_numpy(zero_copy_only=False))
+
+
+def _converted(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Array]:
+    """In the input's dtype; rows that would change, or are out of range, are not good."""
+    dtype = np.dtype(spec.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = np.ascontiguousarray(numbers, dtype)
+        rows = array.reshape(len(array), -1)
+        if dtype.kind == "f":
+            # A sum is not finite if any number is not, and is quicker than a look at each.
+            right = np.isfinite(rows.sum(axis=1))
+        else:
+            whole = np.iinfo(dtype)
+            least = whole.min if spec.minimum is None else spec.minimum
+            most = whole.max if spec.maximum is None else spec.maximum
+            right = ((rows >= least) & (rows <= most)).all(axis=1)
+            if numbers.dtype != dtype:
+                given = numbers.reshape(len(array), -1)
+                right &= (rows == given).all(axis=1)
+                if given.dtype.kind == "f":
+                    right &= (abs(given) < INEXACT).all(axis=1)
+    return array, good & right

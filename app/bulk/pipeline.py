@@ -1,0 +1,187 @@
+"""The stages of a run, each in its own threads: read and decode, compute, write."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from app.bulk.answers import Answers
+from app.bulk.blocks import Block
+from app.bulk.model import BulkModel
+from app.bulk.scoring import Scorer
+from app.errors import Abandoned
+
+POLL_S = 0.2  # between two looks at whether the run was stopped
+END_S = 10.0  # for a thread to end its forward
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds by stage, of all threads and processes of the stage together."""
+
+    waited_for_rows: float = 0.0  # replicas that had nothing to do
+    read: float = 0.0
+    decode: float = 0.0
+    compute: float = 0.0
+    answer: float = 0.0
+    write: float = 0.0
+
+
+class Done(NamedTuple):
+    """A block that is ready to be written.
+
+    Attributes:
+        block: the rows.
+        table: what is written.
+        computed: rows that the model ran on.
+        times: seconds of waiting for it, in the backend, and of making the table.
+    """
+
+    block: Block
+    table: Any
+    computed: int
+    times: tuple[float, float, float]
+
+
+Message: TypeAlias = tuple[int, Done] | BaseException | int | None
+
+
+class Pipeline:
+    """Runs blocks through the model and gives them back in order.
+
+    Args:
+        model: makes backends, one for each replica.
+        answers: makes tables.
+    """
+
+    def __init__(self, model: BulkModel, answers: Answers) -> None:
+        self._model = model
+        self._answers = answers
+        self._replicas = len(model.devices)
+        self._blocks: queue.Queue[tuple[int, Block]] = queue.Queue(self._replicas + 1)
+        self._ahead = threading.Semaphore(2 * self._replicas + 2)  # read and not yet written
+        # To the main thread: blocks with their place, how many there are, that a replica is ready
+        # (None), or an error.
+        self._told: queue.Queue[Message] = queue.Queue()
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Make the backends, and prove them.
+
+        Raises:
+            Exception: whatever a backend raises.
+        """
+        for replica in range(self._replicas):
+            self._begin(f"replica-{replica}", partial(self._score, replica))
+        for _ in range(self._replicas):
+            told = self._told.get()
+            if isinstance(told, BaseException):
+                raise told
+
+    def run(self, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
+        """Score blocks; each comes out in its place.
+
+        Args:
+            blocks: called in the thread that reads.
+
+        Raises:
+            Exception: whatever a stage raises.
+        """
+        self._begin("reader", partial(self._read, blocks))
+        waiting: dict[int, Done] = {}
+        following, total = 0, -1
+        while following != total:
+            told = self._told.get()
+            if isinstance(told, BaseException):
+                raise told
+            if isinstance(told, int):
+                total = told
+            elif told is not None:
+                waiting[told[0]] = told[1]
+            while (done := waiting.pop(following, None)) is not None:
+                following += 1
+                yield done
+                self._ahead.release()
+
+    def close(self) -> bool:
+        """Stop; returns whether all threads have ended."""
+        self._stopped.set()
+        deadline = time.monotonic() + END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _begin(self, name: str, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except Abandoned:
+                return
+            except BaseException as error:  # raised in the main thread, which waits for it
+                self._told.put(error)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _read(self, blocks: Callable[[], Iterator[Block]]) -> None:
+        count = 0
+        for block in blocks():
+            self._until(partial(self._ahead.acquire, timeout=POLL_S))
+            self._until(partial(self._put, (count, block)))
+            count += 1
+        self._told.put(count)
+
+    def _put(self, block: tuple[int, Block]) -> bool:
+        try:
+            self._blocks.put(block, timeout=POLL_S)
+        except queue.Full:
+            return False
+        return True
+
+    def _score(self, replica: int) -> None:
+        self._model.begin(replica)
+        model = self._model
+        make = partial(model.backend, replica)
+        scorer = Scorer(model.manifest, make, model.contract, model.batch, self._beat)
+        try:
+            self._told.put(None)
+            while True:
+                began = time.perf_counter()
+                place, block = self._next()
+                got = time.perf_counter()
+                scored = scorer.score(block)
+                computed = time.perf_counter()
+                table = self._answers.table(scored)
+                times = got - began, computed - got, time.perf_counter() - computed
+                self._told.put((place, Done(block, table, scored.computed, times)))
+                del block, scored, table
+        finally:
+            scorer.close()
+
+    def _next(self) -> tuple[int, Block]:
+        while True:
+            self._beat()
+            try:
+                return self._blocks.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
+
+    def _until(self, attempt: Callable[[], bool]) -> None:
+        while not attempt():
+            self._beat()
+
+    def _beat(self) -> None:
+        """Called wherever a thread may end.
+
+        Raises:
+            Abandoned: if the run was stopped.
+        """
+        if self._stopped.is_set():
+            raise Abandoned("the run was stopped")

@@ -1,0 +1,107 @@
+"""How far a run is: a bar on a terminal, else a line now and then; and a summary at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+LINE_S = 10.0
+
+
+class Reporter:
+    """Shows progress.
+
+    Args:
+        file: standard error.
+        total: rows; None: not known.
+        done: rows of earlier parts of the run.
+    """
+
+    def __init__(self, file: TextIO, total: int | None, done: int) -> None:
+        self._file = file
+        self._total = total
+        self._began_with = self._rows = done
+        self._began = self._told = time.monotonic()
+        self._bar: Progress | None = None
+        if file.isatty():
+            self._bar = Progress(
+                TextColumn("{task.completed:,} rows"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]} rows/s"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[errors]}"),
+                console=Console(file=file),
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=total, completed=done, rate="-", errors="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, rows: int, errors: int) -> None:
+        """Show that these many rows and bad rows are done in all."""
+        self._rows = rows
+        now = time.monotonic()
+        rate = (rows - self._began_with) / max(1e-9, now - self._began)
+        bad = f"{errors:,} bad" if errors else ""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=rows, rate=f"{rate:,.0f}", errors=bad)
+        elif now - self._told >= LINE_S:
+            self._told = now
+            parts = [f"{rows:,} rows", f"{rate:,.0f} rows/s"]
+            if self._total and rate:
+                parts.insert(1, f"{rows / self._total:.1%}")
+                parts.append(f"{(self._total - rows) / rate:,.0f} s left")
+            self._file.write(", ".join([*parts, *([bad] if bad else [])]) + "\n")
+            self._file.flush()
+
+
+def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[str]:
+    """The last lines: what was done, and where the time went.
+
+    Args:
+        report: of the driver.
+        decoders: threads or processes that decode.
+        replicas: of the model.
+    """
+    seconds = max(1e-9, report["seconds"])
+    busy = {
+        "reading": report["read"] / seconds,
+        "decoding": report["decode"] / seconds / decoders,
+        "computing": report["compute"] / seconds / replicas,
+        "writing": report["write"] / seconds,
+    }
+    most = max(busy, key=lambda name: busy[name])
+    waited = report["waited_for_rows"] / seconds / replicas
+    rate = report["rows"] / seconds
+    rows = (
+        f"{report['rows']:,} rows in {seconds:,.1f} s: {rate:,.0f} rows/s; {report['errors']:,} "
+        f"bad, {report['equal']:,} equal to another one and not computed"
+    )
+    stages = (
+        f"read {report['read']:.1f} s, decode {report['decode']:.1f} s ({decoders} at a time), "
+        f"compute {report['compute']:.1f} s ({replicas} at a time), answers "
+        f"{report['answer']:.1f} s, write {report['write']:.1f} s"
+    )
+    limit = (
+        f"{most} limits it: busy {min(1.0, busy[most]):.0%} of the time; replicas waited for rows "
+        f"{min(1.0, waited):.0%} of it"
+    )
+    return [rows, stages, limit]

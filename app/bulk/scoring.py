@@ -1,0 +1,238 @@
+"""Scores a block of rows on one proven backend. What comes of it depends on the rows only."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import numpy as np
+import structlog
+
+from app.backends.base import Backend, LaunchingBackend
+from app.bulk.blocks import Block
+from app.bulk.duplicates import distinct
+from app.bulk.errors import BulkError
+from app.engine.execution.batch_runner import Contract, run_batch
+from app.errors import BackendFailed, ItemFailed, ModelError, ReplicaError
+from app.types import Array, Arrays, Item, Outcome
+from models.manifest import Manifest
+from models.timing import nothing
+
+LOG = structlog.get_logger(__name__)
+AHEAD = 2  # batches that an asynchronous device has
+
+
+@dataclass(slots=True)
+class Scored:
+    """What a block came to.
+
+    Attributes:
+        block: the rows.
+        place: for each good row the place of what was computed for it.
+        outputs: output name -> array [computed, ...], finished; None: `outcomes` has them.
+        outcomes: of what was computed, one by one.
+        failed: place -> why the model gave nothing.
+        computed: rows that were computed; the other good ones are equal to one of them.
+        compute_s: seconds that the backend took.
+    """
+
+    block: Block
+    place: Array
+    outputs: Arrays | None = None
+    outcomes: Sequence[Outcome] | None = None
+    failed: dict[int, str] = field(default_factory=dict)
+    computed: int = 0
+    compute_s: float = 0.0
+
+
+class Scorer:
+    """Scores blocks, in one thread.
+
+    Args:
+        manifest: of the model.
+        make: makes a backend that is proven; called again after a fault.
+        contract: of the model.
+        batch: items of a forward.
+        beat: called before each forward; may raise to stop.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        make: Callable[[], Backend],
+        contract: Contract,
+        batch: int,
+        beat: Callable[[], None] = nothing,
+    ) -> None:
+        self._outputs = manifest.outputs
+        self._make = make
+        self._contract = contract
+        self._batch = batch
+        self._beat = beat
+        self._backend = make()
+        self._stacks = contract.padding is None and all(s.is_fixed for s in manifest.outputs)
+
+    def score(self, block: Block) -> Scored:
+        """Compute the good rows of a block.
+
+        Raises:
+            BulkError: if the backend breaks, twice.
+        """
+        kept, place = distinct(block)
+        scored = Scored(block, place, computed=len(kept))
+        began = time.perf_counter()
+        try:
+            self._compute(scored, kept)
+        except ReplicaError as fault:
+            LOG.warning("replica_broke", problem=str(fault), instead="it is made anew")
+            self._backend.close()
+            try:
+                self._backend = self._make()
+                self._compute(scored, kept)
+            except ReplicaError as again:
+                raise BulkError(f"the device does not work: {again}") from again
+        scored.compute_s = time.perf_counter() - began
+        return scored
+
+    def close(self) -> None:
+        """Release the backend."""
+        self._backend.close()
+
+    def _compute(self, scored: Scored, kept: Array) -> None:
+        block = scored.block
+        scored.failed.clear()
+        if block.arrays is not None and self._stacks:
+            arrays = block.arrays
+            if len(kept) < len(block.good):
+                arrays = {name: array[kept] for name, array in arrays.items()}
+            scored.outputs = self._stacked(arrays, len(kept), scored.failed)
+        else:
+            items = block.items or _items(block.arrays)
+            scored.outcomes = self._one_by_one([items[row] for row in kept.tolist()])
+            for at, outcome in enumerate(scored.outcomes):
+                if isinstance(outcome, ItemFailed):
+                    scored.failed[at] = _reason(outcome)
+
+    def _stacked(self, arrays: Arrays, count: int, failed: dict[int, str]) -> Arrays:
+        """Whole batches as slices of the arrays; what goes wrong with one is for the runner."""
+        raw = {spec.name: np.zeros((count, *spec.item_shape), spec.dtype) for spec in self._outputs}
+        again = []  # first rows of batches that failed
+        for start, answered in self._forwards(arrays, count):
+            if answered is None:
+                again.append(start)
+                continue
+            for name, array in raw.items():
+                array[start : start + self._batch] = answered[name]
+        again += self._not_finite(raw)
+        with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite are replaced
+            outputs = {name: _owned(array) for name, array in self._contract.finish(raw).items()}
+        for start in dict.fromkeys(again):
+            batch = {name: array[start : start + self._batch] for name, array in arrays.items()}
+            for row, outcome in enumerate(self._run(_items(batch)), start):
+                if isinstance(outcome, ItemFailed):
+                    failed[row] = _reason(outcome)
+                else:
+                    for name, array in outputs.items():
+                        array[row] = outcome[name]
+        return outputs
+
+    def _not_finite(self, raw: Arrays) -> list[int]:
+        """First rows of the batches in which the model answered NaN or infinity."""
+        rows: set[int] = set()
+        for array in raw.values():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                finite = np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+                rows.update(np.flatnonzero(~finite).tolist())
+        return sorted({row // self._batch * self._batch for row in rows})
+
+    def _forwards(self, arrays: Arrays, count: int) -> Iterator[tuple[int, Arrays | None]]:
+        """First row and outputs of each batch; None: it failed."""
+        running: deque[tuple[int, Callable[[], Arrays]]] = deque()
+        launches = self._backend.serving().launches
+        for start in range(0, count, self._batch):
+            self._beat()
+            batch = {name: array[start : start + self._batch] for name, array in arrays.items()}
+            running.append((start, self._begun(batch) if launches else partial(self._ran, batch)))
+            if not launches or len(running) == AHEAD:
+                yield self._ended(*running.popleft(), count)
+        while running:
+            yield self._ended(*running.popleft(), count)
+
+    def _ran(self, batch: Arrays) -> Arrays:
+        return self._backend.run(batch)
+
+    def _begun(self, batch: Arrays) -> Callable[[], Arrays]:
+        """Have an asynchronous device begin: from pinned memory, while it works at another one."""
+        backend = cast(LaunchingBackend, self._backend)
+        try:
+            staged = backend.stage({name: array.shape for name, array in batch.items()})
+            for name, array in batch.items():
+                np.copyto(staged[name], array)
+            return backend.launch(staged).outputs
+        except ModelError as error:
+            problem = error
+        return partial(_raise, problem)
+
+    def _ended(
+        self, start: int, outputs_of: Callable[[], Arrays], count: int
+    ) -> tuple[int, Arrays | None]:
+        rows = min(self._batch, count - start)
+        try:
+            outputs = outputs_of()
+        except ReplicaError:
+            raise
+        except Exception as error:  # as `run_batch` does: it finds the item whose fault it is
+            LOG.debug("batch_failed", problem=str(error))
+            return start, None
+        for spec in self._outputs:
+            array = outputs.get(spec.name)
+            if array is None or array.shape != (rows, *spec.item_shape):
+                return start, None
+        return start, outputs
+
+    def _one_by_one(self, items: Sequence[Item]) -> list[Outcome]:
+        """Items of different shapes: batches of those that are alike, ordered by length."""
+        groups: dict[object, list[int]] = {}
+        for at, item in enumerate(items):
+            groups.setdefault(item.signature, []).append(at)
+        outcomes: dict[int, Outcome] = {}
+        for group in groups.values():
+            group.sort(key=lambda at: -items[at].length)  # the longest first: it needs most memory
+            for start in range(0, len(group), self._batch):
+                places = group[start : start + self._batch]
+                ran = self._run([items[at] for at in places])
+                outcomes.update(zip(places, ran, strict=True))
+        return [outcomes[at] for at in range(len(items))]
+
+    def _run(self, items: Sequence[Item]) -> list[Outcome]:
+        report = run_batch(self._backend, items, self._contract, self._beat)
+        if report.fault is not None:
+            raise report.fault
+        return [
+            BackendFailed("bug: an item has no outcome") if each is None else each
+            for each in report.outcomes
+        ]
+
+
+def _items(arrays: Arrays | None) -> list[Item]:
+    if not arrays:
+        return []
+    count = len(next(iter(arrays.values())))
+    return [Item({name: array[row] for name, array in arrays.items()}) for row in range(count)]
+
+
+def _owned(array: Array) -> Array:
+    return array if array.flags.writeable else array.copy()
+
+
+def _reason(failed: ItemFailed) -> str:
+    more = getattr(failed, "reason", "")
+    return f"{failed}: {more}" if more else str(failed)
+
+
+def _raise(error: Exception) -> Arrays:
+    raise error

@@ -1,0 +1,69 @@
+"""The source for each format of input: a literal table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from app.bulk.blocks import Source
+from app.bulk.columns import ROW_OF_ARRAY, ROW_OF_FILES, Chooser, Wanted
+from app.bulk.inputs import Inputs
+from app.bulk.sources.arrays import ArraySource
+from app.bulk.sources.lines import LinesSource
+from app.bulk.sources.pictures import PictureSource
+from app.bulk.sources.tables import CsvSource, ParquetSource
+
+# A source, and the columns of its rows; None: its chunks know them.
+Opened: TypeAlias = tuple[Source, Wanted | None]
+
+
+def _parquet(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+    source = ParquetSource(inputs.files, chooser)
+    return source, source.wanted
+
+
+def _csv(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+    source = CsvSource(inputs.files, chooser)
+    return source, source.wanted
+
+
+def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
+    return LinesSource(inputs.files, chooser, stream), None
+
+
+def _pictures(inputs: Inputs, _: Chooser, __: BinaryIO) -> Opened:
+    return PictureSource(inputs.files, inputs.ids), ROW_OF_FILES
+
+
+def _arrays(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+    return ArraySource(inputs.files, chooser.manifest), ROW_OF_ARRAY
+
+
+SOURCES: dict[str, Callable[[Inputs, Chooser, BinaryIO], Opened]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "jsonl": _lines,
+    "stream": _lines,
+    "pictures": _pictures,
+    "npy": _arrays,
+}
+
+
+def open_source(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
+    """Open the inputs of a run.
+
+    Args:
+        inputs: the files.
+        chooser: chooses the columns.
+        stream: standard input.
+
+    Raises:
+        BulkError: a file cannot be read, or lacks a column.
+    """
+    return SOURCES[inputs.format](inputs, chooser, stream)
+
+
+def folder_of(inputs: Inputs) -> Path:
+    """Where relative names of files in rows begin."""
+    return inputs.files[0].parent if inputs.files else Path()

@@ -1,0 +1,65 @@
+"""Pictures as files: a row each, read where they are decoded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from app.bulk.blocks import Columns
+from app.bulk.columns import ID, INPUT
+
+MAX_BYTES = 256 << 20  # of one file
+
+
+@dataclass(frozen=True, slots=True)
+class PathsChunk:
+    """Names of files, and their ids."""
+
+    paths: tuple[Path, ...]
+    ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def cut(self, start: int, stop: int) -> Self:
+        """See `Chunk`."""
+        return type(self)(self.paths[start:stop], self.ids[start:stop])
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """See `Chunk`."""
+        paths = self.paths + tuple(path for each in others for path in each.paths)
+        return type(self)(paths, self.ids + tuple(one for each in others for one in each.ids))
+
+    def columns(self) -> Columns:
+        """See `Chunk`."""
+        return Columns({INPUT: self.paths, ID: self.ids})
+
+    def add_to(self, digest: hashlib._Hash) -> None:
+        """Files are no stream."""
+
+
+class PictureSource:
+    """See `Source`.
+
+    Args:
+        files: in order.
+        ids: one for each.
+    """
+
+    is_stream = False
+    integer_ids = False
+    has_numbers = False
+
+    def __init__(self, files: Sequence[Path], ids: Sequence[str]) -> None:
+        self._files = tuple(files)
+        self._ids = tuple(ids)
+        self.total: int | None = len(files)
+
+    def chunks(self, first: int, rows: int) -> Iterator[PathsChunk]:
+        """See `Source`."""
+        for start in range(first, len(self._files), rows):
+            stop = start + rows
+            yield PathsChunk(self._files[start:stop], self._ids[start:stop])

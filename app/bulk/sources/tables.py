@@ -1,0 +1,187 @@
+"""Rows of Parquet and CSV files, read in pieces: memory does not depend on their size."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from app.bulk.blocks import Columns
+from app.bulk.columns import Chooser, Wanted
+from app.bulk.errors import BulkError
+from app.bulk.numbers import has_numbers
+
+BUFFER_BYTES = 1 << 20  # read at a time from a column of a Parquet file, and from a CSV file
+
+
+@dataclass(frozen=True, slots=True)
+class TableChunk:
+    """Rows of an Arrow table."""
+
+    table: Any
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def cut(self, start: int, stop: int) -> Self:
+        """See `Chunk`."""
+        return type(self)(self.table.slice(start, stop - start))
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """See `Chunk`."""
+        if not others:
+            return self
+        return type(self)(pa.concat_tables([self.table, *(each.table for each in others)]))
+
+    def columns(self) -> Columns:
+        """See `Chunk`."""
+        names = self.table.column_names
+        return Columns({name: self.table.column(name).combine_chunks() for name in names})
+
+    def add_to(self, digest: hashlib._Hash) -> None:
+        """A table is no stream."""
+
+
+class ParquetSource:
+    """Rows of Parquet files that have the same columns; see `Source`.
+
+    Args:
+        files: in order.
+        chooser: chooses the columns.
+
+    Raises:
+        BulkError: a file is damaged, lacks a column, or has one of another type.
+    """
+
+    is_stream = False
+
+    def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
+        self._files = files
+        self._rows = []
+        schema = None
+        for path in files:
+            with _opened(path) as file:
+                there = file.schema_arrow
+                self.wanted: Wanted = chooser.choose(there.names, str(path))
+                mine = pa.schema(
+                    [there.field(name).remove_metadata() for name in self.wanted.names]
+                )
+                if schema is not None and [(f.name, f.type) for f in mine] != [
+                    (f.name, f.type) for f in schema
+                ]:
+                    raise BulkError(
+                        f"{path} has the columns {_types(mine)}, {files[0]} has {_types(schema)}: "
+                        "score them one by one, or convert one"
+                    )
+                schema = schema or mine
+                self._rows.append(file.metadata.num_rows)
+        self.total: int | None = sum(self._rows)
+        id_type = schema.field(self.wanted.id).type if schema and self.wanted.id else pa.int64()
+        inputs = [each.type for each in schema or () if each.name != self.wanted.id]
+        self.has_numbers = all(map(has_numbers, inputs))
+        self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
+
+    def chunks(self, first: int, rows: int) -> Iterator[TableChunk]:
+        """See `Source`."""
+        for path, count in zip(self._files, self._rows, strict=True):
+            if first < count:
+                yield from self._of(path, first, rows)
+            first = max(0, first - count)
+
+    def _of(self, path: Path, first: int, rows: int) -> Iterator[TableChunk]:
+        with _opened(path) as file:
+            groups: list[int] = []
+            for group in range(file.metadata.num_row_groups):
+                count = file.metadata.row_group(group).num_rows
+                if first >= count and not groups:
+                    first -= count
+                    continue
+                groups.append(group)
+            skip = first
+            columns = self.wanted.names
+            batches = file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (OSError, pa.ArrowException) as error:
+                    raise BulkError(f"{path} is damaged: {error}") from error
+                if batch is None:
+                    return
+                if skip < batch.num_rows:
+                    table = pa.Table.from_batches([batch.slice(skip)])
+                    yield TableChunk(table.replace_schema_metadata(None))
+                skip = max(0, skip - batch.num_rows)
+
+
+class CsvSource:
+    """Rows of CSV files with a header; every column is text. See `Source`.
+
+    Args:
+        files: in order.
+        chooser: chooses the columns.
+
+    Raises:
+        BulkError: a file is empty, or lacks a column.
+    """
+
+    is_stream = False
+    integer_ids = False
+    has_numbers = False
+    total: int | None = None
+
+    def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
+        self._files = files
+        for path in files:
+            with _read_csv(path, None) as reader:
+                wanted: Wanted = chooser.choose(reader.schema.names, str(path))
+            if path == files[0]:
+                self.wanted = wanted
+            elif wanted != self.wanted:
+                raise BulkError(f"{path} has other columns than {files[0]}: score them one by one")
+
+    def chunks(self, first: int, rows: int) -> Iterator[TableChunk]:
+        """See `Source`."""
+        for path in self._files:
+            with _read_csv(path, self.wanted.names) as reader:
+                while True:
+                    try:
+                        batch = reader.read_next_batch()
+                    except StopIteration:
+                        break
+                    except (OSError, pa.ArrowException) as error:
+                        raise BulkError(f"{path} is damaged: {error}") from error
+                    if first < batch.num_rows:
+                        yield TableChunk(pa.Table.from_batches([batch.slice(first)]))
+                    first = max(0, first - batch.num_rows)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
+    except (OSError, pa.ArrowException) as error:
+        raise BulkError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _read_csv(path: Path, names: Sequence[str] | None) -> Any:
+    text = {name: pa.string() for name in names} if names is not None else None
+    try:
+        return pa_csv.open_csv(
+            path,
+            read_options=pa_csv.ReadOptions(block_size=BUFFER_BYTES, use_threads=False),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(
+                include_columns=names, column_types=text, strings_can_be_null=False
+            ),
+        )
+    except (OSError, pa.ArrowException) as error:
+        raise BulkError(f"{path} cannot be read as CSV: {error}") from error
+
+
+def _types(schema: Any) -> str:
+    return ", ".join(f"{each.name}: {each.type}" for each in schema)
