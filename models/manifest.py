@@ -154,6 +154,7 @@ class TrainingRun(Part):
     hyperparameters: dict[str, JsonValue]
     kept: int = Field(ge=0, description="the epoch whose weights these are; 0: none was complete")
     epochs: tuple[TrainedEpoch, ...]
+    peak_bytes: int = Field(default=0, description="memory of the process that used most")
 
 
 class Manifest(Part):

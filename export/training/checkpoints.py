@@ -36,7 +36,7 @@ def read(file: Path, model: str) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise UsageError(f"{file} holds more than tensors and plain data, or is damaged") from error
     except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"{file} is damaged: {reason(error)}") from error
+        raise UsageError(f"{file} is no checkpoint, or is damaged") from error
     if not isinstance(found, dict) or not isinstance(found.get(KEY), dict):
         raise UsageError(f"{file} was not written by `python -m export train`")
     if found[KEY].get("model") != model:

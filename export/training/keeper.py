@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -123,6 +125,8 @@ class Keeper(Callback):
             metrics=metrics,
         )
         run["epochs"] = [*run["epochs"], epoch.model_dump()]
+        peak = torch.tensor(float(_peak_bytes()), device=learner.device)
+        run["peak_bytes"] = int(trainer.strategy.reduce(peak, reduce_op="max"))
         self.began = time.monotonic()
         self.loss = f"loss {loss:.3f}"
         if how.keep == "last" or _best(run["epochs"]) == epoch.epoch:
@@ -155,7 +159,18 @@ def _best(epochs: list[dict[str, Any]]) -> int:
         for each in epochs
     }
     finite = {epoch: loss for epoch, loss in losses.items() if loss is not None}
-    return min(finite, key=lambda epoch: finite[epoch], default=0)
+    return min(finite, key=lambda epoch: finite[epoch], default=epochs[-1]["epoch"])
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has used: of its GPU, else of the machine."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    try:
+        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except (OSError, ValueError):  # no Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(line) * 1024
 
 
 def _finite(value: float) -> float | None:

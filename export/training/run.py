@@ -66,7 +66,8 @@ def train(
         return 0, [f"{parsed.out} is finished"]
     keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
     trainer = _trainer(parsed, found, keeper, console, learner)
-    with NanWatch() if parsed.detect_anomaly else contextlib.nullcontext():
+    watch: Any = NanWatch if parsed.detect_anomaly else contextlib.nullcontext
+    with watch():
         try:
             trainer.fit(learner, ckpt_path=last if resumed else None, weights_only=True)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -184,8 +185,11 @@ def _summary(parsed: Namespace, learner: Learner) -> list[str]:
     last = run["epochs"][-1]
     means = {"loss": last["loss"], "evaluation loss": last["evaluation_loss"], **last["metrics"]}
     told = ", ".join(f"{name} {each:.4f}" for name, each in means.items() if each is not None)
+    epochs, peak = run["epochs"], run["peak_bytes"] / 1e6
+    seconds = sum(each["seconds"] for each in epochs) / len(epochs)
     return [
         f"epoch {last['epoch']}: {told}",
+        f"{seconds:.1f} s per epoch, {peak:,.0f} MB per process at most",
         f"written: {parsed.out / BEST} (epoch {run['kept']}), {parsed.out / PLOT}",
         f"export it: python -m export {parsed.model} --checkpoint {parsed.out / BEST}",
     ]

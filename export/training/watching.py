@@ -34,9 +34,9 @@ class NanWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation, and look at what it made."""
         made = func(*args, **(kwargs or {}))
         name: str = func.name().removeprefix("aten::")
-        if func.namespace == "aten" and not name.startswith(UNWRITTEN):
-            if any(map(_has_nan, tree_leaves(made))):
-                raise ExportError(f"the first NaN: {_told(name.partition('.')[0])}")
+        writes = func.namespace == "aten" and not name.startswith(UNWRITTEN)
+        if writes and any(map(_has_nan, tree_leaves(made))):
+            raise ExportError(f"the first NaN: {_told(name.partition('.')[0])}")
         return made
 
 
