@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from export import outputs, profiling, report_html, tune, verify
+from export import checkpoints, outputs, profiling, report_html, tune, verify
 from export.artifact import (
     Sign,
     choose_version,
@@ -25,7 +25,6 @@ from export.artifact import (
 from export.contest import runner
 from export.errors import ExportError, UsageError
 from export.prove import Proof, ProofOptions, prove_variants
-from export.training import checkpoints
 from export.variants.base import Subject
 from export.variants.registry import MAKERS, wanted_variants
 from models.definitions.definition import Definition, Progress

@@ -18,8 +18,8 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from export.checkpoints import BEST, LAST
 from export.curves import page_of
-from export.training.checkpoints import BEST, LAST
 from export.training.learner import Learner
 from models.manifest import TrainedEpoch
 
@@ -125,7 +125,7 @@ class Keeper(Callback):
             metrics=metrics,
         )
         run["epochs"] = [*run["epochs"], epoch.model_dump()]
-        peak = torch.tensor(float(_peak_bytes()), device=learner.device)
+        peak = torch.tensor(float(_peak_bytes(learner.device)), device=learner.device)
         run["peak_bytes"] = int(trainer.strategy.reduce(peak, reduce_op="max"))
         self.began = time.monotonic()
         self.loss = f"loss {loss:.3f}"
@@ -162,9 +162,9 @@ def _best(epochs: list[dict[str, Any]]) -> int:
     return min(finite, key=lambda epoch: finite[epoch], default=epochs[-1]["epoch"])
 
 
-def _peak_bytes() -> int:
+def _peak_bytes(device: torch.device) -> int:
     """The most memory that this process has used: of its GPU, else of the machine."""
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     try:
         (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())

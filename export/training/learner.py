@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
-from export.training.checkpoints import KEY
+from export.checkpoints import KEY
 from models.definitions.training import Batch, Samples, Share, Training
 
 SHARDED_FROM = 50_000  # parameters of a layer that is gathered and freed alone

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import IterableDataset
 
 from export import values
+from export.checkpoints import LAST
 from export.errors import UsageError
-from export.training.checkpoints import LAST
 from models.definitions.definition import Definition
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")
@@ -185,8 +184,3 @@ def check_split(parsed: argparse.Namespace, batch: int, stages: int, found: Proc
             "see --batch-size and --microbatches"
         )
     return microbatches
-
-
-def is_iterable(data: object) -> bool:
-    """Whether data is read from its beginning to its end."""
-    return isinstance(data, IterableDataset)

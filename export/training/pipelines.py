@@ -17,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from export.training.checkpoints import PREFIX
+from export.checkpoints import PREFIX
 from export.training.learner import Learner
 from models.definitions.training import Batch, Share
 

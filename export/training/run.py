@@ -17,10 +17,10 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from rich.console import Console
 from rich.text import Text
 
+from export.checkpoints import BEST, KEY, LAST, read
 from export.errors import ExportError, UsageError, reason
 from export.pipeline import Stage, git_commit
 from export.training import options
-from export.training.checkpoints import BEST, KEY, LAST, read
 from export.training.keeper import PLOT, AtomicIO, Keeper, reached
 from export.training.learner import Learner
 from export.training.options import Processes
