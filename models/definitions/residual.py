@@ -151,7 +151,7 @@ def _digits(train: bool) -> Rows:
 
 
 def _stages(module: nn.Module) -> Sequence[nn.Module]:
-    """Two parts of about the same work: to the second of the four groups of blocks, and after it."""
+    """Two parts of about the same work: to the second group of blocks, and from the third on."""
     if not isinstance(module, Residual):
         raise TypeError(f"bug: not the residual network but {type(module).__name__}")
     stem = (module.conv1, module.bn1, module.relu, module.maxpool)
