@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import warnings
@@ -22,6 +23,7 @@ from export.prove import ProofOptions
 from export.renewal import tune_again
 from export.report import print_report
 from export.summary import print_summary
+from export.training import options
 from export.tune import MAX_BATCH, TuneOptions
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
@@ -31,6 +33,7 @@ from models.plan import Precision
 
 EPILOG = """\
 commands other than model names (each explains itself with --help):
+  train MODEL   train a model that declares how, on one device or many, and keep the run in a folder
   adopt FILE    export a TorchScript file, a TorchServe .mar or a Hugging Face folder made elsewhere
   tune FOLDER   time an artifact's variants on this machine; the new plan is a new version
   show FOLDER   print the report of an artifact
@@ -43,6 +46,9 @@ exit codes: 0 done; 1 failed, nothing was left behind; 2 wrong usage.
 
 example: python -m export digits --out artifacts
 """
+
+TRAIN = "train"
+TRAIN_HELP = "Train a model as its definition declares it; writes RUN/best.ckpt and its curves."
 
 Command = Callable[[Sequence[str], Console], None]
 
@@ -69,6 +75,8 @@ def main(
             command = COMMANDS.get(arguments[0]) if arguments else None
             if command is not None:
                 command(arguments[1:], console)
+            elif arguments[:1] == [TRAIN]:
+                return _train(arguments[1:], catalog, console)
             else:
                 _export(arguments, catalog, console)
     except (ExportError, BrokenDefinition) as error:
@@ -109,6 +117,12 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         help="load a state_dict written by torch.save instead of training",
     )
     parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="take the weights of a run of `python -m export train`, such as RUN/best.ckpt",
+    )
+    parser.add_argument(
         "--if-empty",
         action="store_true",
         help="do nothing if the repository already holds an artifact of any model",
@@ -118,8 +132,10 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
     if parsed.model not in catalog:
         raise UsageError(
             f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}; "
-            f"or a command: {', '.join(COMMANDS)}"
+            f"or a command: {', '.join((TRAIN, *COMMANDS))}"
         )
+    if parsed.weights and parsed.checkpoint:
+        raise UsageError("--weights and --checkpoint contradict each other: use one")
     if parsed.if_empty and (there := any_artifact(parsed.out)):
         console.print(f"{escape(str(there))} exists; nothing to do", highlight=False)
         return
@@ -129,11 +145,31 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         out=parsed.out,
         version=parsed.version,
         weights=parsed.weights,
+        checkpoint=parsed.checkpoint,
         proof=ProofOptions(parsed.variants, parsed.max_accuracy_drop, parsed.max_batch_size),
         tuning=_tuning(parsed),
         profile=parsed.profile,
     )
     _carry_out(lambda stage: export(job, stage), console)
+
+
+def _train(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> int:
+    parser = _Parser(prog="python -m export train", description=TRAIN_HELP)
+    options.add_arguments(parser)
+    parsed = parser.parse_args(arguments)
+    if parsed.model not in catalog:
+        raise UsageError(f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}")
+    definition, found = catalog[parsed.model], options.processes(parsed)
+    options.check(parsed, definition, found)
+    from export.training.run import train  # noqa: PLC0415 # only this command needs the extra
+
+    if found.rank:
+        console = Console(file=io.StringIO())  # one process speaks for all
+    with shown_on(console) as stage:
+        code, lines = train(parsed, definition, found, stage, console)
+    for line in lines:
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    return code
 
 
 def _adopt(arguments: Sequence[str], console: Console) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from export.sections import Column, Section
 from export.timing_sections import plan_sections
+from export.training_sections import training_sections
 from models.codec_specs import TextCodecSpec
 from models.manifest import Manifest, Parity, Variant
 from models.plan import Form
@@ -33,6 +34,7 @@ def content_of(manifest: Manifest) -> Content:
             _files_of_variants(manifest),
             _parity(manifest),
             _making(manifest),
+            *training_sections(manifest.training),
             *_left_out(manifest),
             *_other_files(manifest),
         ),

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from export import outputs, profiling, report_html, tune, verify
+from export import checkpoints, outputs, profiling, report_html, tune, verify
 from export.artifact import (
     Sign,
     choose_version,
@@ -30,7 +30,7 @@ from export.variants.registry import MAKERS, wanted_variants
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
 from models.integrity import IntegrityError, Untrusted, Verifier, read_artifact
-from models.manifest import SCHEMA_VERSION, GoldenExample, LeftOut, Manifest
+from models.manifest import SCHEMA_VERSION, GoldenExample, LeftOut, Manifest, TrainingRun
 from models.plan import Precision
 from models.tensors import EncodedArray, stack
 
@@ -50,6 +50,7 @@ class Job:
         out: the repository to write to.
         version: the number to write; None: the next one.
         weights: a state_dict to load instead of training.
+        checkpoint: of a run of `python -m export train`, instead of training.
         proof: which variants, and what they must fulfil.
         tuning: how to time them.
         profile: whether to write profiles of every form next to them.
@@ -60,6 +61,7 @@ class Job:
     out: Path
     version: int | None = None
     weights: Path | None = None
+    checkpoint: Path | None = None
     proof: ProofOptions = field(default_factory=ProofOptions)
     tuning: tune.TuneOptions = field(default_factory=tune.TuneOptions)
     profile: bool = False
@@ -88,12 +90,13 @@ def export(job: Job, stage: Stage) -> Made:
     _check(job)
     version = choose_version(job.out / job.model, job.version)
     with staging_folder(job.out, job.model) as staging:
-        subject = Subject(job.model, job.definition, _learned(job, stage))
+        module, run = _learned(job, stage)
+        subject = Subject(job.model, job.definition, module)
         for name, data in job.definition.files().items() if job.definition.files else ():
             write_file(staging / name, data)
         proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
         _check_precision(job.tuning.precision, proof)
-        manifest = _manifest(job, version, subject, proof, staging)
+        manifest = renewed(_manifest(job, version, subject, proof, staging), training=run)
         plan = tune.measure(staging, manifest, job.tuning, stage("timing"))
         if job.profile:
             _profile(subject, manifest, staging, stage("profiling"))
@@ -198,7 +201,7 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
             files={file.name: digest_of(file) for file in sorted(staging.iterdir())},
             accuracy=proof.accuracy,
             created_at=dt.datetime.now(dt.UTC),
-            git_commit=_git_commit(),
+            git_commit=git_commit(),
         )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -222,13 +225,15 @@ def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Prog
     progress(1, 1, "")
 
 
-def _learned(job: Job, stage: Stage) -> nn.Module:
-    module = job.definition.build()
-    if job.weights is not None:
+def _learned(job: Job, stage: Stage) -> tuple[nn.Module, TrainingRun | None]:
+    module, run = job.definition.build(), None
+    if job.checkpoint is not None:
+        run = checkpoints.load(job.checkpoint, job.model, module)
+    elif job.weights is not None:
         _load_weights(module, job.weights)
     elif job.definition.train is not None:
         job.definition.train(module, stage("training"))
-    return outputs.in_order(module.eval(), job.definition)
+    return outputs.in_order(module.eval(), job.definition), run
 
 
 def _load_weights(module: nn.Module, file: Path) -> None:
@@ -257,7 +262,7 @@ def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ..
     return tuple(examples)
 
 
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
     """The commit of the code that made the artifact; None outside a git checkout."""
     try:
         found = subprocess.run(  # nosec B603 B607 # no input from outside, git from PATH

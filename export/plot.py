@@ -27,7 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # distinct without colour, t
 RING = "the plan's form, per precision"
 WIDTH_INCHES, HEIGHT_INCHES = 7.6, 5.0
 
-_SETTINGS: dict[Any, Any] = {  # the stubs list the keys, and no wider type fits
+SETTINGS: dict[Any, Any] = {  # the stubs list the keys, and no wider type fits
     "svg.hashsalt": "torchlane",  # the same plot is the same bytes
     "svg.fonttype": "none",  # text stays text: it can be read aloud, found and copied
     "font.family": ["DejaVu Sans"],  # ships with matplotlib: its metrics are known
@@ -40,7 +40,7 @@ _SETTINGS: dict[Any, Any] = {  # the stubs list the keys, and no wider type fits
     "ytick.color": INK,
     "path.simplify": False,
 }
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def svg_of(device: DevicePlan, prefix: str) -> str:
@@ -55,7 +55,7 @@ def svg_of(device: DevicePlan, prefix: str) -> str:
     Returns:
         an `svg` element without prolog; styled by the variables --series-0 ... and by `color`.
     """
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = figure.add_subplot()
         for times, style in zip(device.times, styles(device).values(), strict=True):
@@ -69,8 +69,8 @@ def svg_of(device: DevicePlan, prefix: str) -> str:
             handles, labels, loc="outside lower center", ncols=2, frameon=False, handlelength=3.5
         )
         out = io.StringIO()
-        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
-    return _as_element(out.getvalue(), prefix, f"Time per item on {device.processor}")
+        figure.savefig(out, format="svg", transparent=True, metadata=NO_METADATA)
+    return as_element(out.getvalue(), prefix, f"Time per item on {device.processor}")
 
 
 def styles(device: DevicePlan) -> Mapping[Form, tuple[str, str]]:
@@ -159,7 +159,7 @@ def _round_limits(device: DevicePlan) -> tuple[float, float]:
     return below[-1], above[0]
 
 
-def _as_element(svg: str, prefix: str, title: str) -> str:
+def as_element(svg: str, prefix: str, title: str) -> str:
     """Turn a document into an element of a page: own ids, a title, colours of the style sheet."""
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)

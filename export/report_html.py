@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from export.content import content_of
+from export.curves import curves_of
 from export.plot import svg_of
-from models.manifest import Manifest
+from models.manifest import Manifest, TrainedEpoch
 from models.plan import DevicePlan
 
 
@@ -31,9 +34,14 @@ def render(manifest: Manifest) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("report.html.j2")
-    return template.render(content=content_of(manifest), plot=_plot)
+    return template.render(content=content_of(manifest), plot=_plot, curves=_curves)
 
 
 def _plot(device: DevicePlan, prefix: str) -> Markup:
     made = svg_of(device, prefix)
+    return Markup(made)  # nosec B704 # made here, with escaped texts
+
+
+def _curves(epochs: Sequence[TrainedEpoch], prefix: str) -> Markup:
+    made = curves_of(epochs, prefix)
     return Markup(made)  # nosec B704 # made here, with escaped texts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from models.manifest import TrainedEpoch
 from models.plan import DevicePlan
 
 
@@ -17,13 +18,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title, sentences, a table, and on the page the plot of the measurements.
+    """A title, sentences, a table, and on the page a plot.
 
     Attributes:
         title: its topic.
         lines: sentences, above the table.
         columns, rows: the table; a cell may have several lines.
         measured: the device whose times are plotted.
+        trained: the epochs whose curves are plotted.
     """
 
     title: str
@@ -31,3 +33,4 @@ class Section:
     columns: tuple[Column, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     measured: DevicePlan | None = None
+    trained: tuple[TrainedEpoch, ...] = ()

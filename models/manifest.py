@@ -136,6 +136,27 @@ class LeftOut(Part):
     reason: str
 
 
+class TrainedEpoch(Part):
+    """The means of one epoch; what was not a number is None."""
+
+    epoch: int = Field(ge=1)
+    seconds: float = Field(ge=0)
+    loss: float | None = None
+    evaluation_loss: float | None = None
+    metrics: dict[str, float | None] = Field(default_factory=dict)
+
+
+class TrainingRun(Part):
+    """The training run that the weights come from."""
+
+    data: str
+    git_commit: str | None
+    hyperparameters: dict[str, JsonValue]
+    kept: int = Field(ge=0, description="the epoch whose weights these are; 0: none was complete")
+    epochs: tuple[TrainedEpoch, ...]
+    peak_bytes: int = Field(default=0, description="memory of the process that used most")
+
+
 class Manifest(Part):
     """The whole contract of one version of one model."""
 
@@ -157,6 +178,9 @@ class Manifest(Part):
     accuracy: float | None = Field(default=None, ge=0, le=1)
     created_at: dt.datetime
     git_commit: str | None = None
+    training: TrainingRun | None = Field(
+        default=None, description="None: not trained by `python -m export train`"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -188,8 +212,8 @@ class Manifest(Part):
         return self
 
     def public(self) -> dict[str, JsonValue]:
-        """The part that a client may see: without golden data and digests."""
-        return self.model_dump(mode="json", exclude={"golden", "files"})
+        """The part that a client may see: without golden data, digests and the training run."""
+        return self.model_dump(mode="json", exclude={"golden", "files", "training"})
 
 
 def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:

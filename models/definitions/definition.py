@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from torch import nn
 
 from models.codec_specs import CodecSpec
+from models.definitions.training import Training
 from models.tensors import Array, Arrays, FileName, TensorSpec
 
 
@@ -46,7 +47,8 @@ class Definition:
         description: one sentence for /models and the catalog.
         inputs, outputs, codec: the public contract, copied into the manifest.
         build: makes the module, untrained, in eval mode.
-        train: fits the module in place; None: nothing to learn.
+        train: fits the module in place at each export, such as `TRAINING.fit`; None: its weights
+            are as built, unless a checkpoint is given.
         random_inputs: draws a batch of inputs (with the batch axis) that resemble real ones.
         golden_inputs: the items (without the batch axis) that a server replays before it is
             ready.
@@ -59,6 +61,7 @@ class Definition:
             have its own device: the first takes the inputs, each other one the outputs of the one
             before it (a tensor, or a tuple of tensors), and the last returns the outputs. All keep
             the batch on axis 0. None: it stays whole.
+        training: how `python -m export train` trains it; None: that cannot.
     """
 
     description: str
@@ -74,3 +77,4 @@ class Definition:
     calibration: Callable[[], list[Arrays]] | None = None
     files: Callable[[], Mapping[FileName, bytes]] | None = None
     stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    training: Training | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,12 @@ from torch import nn
 from torch.nn import functional
 
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
-from models.definitions.definition import Definition, HeldOut, Progress
+from models.definitions.definition import Definition, HeldOut
+from models.definitions.training import Rows, Tensors, Training, share_right
 from models.preprocess import preprocess
 from models.tensors import Arrays, TensorSpec
 
 SEED = 20
-EPOCHS = 24
-BATCH = 64
 PREPROCESS = PicturePreprocess(
     width=32, height=32, channels=1, mean=(0.3,), std=(0.35,), polarity="auto"
 )
@@ -84,52 +84,55 @@ def _arrays(indices: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
     return np.stack([preprocess(Image.fromarray(images[index]), PREPROCESS) for index in indices])
 
 
-def _augment(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _augment(inputs: Tensors, draws: torch.Tensor) -> Tensors:
     """Small shifts, rotations and changes of size: a digit need not fill its picture exactly."""
-    n = len(batch)
-    draw = torch.rand(4, n, generator=generator)
+    (batch,) = inputs
+    draw = draws.T  # [5, n]
     angle = (draw[0] - 0.5) * 0.4  # +- 0.2 rad, about 11 degrees
     size = 0.9 + draw[1] * 0.7  # sampling grid 0.9 .. 1.6: digits appear 111 % .. 62 % as large
     cos, sin = torch.cos(angle) * size, torch.sin(angle) * size
-    shift = (draw[2:] - 0.5) * 0.3
+    shift = (draw[2:4] - 0.5) * 0.3
     theta = torch.stack(
         [torch.stack([cos, -sin, shift[0]], 1), torch.stack([sin, cos, shift[1]], 1)], 1
     )
     grid = functional.affine_grid(theta, list(batch.shape), align_corners=False)
     floor = batch.amin()  # the background; padding must look like it, not like grey
-    moved = functional.grid_sample(batch - floor, grid, align_corners=False)
-    return moved + floor
+    moved = functional.grid_sample(batch - floor, grid, align_corners=False) + floor
+    as_it_is = (draw[4] < 0.3).view(-1, 1, 1, 1)
+    return (torch.where(as_it_is, batch, moved),)
 
 
-def _train(module: nn.Module, progress: Progress) -> None:
-    """Adam with a cosine schedule; the same weights on every run on one machine and torch build."""
-    torch.manual_seed(SEED)
-    generator = torch.Generator().manual_seed(SEED)
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.reset_parameters()
-    indices = split()[0]
-    images = torch.from_numpy(_arrays(indices))
-    labels = torch.from_numpy(pictures()[1][indices])
-    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
-    steps = EPOCHS * (len(indices) // BATCH)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    module.train()
-    done = 0
-    for _ in range(EPOCHS):
-        order = torch.randperm(len(indices), generator=generator)
-        for start in range(0, len(indices) - BATCH + 1, BATCH):
-            chosen = order[start : start + BATCH]
-            plain = torch.rand(BATCH, 1, 1, 1, generator=generator) < 0.3
-            batch = torch.where(plain, images[chosen], _augment(images[chosen], generator))
-            loss = functional.cross_entropy(module(batch), labels[chosen])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-            done += 1
-            progress(done, steps, f"loss {loss.item():.3f}")
-    module.eval()
+def rows(indices: npt.NDArray[np.intp]) -> Rows:
+    """Some of the pictures and their labels, as the model takes them."""
+    return Rows(torch.from_numpy(_arrays(indices)), torch.from_numpy(pictures()[1][indices]))
+
+
+def _stages(module: nn.Module) -> Sequence[nn.Module]:
+    """The convolutions, and the linear layers: a quarter of the work and three quarters of it."""
+    if not isinstance(module, Digits):
+        raise TypeError(f"bug: not the network of digits but {type(module).__name__}")
+    pool, relu = nn.MaxPool2d(2), nn.ReLU()
+    return (
+        nn.Sequential(module.conv1, relu, pool, module.conv2, relu, pool, nn.Flatten()),
+        nn.Sequential(module.fc1, relu, module.fc2, relu, module.fc3),
+    )
+
+
+TRAINING = Training(
+    source="1,437 of the 1,797 pictures of scikit-learn's load_digits",
+    data=lambda: rows(split()[0]),
+    loss=functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
+    epochs=24,
+    batch=64,
+    seed=SEED,
+    schedule=torch.optim.lr_scheduler.CosineAnnealingLR,
+    evaluation=lambda: rows(split()[1]),
+    metrics={"accuracy": share_right},
+    augment=_augment,
+    draws=5,
+    stages=_stages,
+)
 
 
 def _random_inputs(rng: np.random.Generator, batch: int) -> Arrays:
@@ -170,10 +173,11 @@ DEFINITION = Definition(
         preprocess=PREPROCESS, labels=tuple(str(digit) for digit in range(10)), scores="softmax"
     ),
     build=lambda: Digits().eval(),
-    train=_train,
+    train=TRAINING.fit,
     random_inputs=_random_inputs,
     golden_inputs=_golden_inputs,
     example=_example,
     held_out=_held_out,
     calibration=_calibration,
+    training=TRAINING,
 )

@@ -3,22 +3,27 @@
 The architecture of K. He, X. Zhang, S. Ren, J. Sun, Deep Residual Learning for Image Recognition
 (2015), with the stride in the 3x3 convolution of a block. Its answers mean nothing: its size serves
 to measure devices. `python -m export residual --weights FILE` loads meaningful weights; the names
-are those of torchvision's `resnet50`, which has the same parts.
+are those of torchvision's `resnet50`, which has the same parts. `python -m export train residual`
+teaches it handwritten digits, small ones, to try ways of training with.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from PIL import Image
 from pydantic import JsonValue
 from torch import nn
+from torch.nn import functional
 
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.definitions import digits
 from models.definitions.definition import Definition
+from models.definitions.training import Rows, Training, share_right
 from models.preprocess import preprocess
 from models.tensors import Arrays, TensorSpec
 
@@ -139,6 +144,44 @@ def _example() -> JsonValue:
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
+def _digits(train: bool) -> Rows:
+    """The pictures of `digits`: of 32x32 pixels, in three equal channels."""
+    images, labels = digits.rows(digits.split()[0 if train else 1]).tensors
+    return Rows(images.expand(-1, 3, -1, -1), labels)
+
+
+def _stages(module: nn.Module) -> Sequence[nn.Module]:
+    """Two parts of about the same work: to the second group of blocks, and from the third on."""
+    if not isinstance(module, Residual):
+        raise TypeError(f"bug: not the residual network but {type(module).__name__}")
+    stem = (module.conv1, module.bn1, module.relu, module.maxpool)
+    mean = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return (
+        nn.Sequential(*stem, module.layer1, module.layer2),
+        nn.Sequential(module.layer3, module.layer4, *mean, module.fc),
+    )
+
+
+TRAINING = Training(
+    source=digits.TRAINING.source,
+    data=lambda: _digits(train=True),
+    loss=functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.SGD(
+        parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4
+    ),
+    epochs=6,
+    batch=64,
+    seed=SEED,
+    schedule=lambda optimizer, steps: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 0.05, total_steps=steps
+    ),
+    evaluation=lambda: _digits(train=False),
+    metrics={"accuracy": share_right},
+    stages=_stages,
+    as_built=True,
+)
+
+
 DEFINITION = Definition(
     description="A residual network of 50 layers with random weights, to measure devices with.",
     inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, 3, SIDE, SIDE)),),
@@ -149,4 +192,5 @@ DEFINITION = Definition(
     random_inputs=_random_inputs,
     golden_inputs=_golden_inputs,
     example=_example,
+    training=TRAINING,
 )

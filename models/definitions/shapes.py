@@ -20,7 +20,8 @@ from torch import nn
 from torch.nn import functional
 
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
-from models.definitions.definition import Definition, HeldOut, Progress
+from models.definitions.definition import Definition, HeldOut
+from models.definitions.training import Rows, Training
 from models.preprocess import preprocess
 from models.tensors import Array, Arrays, TensorSpec
 
@@ -34,7 +35,7 @@ RADIUS = (5, 11)  # of a shape, pixels
 SIZE = 32  # pixels that a predicted 1 stands for
 LEAST_SCORE = 0.05  # of a shape that is counted
 LABELS = ("circle", "square", "triangle")
-TRAINED_ON, HELD_OUT, EPOCHS, BATCH = 2400, 300, 7, 48
+TRAINED_ON, HELD_OUT = 2400, 300
 PREPROCESS = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.3,), std=(0.25,))
 
 
@@ -186,58 +187,65 @@ def _iou(one: Array, other: Array) -> bool:
     return shared >= 0.5 * (both - shared)
 
 
-def _targets(truth: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Heat [n, 3, 16, 16], boxes [n, 4, 16, 16], and where there is a centre [n, 1, 16, 16]."""
-    count = len(truth)
-    heat = np.zeros((count, len(LABELS), GRID, GRID), np.float32)
-    boxes = np.zeros((count, 4, GRID, GRID), np.float32)
-    centres = np.zeros((count, 1, GRID, GRID), np.float32)
+def _targets(truth: Array) -> torch.Tensor:
+    """[n, 8, 16, 16]: the heat of each class, four numbers of a box, where there is a centre."""
+    made = np.zeros((len(truth), len(LABELS) + 5, GRID, GRID), np.float32)
     for index, row in np.argwhere(truth[:, :, 0] >= 0):
         kind, left, top, right, bottom = truth[index, row]
         x, y = (left + right) / 2 / STEP, (top + bottom) / 2 / STEP
-        at = (index, slice(None), int(y), int(x))
-        heat[index, int(kind), int(y), int(x)] = 1
-        boxes[at] = (
+        at = made[index, :, int(y), int(x)]
+        at[int(kind)] = 1
+        at[3:7] = (
             *(x - int(x) - 0.5, y - int(y) - 0.5),
             *((right - left) / SIZE, (bottom - top) / SIZE),
         )
-        centres[at] = 1
-    return torch.from_numpy(heat), torch.from_numpy(boxes), torch.from_numpy(centres)
+        at[7] = 1
+    return torch.from_numpy(made)
 
 
-def _train(module: nn.Module, progress: Progress) -> None:
-    """AdamW with one cycle; the same weights on every run on one machine and torch build."""
+def _rows(seed: int, count: int) -> Rows:
+    images, truth = pictures(np.random.default_rng(seed), count)
+    return Rows(torch.from_numpy(images), _targets(truth))
+
+
+def _loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    heat, boxes, centres = target[:, :3], target[:, 3:7], target[:, 7:]
+    found = functional.binary_cross_entropy_with_logits(
+        made[:, :3], heat, pos_weight=torch.tensor(8.0, device=made.device), reduction="sum"
+    )
+    placed = functional.smooth_l1_loss(made[:, 3:] * centres, boxes, beta=0.1, reduction="sum")
+    return (found + 5 * placed) / len(made)
+
+
+def _named(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The share of centres at which the right class scores highest."""
+    right = made[:, :3].argmax(1) == target[:, :3].argmax(1)  # [n, 16, 16]
+    centres = target[:, 7] > 0
+    return (right & centres).sum() / centres.sum()
+
+
+def _grid(module: nn.Module) -> nn.Module:
     if not isinstance(module, Shapes):
         raise TypeError(f"bug: not the detector but {type(module).__name__}")
-    torch.manual_seed(SEED)
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
-            layer.reset_parameters()
-    images, truth = pictures(np.random.default_rng(SEED), TRAINED_ON)
-    inputs, (heat, boxes, centres) = torch.from_numpy(images), _targets(truth)
-    steps = EPOCHS * (TRAINED_ON // BATCH)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=4e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
-    module.train()
-    for step in range(steps):
-        if step % (TRAINED_ON // BATCH) == 0:
-            order = torch.randperm(TRAINED_ON)
-        chosen = order[:BATCH]
-        order = order.roll(-BATCH)
-        made = module.grid(inputs[chosen])
-        found = functional.binary_cross_entropy_with_logits(
-            made[:, :3], heat[chosen], pos_weight=torch.tensor(8.0), reduction="sum"
-        )
-        placed = functional.smooth_l1_loss(
-            made[:, 3:] * centres[chosen], boxes[chosen], beta=0.1, reduction="sum"
-        )
-        loss = (found + 5 * placed) / BATCH
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-        progress(step + 1, steps, f"loss {loss.item():.3f}")
-    module.eval()
+    return module.grid
+
+
+TRAINING = Training(
+    source=f"{TRAINED_ON:,} pictures drawn with seed {SEED}",
+    data=lambda: _rows(SEED, TRAINED_ON),
+    loss=_loss,
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=4e-3),
+    epochs=7,
+    batch=48,
+    seed=SEED,
+    schedule=lambda optimizer, steps: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 1e-2, total_steps=steps
+    ),
+    evaluation=lambda: _rows(SEED + 4, HELD_OUT),
+    metrics={"right class": _named},
+    keep="best",
+    part=_grid,
+)
 
 
 def _random_inputs(rng: np.random.Generator, batch: int) -> Arrays:
@@ -281,10 +289,11 @@ DEFINITION = Definition(
         classes="classes",
     ),
     build=lambda: Shapes().eval(),
-    train=_train,
+    train=TRAINING.fit,
     random_inputs=_random_inputs,
     golden_inputs=lambda: [{"picture": picture} for picture in _golden()],
     example=_example,
     held_out=_held_out,
     calibration=_calibration,
+    training=TRAINING,
 )

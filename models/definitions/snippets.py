@@ -20,18 +20,17 @@ from torch import nn
 from torch.nn import functional
 
 from models.codec_specs import TextCodecSpec
-from models.definitions.definition import Definition, HeldOut, Progress
+from models.definitions.definition import Definition, HeldOut
 from models.definitions.heads import Pool
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, text_batch, text_inputs
+from models.definitions.training import Training, share_right
 from models.forms import input_tensors
 from models.tensors import Array, TensorSpec
 from models.tokenize import Tokenizer as Tokens
 
 SEED = 23
 VOCABULARY = 2000
-EPOCHS = 6
-BATCH = 32
 SNIPPETS = 1000  # of a language, at most
 FILES = 40  # of a language, at most: the shortest names first, which are the same everywhere
 LABELS = ("c++", "cmake", "english", "python")
@@ -117,26 +116,23 @@ def _arrays(labelled: Labelled) -> tuple[dict[str, Array], Array]:
     return batch, np.array([label for _, label in labelled])
 
 
-def _train(module: nn.Module, progress: Progress) -> None:
-    """Adam; the same weights on every run with one torch build and the same texts."""
-    torch.manual_seed(SEED)
-    for layer in module.modules():
-        if isinstance(layer, nn.Embedding | nn.Linear):
-            layer.reset_parameters()
-    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
-    train = texts()[0]
-    batches = [_arrays(train[at : at + BATCH]) for at in range(0, len(train), BATCH)]
-    steps = EPOCHS * len(batches)
-    module.train()
-    for step in range(steps):
-        inputs, labels = batches[step % len(batches)]
-        logits = module(*input_tensors(inputs, INPUTS))
-        loss = functional.cross_entropy(logits, torch.from_numpy(labels))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        progress(step + 1, steps, f"loss {loss.item():.3f}")
-    module.eval()
+def _collate(labelled: Labelled) -> list[torch.Tensor]:
+    batch, labels = _arrays(labelled)
+    return [*input_tensors(batch, INPUTS), torch.from_numpy(labels)]
+
+
+TRAINING = Training(
+    source="snippets of the files of torch and of Python",
+    data=lambda: texts()[0],
+    loss=functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
+    epochs=6,
+    batch=32,
+    seed=SEED,
+    evaluation=lambda: texts()[1],
+    metrics={"accuracy": share_right},
+    collate=_collate,
+)
 
 
 def _samples() -> TextSamples:
@@ -149,10 +145,11 @@ DEFINITION = Definition(
     outputs=(TensorSpec(name="logits", dtype="float32", shape=(-1, len(LABELS))),),
     codec=CODEC,
     build=lambda: Snippets().eval(),
-    train=_train,
+    train=TRAINING.fit,
     random_inputs=lambda rng, batch: _samples().random_inputs(rng, batch),
     golden_inputs=lambda: _samples().golden_inputs(),
     example=lambda: _samples().example(),
     held_out=lambda: HeldOut(*_arrays(texts()[1])),
     files=lambda: {CODEC.tokenizer: tokenizer()},
+    training=TRAINING,
 )

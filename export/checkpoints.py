@@ -1,0 +1,62 @@
+"""What a checkpoint says of its run, and its weights; knows no Lightning."""
+
+from __future__ import annotations
+
+import pickle  # nosec B403 # only the name of an error
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from export.errors import UsageError, reason
+from models.manifest import TrainingRun
+
+BEST, LAST = "best.ckpt", "last.ckpt"
+KEY = "torchlane"  # our part of a checkpoint
+PREFIX = "module."  # before the name of each weight: the trainer's own module is around it
+
+
+def read(file: Path, model: str) -> dict[str, Any]:
+    """A checkpoint of a run of this model.
+
+    Nothing in it is run: only tensors and plain data are unpickled.
+
+    Raises:
+        UsageError: if it cannot be read, or is none of this model.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the kind of file that it is not
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except pickle.UnpicklingError as error:
+        raise UsageError(f"{file} holds more than tensors and plain data, or is damaged") from error
+    except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} is no checkpoint, or is damaged") from error
+    if not isinstance(found, dict) or not isinstance(found.get(KEY), dict):
+        raise UsageError(f"{file} was not written by `python -m export train`")
+    if found[KEY].get("model") != model:
+        raise UsageError(f"{file} is of {found[KEY].get('model')!r}, not of {model!r}")
+    return found
+
+
+def load(file: Path, model: str, module: nn.Module) -> TrainingRun:
+    """Load the weights of a run into a module; what the run was.
+
+    Raises:
+        UsageError: if the file is none of this model.
+    """
+    found = read(file, model)
+    try:
+        weights = {name.removeprefix(PREFIX): each for name, each in found["state_dict"].items()}
+        module.load_state_dict(weights)
+        return TrainingRun.model_validate(found[KEY]["run"])
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UsageError(f"{file}: the record of its run is wrong: {first['msg']}") from error
+    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} does not fit the model: {reason(error)}") from error

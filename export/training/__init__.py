@@ -1,0 +1,1 @@
+"""Training by Lightning: `python -m export train`, see `docs/training.md`."""

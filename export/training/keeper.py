@@ -1,0 +1,177 @@
+"""What happens between the steps of a run: curves, checkpoints, stopping and going on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from export.checkpoints import BEST, LAST
+from export.curves import page_of
+from export.training.learner import Learner
+from models.manifest import TrainedEpoch
+
+CURVES, PLOT, REACHED = "curves.json", "curves.svg", "reached"
+ASK_EVERY = 8  # steps between two questions to the other processes whether one was told to stop
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class AtomicIO(TorchCheckpointIO):
+    """A checkpoint is there as a whole or not at all, also after a power failure."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write next to it, and rename."""
+        whole = Path(path)
+        new = whole.with_name(f".{whole.name}.new")
+        with new.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(whole)
+
+
+class Keeper(Callback):
+    """Keeps a run's folder.
+
+    Args:
+        folder: of the run.
+        every: steps between two checkpoints; None: at the end of each epoch only.
+        progress: called on the first process.
+    """
+
+    def __init__(
+        self, folder: Path, every: int | None, progress: Callable[[int, int, str], None]
+    ) -> None:
+        self.folder = folder
+        self.every = every
+        self.progress = progress
+        self.told = False  # a signal came
+        self.stopped = False
+        self.began = time.monotonic()
+        self.noted = 0.0
+        self.loss = ""
+        self.handlers: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """From here on a signal ends the run at the end of a step."""
+        self.handlers = {each: signal.signal(each, self._tell) for each in STOPPING}
+        self.began = time.monotonic() - _of(module).record.get("seconds", 0.0)
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """From here on it is as it was."""
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+
+    def _tell(self, number: int, frame: FrameType | None) -> None:
+        self.told = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the second one does not wait
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        """After each step."""
+        learner = _of(module)
+        learner.step += 1
+        done, total = learner.step, learner.total
+        at_end = done % learner.steps == 0
+        if at_end:
+            self._end_epoch(trainer, learner)
+        told = self.told
+        if trainer.world_size > 1:
+            ask = done % ASK_EVERY == 0 or at_end
+            told = ask and trainer.strategy.reduce_boolean_decision(told, all=False)
+        if at_end or told or (self.every is not None and done % self.every == 0):
+            learner.record["seconds"] = 0.0 if at_end else time.monotonic() - self.began
+            trainer.save_checkpoint(self.folder / LAST, weights_only=False)
+        if told and done < total:
+            self.stopped = trainer.should_stop = True
+        if trainer.is_global_zero:
+            (self.folder / REACHED).write_text(str(done))
+            self._note(learner, done, total)
+
+    def _note(self, learner: Learner, done: int, total: int) -> None:
+        """Reading the loss waits for the device: not after each step."""
+        now = time.monotonic()
+        loss, samples = learner.losses.tolist() if now - self.noted > 0.5 else (0.0, 0.0)
+        if samples:
+            self.noted = now
+            self.loss = f"loss {loss / samples:.3f}"
+        self.progress(done, total, f"epoch {math.ceil(done / learner.steps)} {self.loss}")
+
+    def _end_epoch(self, trainer: Trainer, learner: Learner) -> None:
+        run, how = learner.record["run"], learner.how
+        loss = learner.take_losses()
+        found = learner.evaluate() if learner.evaluation is not None else [math.nan]
+        metrics = dict(zip(how.metrics, map(_finite, found[1:]), strict=False))
+        epoch = TrainedEpoch(
+            epoch=learner.step // learner.steps,
+            seconds=round(time.monotonic() - self.began, 3),
+            loss=_finite(loss),
+            evaluation_loss=_finite(found[0]),
+            metrics=metrics,
+        )
+        run["epochs"] = [*run["epochs"], epoch.model_dump()]
+        peak = torch.tensor(float(_peak_bytes(learner.device)), device=learner.device)
+        run["peak_bytes"] = int(trainer.strategy.reduce(peak, reduce_op="max"))
+        self.began = time.monotonic()
+        self.loss = f"loss {loss:.3f}"
+        if how.keep == "last" or _best(run["epochs"]) == epoch.epoch:
+            run["kept"] = epoch.epoch
+            trainer.save_checkpoint(self.folder / BEST, weights_only=True)
+        if trainer.is_global_zero:
+            curve = [TrainedEpoch.model_validate(each) for each in run["epochs"]]
+            (self.folder / CURVES).write_text(json.dumps(run, indent=1))
+            (self.folder / PLOT).write_text(page_of(curve))
+
+
+def reached(folder: Path) -> int:
+    """The step that the run had done when it ended, however it ended."""
+    try:
+        return int((folder / REACHED).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _of(module: LightningModule) -> Learner:
+    if not isinstance(module, Learner):
+        raise TypeError(f"a bug: {type(module).__name__} is no Learner")
+    return module
+
+
+def _best(epochs: list[dict[str, Any]]) -> int:
+    """The epoch with the lowest loss on the evaluation data, else on what it learns from."""
+    losses: dict[int, float | None] = {
+        each["epoch"]: each["loss"] if each["evaluation_loss"] is None else each["evaluation_loss"]
+        for each in epochs
+    }
+    finite = {epoch: loss for epoch, loss in losses.items() if loss is not None}
+    return min(finite, key=lambda epoch: finite[epoch], default=epochs[-1]["epoch"])
+
+
+def _peak_bytes(device: torch.device) -> int:
+    """The most memory that this process has used: of its GPU, else of the machine."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    try:
+        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except (OSError, ValueError):  # no Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(line) * 1024
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,186 @@
+"""The options of `python -m export train`, and what contradicts what; knows no Lightning."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from export import values
+from export.checkpoints import LAST
+from export.errors import UsageError
+from models.definitions.definition import Definition
+
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
+EXTRA = "training needs the extra `train`: pip install 'torchlane[train]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of a run.
+
+    Attributes:
+        kind: of the devices: cpu, cuda or mps; a process has one.
+        here: processes of this machine.
+        machines: how many there are.
+        rank: of this process, among all.
+        elastic: `torchrun` starts them, and starts them again when one is lost.
+    """
+
+    kind: Literal["cpu", "cuda", "mps"]
+    here: int
+    machines: int
+    rank: int
+    elastic: bool
+
+    @property
+    def world(self) -> int:
+        """All processes."""
+        return self.here * self.machines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    whole = values.positive
+    parser.add_argument("model", help="what to train, a name of the catalog")
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
+    parser.add_argument("--resume", action="store_true", help="go on from RUN/last.ckpt")
+    parser.add_argument("--epochs", type=whole, metavar="N", help="default: as declared")
+    parser.add_argument(
+        "--batch-size", type=whole, metavar="N", help="samples of a step, of all processes together"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="default: as declared")
+    parser.add_argument("--accelerator", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    parser.add_argument(
+        "--devices", type=whole, metavar="N", help="processes per machine (default: 1)"
+    )
+    parser.add_argument(
+        "--num-nodes", type=whole, metavar="N", help="machines; torchrun knows it itself"
+    )
+    parser.add_argument("--strategy", choices=STRATEGIES, default="auto")
+    parser.add_argument(
+        "--microbatches", type=whole, metavar="N", help="of a pipeline (default: 2 per stage)"
+    )
+    parser.add_argument("--precision", choices=PRECISIONS, default="32-true")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    parser.add_argument("--deterministic", action="store_true", help="only deterministic kernels")
+    parser.add_argument(
+        "--detect-anomaly", action="store_true", help="stop at the first NaN and name its operation"
+    )
+    parser.add_argument("--profile", action="store_true", help="print the operators, write a trace")
+    parser.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="processes that load data (default: 0)"
+    )
+    parser.add_argument(
+        "--checkpoint-every", type=whole, metavar="N", help="steps, in addition to each epoch's end"
+    )
+
+
+def processes(parsed: argparse.Namespace) -> Processes:
+    """Which processes the run has.
+
+    Raises:
+        UsageError: if there are not so many devices.
+    """
+    kind = parsed.accelerator
+    usable = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if kind == "auto":
+        kind = next(each for each, there in usable.items() if there)
+    if not usable[kind]:
+        raise UsageError(f"--accelerator {kind}: there is none on this machine")
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    here, machines = parsed.devices or 1, parsed.num_nodes or 1
+    if by_torchrun:
+        started = int(os.environ["LOCAL_WORLD_SIZE"])
+        if parsed.devices not in (None, started):
+            raise UsageError(f"torchrun started {started} processes: omit --devices {here}")
+        here, machines = started, int(os.environ["WORLD_SIZE"]) // started
+    there = {"cuda": torch.cuda.device_count(), "mps": 1}.get(kind, here)
+    if here > there:
+        raise UsageError(f"--devices {here}: this machine has {there} {kind} devices")
+    rank = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+    return Processes(kind, here, machines, rank, by_torchrun)
+
+
+def stages_of(definition: Definition) -> Any:
+    """What cuts the model into stages; None: nothing does."""
+    how = definition.training
+    return (how.stages if how else None) or definition.stages
+
+
+def check(parsed: argparse.Namespace, definition: Definition, found: Processes) -> None:
+    """Check what can be checked before anything is built.
+
+    Raises:
+        UsageError: in one sentence that says what would be right.
+    """
+    if definition.training is None:
+        raise UsageError(
+            f"{parsed.model!r} declares no `training`: see docs/training.md for how to declare it"
+        )
+    if find_spec("lightning") is None:
+        raise UsageError(EXTRA)
+    strategy, alone = parsed.strategy, found.world == 1
+    if alone and strategy != "auto":
+        raise UsageError(f"--strategy {strategy} needs several processes: use --devices 2 or more")
+    if parsed.compile and parsed.detect_anomaly:
+        raise UsageError("--detect-anomaly sees no operations in what --compile made: use one")
+    if parsed.workers < 0:
+        raise UsageError(f"--workers must be 0 or more, got {parsed.workers}")
+    if strategy == "fsdp" and parsed.precision == "16-mixed":
+        raise UsageError("--precision 16-mixed cannot be combined with fsdp: use bf16-mixed")
+    if strategy == "pipeline":
+        _check_pipeline(parsed, definition)
+    elif parsed.microbatches is not None:
+        raise UsageError("--microbatches is for --strategy pipeline")
+    last = parsed.out / LAST
+    if found.rank == 0 and not found.elastic:  # the others may see what the first has written
+        if parsed.resume and not last.exists():
+            raise UsageError(f"--resume: there is no {last}; omit --resume to begin")
+        if not parsed.resume and last.exists():
+            raise UsageError(f"{parsed.out} holds a run: add --resume, or name another folder")
+
+
+def _check_pipeline(parsed: argparse.Namespace, definition: Definition) -> None:
+    if stages_of(definition) is None:
+        raise UsageError(
+            f"--strategy pipeline: {parsed.model!r} declares no stages; use ddp or fsdp"
+        )
+    if parsed.compile or parsed.precision == "16-mixed":
+        wrong = "--compile" if parsed.compile else "--precision 16-mixed"
+        raise UsageError(f"{wrong} cannot be combined with --strategy pipeline")
+
+
+def check_split(parsed: argparse.Namespace, batch: int, stages: int, found: Processes) -> int:
+    """How many microbatches a pipeline has; 0: it is none.
+
+    Raises:
+        UsageError: if the batch or the processes cannot be divided so.
+    """
+    if parsed.strategy != "pipeline":
+        if batch < found.world:
+            raise UsageError(f"a batch of {batch} is too small for {found.world} processes")
+        return 0
+    if stages < 2 or found.world % stages:
+        raise UsageError(
+            f"--strategy pipeline: {found.world} processes cannot be pipelines of {stages} stages"
+        )
+    microbatches: int = parsed.microbatches or 2 * stages
+    replicas = found.world // stages
+    if microbatches < stages or batch % (replicas * microbatches):
+        raise UsageError(
+            f"a batch of {batch} cannot be cut into {replicas} x {microbatches} microbatches, "
+            f"of which a pipeline of {stages} stages needs at least {stages}: "
+            "see --batch-size and --microbatches"
+        )
+    return microbatches

@@ -1,0 +1,203 @@
+"""`python -m export train`: puts a declaration, the options and Lightning's trainer together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import warnings
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
+from rich.console import Console
+from rich.text import Text
+
+from export.checkpoints import BEST, KEY, LAST, read
+from export.errors import ExportError, UsageError, reason
+from export.pipeline import Stage, git_commit
+from export.training import options
+from export.training.keeper import PLOT, AtomicIO, Keeper, reached
+from export.training.learner import Learner
+from export.training.options import Processes
+from export.training.pipelines import PipelineLearner, PipelineStrategy
+from export.training.watching import NanWatch, Profiler
+from models.definitions.definition import Definition
+from models.definitions.training import Training
+
+OWN = ("epochs", "batch", "seed")  # what a run cannot change when it goes on
+FLAGS = {"epochs": "epochs", "batch": "batch_size", "seed": "seed"}
+INTERRUPTED = 130  # as a shell says of SIGINT
+
+
+def train(
+    parsed: Namespace, definition: Definition, found: Processes, stage: Stage, console: Console
+) -> tuple[int, list[str]]:
+    """Train; the exit code, and what to say at the end.
+
+    Args:
+        parsed: see `export.training.options.add_arguments`.
+        definition: of the model; declares a training.
+        found: the processes of the run.
+        stage: see `export.pipeline.export`.
+        console: for what is said meanwhile.
+
+    Raises:
+        UsageError: if the run is impossible.
+        ExportError: if it fails.
+    """
+    _quiet()
+    last = parsed.out / LAST
+    resumed = read(last, parsed.model) if _resumes(parsed, found) else None
+    how = _declared(parsed, definition, resumed)
+    try:
+        learner = _learner(parsed, definition, how, found)
+        parsed.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {parsed.out}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{parsed.model}: {error}") from error
+    learner.record = {"model": parsed.model, "run": _record(parsed, how, found)}
+    if resumed is not None and _is_finished(resumed, learner, parsed.out, console):
+        return 0, [f"{parsed.out} is finished"]
+    keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
+    trainer = _trainer(parsed, found, keeper, console, learner)
+    watch: Any = NanWatch if parsed.detect_anomaly else contextlib.nullcontext
+    with watch():
+        try:
+            trainer.fit(learner, ckpt_path=last if resumed else None, weights_only=True)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ExportError(f"training {parsed.model} fails: {reason(error)}") from error
+    if keeper.stopped:
+        told = f"stopped after step {learner.step} of {learner.total}; --resume goes on from there"
+        return INTERRUPTED, [told]
+    return 0, _summary(parsed, learner)
+
+
+def _resumes(parsed: Namespace, found: Processes) -> bool:
+    """Whether it goes on: under torchrun it always does, which starts lost processes again."""
+    return parsed.resume or (found.elastic and (parsed.out / LAST).exists())
+
+
+def _declared(parsed: Namespace, definition: Definition, resumed: Any) -> Training:
+    how = definition.training
+    if how is None:
+        raise RuntimeError("a bug: options.check lets no definition without training pass")
+    wanted = {own: getattr(parsed, FLAGS[own]) for own in OWN}
+    wanted = {own: each for own, each in wanted.items() if each is not None}
+    if resumed is not None:
+        began = resumed[KEY]["run"]["hyperparameters"]
+        for own, each in wanted.items():
+            if each != began[own]:
+                raise UsageError(
+                    f"--{FLAGS[own].replace('_', '-')} {each}: the run began with {began[own]}; "
+                    "omit it, or begin another run"
+                )
+        wanted = {own: began[own] for own in OWN}
+    return dataclasses.replace(how, **wanted)
+
+
+def _learner(parsed: Namespace, definition: Definition, how: Training, found: Processes) -> Learner:
+    module = definition.build()
+    how.start(module)
+    module.train()
+    cut = options.stages_of(definition) if parsed.strategy == "pipeline" else None
+    stages = len(cut(module)) if cut else 1
+    microbatches = options.check_split(parsed, how.batch, stages, found)
+    loading = {"num_workers": parsed.workers, "pin_memory": found.kind == "cuda"}
+    shared = (module, how, how.data(), how.evaluation() if how.evaluation else None, loading)
+    if cut is not None:
+        return PipelineLearner(cut, microbatches, *shared)
+    if parsed.compile:
+        how.part(module).compile()
+    return Learner(*shared)
+
+
+def _record(parsed: Namespace, how: Training, found: Processes) -> dict[str, Any]:
+    """What a manifest says of the run, see `models.manifest.TrainingRun`."""
+    told = {own: getattr(how, own) for own in OWN} | {
+        "strategy": parsed.strategy,
+        "precision": parsed.precision,
+        "processes": found.world,
+        "device": found.kind,
+        "deterministic": parsed.deterministic,
+        "torch": str(torch.__version__),
+        "lightning": str(lightning.__version__),
+    }
+    return {
+        "data": how.source,
+        "git_commit": git_commit(),
+        "hyperparameters": told,
+        "kept": 0,
+        "epochs": [],
+    }
+
+
+def _is_finished(resumed: Any, learner: Learner, folder: Path, console: Console) -> bool:
+    step = resumed[KEY]["step"]
+    if step >= learner.total:
+        return True
+    repeated = max(0, reached(folder) - step)
+    told = f"steps {step + 1} to {step + repeated} are repeated" if repeated else "none is repeated"
+    line = Text(f"goes on after step {step} of {learner.total}; {told}")
+    console.print(line, soft_wrap=True)
+    return False
+
+
+def _trainer(
+    parsed: Namespace, found: Processes, keeper: Keeper, console: Console, learner: Learner
+) -> Trainer:
+    strategy: Any = parsed.strategy
+    if strategy == "pipeline" and isinstance(learner, PipelineLearner):
+        strategy = PipelineStrategy(len(learner.cut(learner.module)))
+    elif strategy == "fsdp":
+        strategy = ModelParallelStrategy(found.world, 1, save_distributed_checkpoint=False)
+    elif strategy == "auto" and found.world > 1:
+        strategy = "ddp"
+    callbacks = [keeper, *([Profiler(parsed.out, console)] if parsed.profile else [])]
+    return Trainer(
+        accelerator=found.kind,
+        devices=found.here,
+        num_nodes=found.machines,
+        strategy=strategy,
+        precision=parsed.precision,
+        plugins=[AtomicIO()],
+        callbacks=callbacks,
+        max_epochs=1,  # all epochs are one sequence of batches
+        deterministic=parsed.deterministic or None,
+        detect_anomaly=parsed.detect_anomaly,
+        use_distributed_sampler=False,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=parsed.out,
+    )
+
+
+def _summary(parsed: Namespace, learner: Learner) -> list[str]:
+    run = learner.record["run"]
+    last = run["epochs"][-1]
+    means = {"loss": last["loss"], "evaluation loss": last["evaluation_loss"], **last["metrics"]}
+    told = ", ".join(f"{name} {each:.4f}" for name, each in means.items() if each is not None)
+    epochs, peak = run["epochs"], run["peak_bytes"] / 1e6
+    seconds = sum(each["seconds"] for each in epochs) / len(epochs)
+    return [
+        f"epoch {last['epoch']}: {told}",
+        f"{seconds:.1f} s per epoch, {peak:,.0f} MB per process at most",
+        f"written: {parsed.out / BEST} (epoch {run['kept']}), {parsed.out / PLOT}",
+        f"export it: python -m export {parsed.model} --checkpoint {parsed.out / BEST}",
+    ]
+
+
+def _quiet() -> None:
+    """Lightning explains itself at length; what matters is said here."""
+    for name in ("lightning.pytorch", "lightning.fabric", "torch.distributed"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", module="torch")

@@ -1,0 +1,115 @@
+"""Looks at every operation of a run: for the first NaN, or for how long it takes."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from export.errors import ExportError
+from export.profiling import compressed, trace_of
+
+LIBRARIES = tuple(str(Path(str(each.__file__)).parent) for each in (torch, lightning))
+HERE = str(Path(__file__).parent)
+TRACE, TABLE = "profile.json.gz", "profile.txt"
+WARM, RECORDED, ROWS = 3, 10, 10  # steps, steps, operators
+UNWRITTEN = ("empty", "new_empty", "resize")  # have whatever the memory had
+
+
+class NanWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raises at the first operation that makes a NaN, forward or backward."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation, and look at what it made."""
+        made = func(*args, **(kwargs or {}))
+        name: str = func.name().removeprefix("aten::")
+        writes = func.namespace == "aten" and not name.startswith(UNWRITTEN)
+        if writes and any(map(_has_nan, tree_leaves(made))):
+            raise ExportError(f"the first NaN: {_told(name.partition('.')[0])}")
+        return made
+
+
+def _has_nan(made: object) -> bool:
+    if not isinstance(made, torch.Tensor) or not made.is_floating_point():
+        return False
+    return bool(made.isnan().any())
+
+
+def _told(name: str) -> str:
+    """The operation, with the line of the model or the loss that called it."""
+    node: Any = torch._C._current_autograd_node()  # of the backward, if it is running
+    if node is None:
+        return f"`{name}` at {_place(traceback.extract_stack())}"
+    frames = "".join(node.metadata.get("traceback_", ()))
+    found = [line.split('"') for line in frames.splitlines() if line.startswith('  File "')]
+    places = [(file, int(rest.split(",")[1].split()[1])) for _, file, rest in found]
+    stack = [traceback.FrameSummary(file, number, "") for file, number in places]
+    return f"`{name}` in the backward of `{node.name()}`, of what {_place(stack)} made"
+
+
+def _place(stack: Sequence[traceback.FrameSummary]) -> str:
+    own = [each for each in stack if not each.filename.startswith((*LIBRARIES, HERE))]
+    own = [each for each in own if not each.filename.startswith("<")] or list(stack)
+    if not own:
+        return "an unknown place"
+    file, line = own[-1].filename, own[-1].lineno or 0
+    path, here = Path(file), Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path.name
+    return f"{shown}, line {line}: `{linecache.getline(file, line).strip()}`"
+
+
+class Profiler(Callback):
+    """Records ten steps of the first process, after three that it lets pass."""
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        self.folder = folder
+        self.console = console
+        self.steps = 0
+        self.recording: torch.profiler.profile | None = None
+
+    def on_train_batch_start(
+        self, trainer: Trainer, module: LightningModule, batch: Any, index: int
+    ) -> None:
+        """Begin after a few steps."""
+        if self.steps == WARM and trainer.is_global_zero:
+            self.recording = torch.profiler.profile(acc_events=True)
+            self.recording.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        """End after ten more."""
+        self.steps += 1
+        if self.steps == WARM + RECORDED:
+            self._stop()
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """A short run has fewer steps."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.recording is None:
+            return
+        self.recording.stop()
+        averages = self.recording.key_averages()
+        (self.folder / TRACE).write_bytes(compressed(trace_of(self.recording)))
+        table = averages.table(sort_by="self_cpu_time_total", row_limit=-1)
+        (self.folder / TABLE).write_text(table)
+        self.recording = None
+        total = sum(each.self_cpu_time_total for each in averages) or 1
+        longest = sorted(averages, key=lambda each: -each.self_cpu_time_total)[:ROWS]
+        for each in longest:
+            share = 100 * each.self_cpu_time_total / total
+            self.console.print(f"{share:5.1f} %  {each.count:6}x  {each.key}", highlight=False)
+        self.console.print(f"all operators: {self.folder / TABLE}; trace: {self.folder / TRACE}")

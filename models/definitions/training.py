@@ -1,0 +1,317 @@
+"""How a model learns: one declaration, for the plain loop here and for the trainer of export.
+
+Order, shares and random numbers of a batch follow from the seed and the step alone. So a run may
+stop at any step and go on, on another number of processes, and sees the same samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    default_collate,
+    get_worker_info,
+)
+
+Tensors = tuple[torch.Tensor, ...]
+Samples = Dataset[Any] | Sequence[Any]  # a list is a map-style data set, too
+Mean = Callable[[Any, torch.Tensor], torch.Tensor]  # outputs and target -> a mean over samples
+
+
+class Batch(NamedTuple):
+    """What a process gets of a batch: the first `counted` samples count, the rest fills it up."""
+
+    inputs: Tensors
+    target: torch.Tensor
+    counted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of each batch a process gets: that of `rank`, of `of` processes."""
+
+    rank: int = 0
+    of: int = 1
+
+    def bounds(self, batch: int) -> tuple[int, int]:
+        """The first sample, and the one after the last."""
+        return self.rank * batch // self.of, (self.rank + 1) * batch // self.of
+
+
+class Rows(Dataset[Tensors]):
+    """Samples in memory: the rows of tensors of one length."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, index: int) -> Tensors:
+        return tuple(tensor[index] for tensor in self.tensors)
+
+    def batch(self, indices: Sequence[int]) -> Tensors:
+        """Several rows at once."""
+        chosen = torch.as_tensor(indices)
+        return tuple(tensor[chosen] for tensor in self.tensors)
+
+
+def share_right(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The share of items whose highest output is the right index."""
+    return (outputs.argmax(-1) == target).float().mean()
+
+
+def whole(module: nn.Module) -> nn.Module:
+    """The module itself."""
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a model learns.
+
+    Attributes:
+        source: names the data, for the manifest.
+        data: the samples to learn from: a map-style data set (a list is one), or an
+            `IterableDataset`, which every worker of every process reads from its beginning.
+            A sample is a tuple: the inputs of the model in their order, then the target.
+        loss: outputs and target -> the mean loss.
+        optimizer: makes it for the parameters.
+        epochs, batch, seed: how often the data is seen; samples of a step, of all processes
+            together; what all random numbers follow from.
+        schedule: makes the schedule of the learning rate for a number of steps; it advances after
+            each step. None: the rate is constant.
+        evaluation: data that it never learns from; loss and metrics on it belong to the curves.
+        metrics: name -> outputs and target -> a mean over samples.
+        keep: which weights `best.ckpt` has: those after the `last` epoch, or the `best`, with the
+            lowest loss on `evaluation`. Not `best` if that is also the held-out set: its accuracy
+            would flatter.
+        collate: several samples -> one batch of them.
+        augment: inputs and random numbers [n, draws], 0 to 1, of the samples -> other inputs.
+        draws: how many random numbers `augment` needs per sample.
+        part: the part of the module that learns: its forward gives what `loss` takes.
+        stages: where a pipeline cuts the module; None: as the definition's own `stages` do.
+        samples: of an epoch; iterable data does not know it.
+        as_built: keep the weights that the module is built with, such as pretrained ones.
+    """
+
+    source: str
+    data: Callable[[], Samples]
+    loss: Mean
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    epochs: int
+    batch: int
+    seed: int
+    schedule: Callable[[Optimizer, int], LRScheduler] | None = None
+    evaluation: Callable[[], Samples] | None = None
+    metrics: Mapping[str, Mean] = field(default_factory=dict)
+    keep: Literal["last", "best"] = "last"
+    collate: Callable[[list[Any]], Sequence[torch.Tensor]] = default_collate
+    augment: Callable[[Tensors, torch.Tensor], Tensors] | None = None
+    draws: int = 0
+    part: Callable[[nn.Module], nn.Module] = whole
+    stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    samples: int | None = None
+    as_built: bool = False
+
+    def steps(self, data: Samples) -> int:
+        """Steps of an epoch; samples that do not fill a batch wait for another epoch.
+
+        Raises:
+            ValueError: if there is not one full batch, or the number of samples is not known.
+        """
+        count = self.samples if isinstance(data, IterableDataset) else len(data)  # type: ignore[arg-type]
+        if count is None:
+            raise ValueError("iterable data needs `samples`, the number of samples of an epoch")
+        if count < self.batch:
+            raise ValueError(f"{count} samples are less than one batch of {self.batch}")
+        return count // self.batch
+
+    def start(self, module: nn.Module) -> None:
+        """Draw the weights that it starts with."""
+        torch.manual_seed(self.seed)
+        for layer in () if self.as_built else module.modules():
+            reset = getattr(layer, "reset_parameters", None)
+            if reset is not None:
+                reset()
+
+    def seed_step(self, step: int, rank: int = 0) -> None:
+        """Seed what a forward draws, such as dropout."""
+        torch.manual_seed(_seed(self.seed, step) + (rank << 48))
+
+    def learning_batches(
+        self, data: Samples, share: Share = Share(), *, first: int = 0, **options: Any
+    ) -> DataLoader[Batch]:
+        """Batches of all epochs, from step `first` on; `options` are those of the loader."""
+        steps = self.steps(data)
+        if isinstance(data, IterableDataset):
+            stream = _Stream(self, data, share, first, steps)
+            return DataLoader(stream, batch_size=None, **options)
+        order = _Order(self, len(data), share, first, steps)  # type: ignore[arg-type]
+        return DataLoader(_Fetched(self, data), sampler=order, batch_size=None, **options)
+
+    def evaluation_batches(
+        self, data: Samples, share: Share = Share(), **options: Any
+    ) -> DataLoader[Batch]:
+        """Every sample once, in order: as many batches of one size for every process."""
+        if isinstance(data, IterableDataset):
+            return DataLoader(_Stream(self, data, share, 0, None), batch_size=None, **options)
+        keys = _in_order(self.batch, len(data), share)  # type: ignore[arg-type]
+        return DataLoader(_Fetched(self, data), sampler=keys, batch_size=None, **options)
+
+    def fit(self, module: nn.Module, progress: Callable[[int, int, str], None]) -> None:
+        """Learn in this process; the same weights on every run on one machine and torch build."""
+        self.start(module)
+        data, learner = self.data(), self.part(module)
+        optimizer = self.optimizer(learner.parameters())
+        steps = self.epochs * self.steps(data)
+        schedule = self.schedule(optimizer, steps) if self.schedule else None
+        module.train()
+        for step, batch in enumerate(self.learning_batches(data)):
+            self.seed_step(step)
+            loss = self.loss(learner(*batch.inputs), batch.target)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+            progress(step + 1, steps, f"loss {loss.item():.3f}")
+        module.eval()
+
+
+class _Key(NamedTuple):
+    """The samples that a process gets of a batch, and the random numbers that belong to them."""
+
+    indices: Sequence[int]
+    draws: torch.Tensor | None
+    counted: int
+
+
+class _Fetched(Dataset[Batch]):
+    def __init__(self, how: Training, data: Samples) -> None:
+        self.how = how
+        self.data = data
+
+    def __getitem__(self, key: _Key) -> Batch:
+        if isinstance(self.data, Rows):
+            return _made(self.how, self.data.batch(key.indices), key.draws, key.counted)
+        samples = [self.data[index] for index in key.indices]
+        return _made(self.how, self.how.collate(samples), key.draws, key.counted)
+
+
+class _Order(Sampler[_Key]):
+    """Shuffled anew in each epoch."""
+
+    def __init__(self, how: Training, count: int, share: Share, first: int, steps: int) -> None:
+        self.how, self.count, self.share = how, count, share
+        self.first, self.steps = first, steps
+
+    def __len__(self) -> int:
+        return self.how.epochs * self.steps - self.first
+
+    def __iter__(self) -> Iterator[_Key]:
+        how = self.how
+        low, high = self.share.bounds(how.batch)
+        order: list[int] = []
+        for step in range(self.first, how.epochs * self.steps):
+            epoch, at = divmod(step, self.steps)
+            if not order or at == 0:
+                shuffle = torch.Generator().manual_seed(_seed(how.seed, -1 - epoch))
+                order = torch.randperm(self.count, generator=shuffle).tolist()
+            start = at * how.batch
+            yield _Key(order[start + low : start + high], _draws(how, step, low, high), high - low)
+
+
+class _Stream(IterableDataset[Batch]):
+    """Every process and worker reads all of the data, and makes only what belongs to it.
+
+    Args:
+        how: the declaration.
+        data: is read once per epoch.
+        share: of this process.
+        first: the step to begin with.
+        steps: of an epoch; None: to evaluate, all samples once.
+    """
+
+    def __init__(
+        self, how: Training, data: IterableDataset[Any], share: Share, first: int, steps: int | None
+    ) -> None:
+        self.how, self.data, self.share, self.first, self.steps = how, data, share, first, steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        for step, samples in enumerate(self._batches()):
+            # the loader asks its workers in turn: so the batches stay in their order
+            if step >= self.first and (step - self.first) % workers == number:
+                yield self._share(samples, step)
+
+    def _batches(self) -> Iterator[list[Any]]:
+        size = self.how.batch
+        for epoch in range(self.how.epochs if self.steps is not None else 1):
+            if self.steps is not None and hasattr(self.data, "set_epoch"):
+                self.data.set_epoch(epoch)
+            samples = iter(self.data)
+            for at in itertools.count() if self.steps is None else range(self.steps):
+                chunk = list(itertools.islice(samples, size))
+                if self.steps is not None and len(chunk) < size:
+                    raise ValueError(
+                        f"the data ends after {at * size + len(chunk)} samples, but `samples` "
+                        f"says {self.how.samples}"
+                    )
+                if not chunk:
+                    return
+                yield chunk
+
+    def _share(self, samples: list[Any], step: int) -> Batch:
+        how = self.how
+        low, high = self.share.bounds(how.batch)
+        count = min(max(len(samples) - low, 0), high - low)
+        filled = (samples + samples[-1:] * (how.batch - len(samples)))[low:high]
+        draws = None if self.steps is None else _draws(how, step, low, high)
+        return _made(how, how.collate(filled), draws, count)
+
+
+def _in_order(batch: int, count: int, share: Share) -> list[_Key]:
+    low, high = share.bounds(batch)
+    return [
+        _Key(
+            [min(index, count - 1) for index in range(start + low, start + high)],
+            None,
+            min(max(count - start - low, 0), high - low),
+        )
+        for start in range(0, count, batch)
+    ]
+
+
+def _draws(how: Training, step: int, low: int, high: int) -> torch.Tensor | None:
+    """The numbers of the samples of a process: a sample has the same ones in any of them."""
+    if how.augment is None:
+        return None
+    generator = torch.Generator().manual_seed(_seed(how.seed, step))
+    return torch.rand(how.batch, how.draws, generator=generator)[low:high]
+
+
+def _made(
+    how: Training, tensors: Sequence[torch.Tensor], draws: torch.Tensor | None, count: int
+) -> Batch:
+    *inputs, target = tensors
+    taken = tuple(inputs)
+    if how.augment is not None and draws is not None:
+        taken = how.augment(taken, draws)
+    return Batch(taken, target, count)
+
+
+def _seed(seed: int, at: int) -> int:
+    return (seed << 32) + (at & 0xFFFFFFFF)

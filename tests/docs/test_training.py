@@ -1,0 +1,72 @@
+"""docs/training.md: its options are those that there are, and its commands run as they stand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from export.training.options import add_arguments
+from tests.docs.blocks import ROOT, blocks
+from tests.e2e.server import running
+
+TEXT = (ROOT / "docs/training.md").read_text()
+COMMANDS = [text for language, text in blocks("docs/training.md") if language == "sh"]
+
+
+def test_every_option_is_documented() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    there = {name for action in parser._actions for name in action.option_strings}
+    documented = set(re.findall(r"`(--[a-z-]+)", TEXT))
+    assert there - documented == {"-h", "--help", "--out"}
+    assert documented - there <= {"--checkpoint", "--nproc-per-node", "--nnodes"}
+
+
+def printed(folder: Path, script: str) -> str:
+    """What a block prints, in a folder of its own."""
+    script = script.replace(".venv/bin/", f"{ROOT}/.venv/bin/")
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+class TestCommands:
+    def test_the_whole_way_from_data_to_an_answer(self, tmp_path: Path) -> None:
+        train, export, serve = COMMANDS[0].splitlines()
+        assert serve == "make serve"
+        assert "export it: python -m export digits" in printed(tmp_path, train)
+        printed(tmp_path, f"{export} --variants script --max-batch-size 2")
+        manifest = json.loads((tmp_path / "artifacts/digits/1/manifest.json").read_bytes())
+        assert manifest["accuracy"] > 0.98
+        assert len(manifest["training"]["epochs"]) == 24
+        with running(tmp_path / "artifacts", tmp_path / "log") as server:
+            answer = printed(ROOT, f"curl -s {server.url}/predict -F file=@docs/three.png")
+        assert json.loads(answer)["prediction"]["label"] == "3"
+
+    def test_torchrun_on_one_machine(self, tmp_path: Path) -> None:
+        (script,) = [each for each in COMMANDS if "torchrun" in each]
+        assert "epoch 2: loss" in printed(tmp_path, script)
+
+    def test_parts_on_different_machines(self, tmp_path: Path) -> None:
+        (program,) = [text for language, text in blocks("docs/training.md") if language == "python"]
+        (tmp_path / "remote.py").write_text(program)
+        (script,) = [each for each in COMMANDS if "remote.py" in each]
+        told = printed(tmp_path, script.replace("PYTHONPATH=.", f"PYTHONPATH={ROOT}"))
+        first, last = map(float, re.findall(r"step \d+: loss (\d\.\d+)", told))
+        assert first > 2
+        assert last < 1

@@ -1,0 +1,217 @@
+"""`python -m export train` with a catalog of tiny models, as a program of its own.
+
+Processes are started again by their command line: `python -m tests.unit.export.training.program`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from models.catalog import CATALOG
+from models.definitions.definition import Definition
+from models.definitions.training import Rows, Training, share_right
+from tests.unit.export.definitions import definition
+
+CLASSES = 4
+
+
+class Network(nn.Module):
+    """x [n, 8] -> [n, 4], in two halves."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.front = nn.Sequential(nn.Linear(8, width), nn.Tanh())
+        self.back = nn.Sequential(nn.Linear(width, CLASSES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.back(self.front(x))
+        return made
+
+
+class Planted(Network):
+    """NaN where a number is below 0: a logarithm."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.log(x))
+
+
+class PlantedBackward(Network):
+    """NaN in the backward only: the slope of the root at 0, times 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        root = torch.sqrt(self.front(x) * 0)
+        made: torch.Tensor = self.back(root * 0)
+        return made
+
+
+class PlantedSlow(Network):
+    """Decomposes a matrix at each step."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.linalg.svdvals(torch.ones(300, 300))
+        return super().forward(x)
+
+
+class Wide(nn.Module):
+    """Its weights are nearly all of its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(8, 2048)
+        self.layers = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(24)))
+        self.out = nn.Linear(2048, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.out(self.layers(self.into(x)))
+        return made
+
+
+class Slow(Rows):
+    """Each batch takes 20 ms to load."""
+
+    def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        time.sleep(0.02)
+        return super().batch(indices)
+
+
+class Paced(Rows):
+    """Slow enough to be killed in the middle of an epoch."""
+
+    def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        time.sleep(0.05)
+        return super().batch(indices)
+
+
+def rows(seed: int, count: int, kind: type[Rows] = Rows) -> Rows:
+    """Points, and which of four quarters of the first two axes they are in."""
+    points = torch.from_numpy(np.random.default_rng(seed).standard_normal((count, 8), np.float32))
+    return kind(points, (points[:, 0] > 0).long() + 2 * (points[:, 1] > 0).long())
+
+
+TRAINING = Training(
+    source="points that are drawn",
+    data=lambda: rows(1, 512),
+    loss=functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+    epochs=4,
+    batch=32,
+    seed=7,
+    evaluation=lambda: rows(2, 2003),
+    metrics={"accuracy": share_right},
+)
+
+
+def halves(module: nn.Module) -> Sequence[nn.Module]:
+    assert isinstance(module, Network)
+    return module.front, module.back
+
+
+def of(module: Any, **changes: Any) -> Definition:
+    training = dataclasses.replace(TRAINING, **changes)
+    from tests.unit.models.manifests import spec  # noqa: PLC0415
+
+    return definition(
+        module,
+        inputs=(spec("x", shape=(-1, 8)),),
+        outputs=(spec("y", shape=(-1, CLASSES)),),
+        train=training.fit,
+        training=training,
+        random_inputs=lambda rng, batch: {"x": rng.standard_normal((batch, 8), np.float32)},
+        golden_inputs=lambda: [{"x": np.ones(8, np.float32)}],
+        example=lambda: [0.0] * 8,
+        held_out=None,
+    )
+
+
+class Frozen(nn.BatchNorm2d):
+    """Keeps its statistics, so that an item's gradient does not depend on its batch."""
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(False)
+
+
+def one_step(name: str) -> Definition:
+    """One step with rate 1: what the weights lose are the gradients."""
+    found = CATALOG[name]
+    assert found.training is not None
+    training = dataclasses.replace(
+        found.training,
+        data=lambda: Rows(*found.training.data().batch(range(32))),  # type: ignore[union-attr]
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        schedule=None,
+        evaluation=None,
+        metrics={},
+        epochs=1,
+        batch=32,
+    )
+
+    def build() -> nn.Module:
+        module = found.build()
+        for layer in module.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.__class__ = Frozen
+        return module
+
+    return dataclasses.replace(found, build=build, training=training)
+
+
+def memory() -> Definition:
+    def loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(made, target)
+
+    return of(
+        Wide,
+        loss=loss,
+        data=lambda: rows(1, 24),
+        batch=8,
+        epochs=1,
+        evaluation=None,
+        metrics={},
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-5),
+    )
+
+
+class Programs(dict[str, Definition]):
+    """Made when they are asked for."""
+
+    MADE: ClassVar[dict[str, Any]] = {
+        "tiny": lambda: of(Network, stages=halves),
+        "whole": lambda: of(Network),
+        "untrained": lambda: definition(Network),
+        "nan": lambda: of(Planted),
+        "nan-backward": lambda: of(PlantedBackward),
+        "slow-operation": lambda: of(PlantedSlow),
+        "slow-data": lambda: of(
+            Network, data=lambda: rows(1, 1024, Slow), epochs=1, evaluation=None
+        ),
+        "paced": lambda: of(Network, data=lambda: rows(1, 512, Paced), epochs=6),
+        "digits-step": lambda: one_step("digits"),
+        "residual-step": lambda: one_step("residual"),
+        "wide": memory,
+    }
+
+    def __missing__(self, name: str) -> Definition:
+        made: Definition = self.MADE[name]()
+        return made
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.MADE
+
+    def __iter__(self) -> Any:
+        return iter(self.MADE)
+
+
+if __name__ == "__main__":
+    from export.cli import main
+
+    code = main(sys.argv[1:], Programs())
+    sys.exit(code)

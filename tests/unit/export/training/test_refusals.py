@@ -1,0 +1,150 @@
+"""What is wrong with a command or a file of a run, in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from export.training import options
+from tests.unit.export.command_line import QUICK, run
+from tests.unit.export.training.program import Programs
+
+CATALOG = Programs()
+TWO = ("--devices", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nothing",), "unknown model 'nothing'"),
+        (("untrained",), "declares no `training`"),
+        (("tiny", "--strategy", "ddp"), "needs several processes: use --devices 2"),
+        (("whole", *TWO, "--strategy", "pipeline"), "'whole' declares no stages; use ddp or fsdp"),
+        (("tiny", "--devices", "3", "--strategy", "pipeline"), "3 processes cannot be pipelines"),
+        (("tiny", *TWO, "--strategy", "pipeline", "--microbatches", "5"), "cannot be cut into 1 x"),
+        (("tiny", *TWO, "--strategy", "pipeline", "--compile"), "--compile cannot be combined"),
+        (("tiny", "--microbatches", "2"), "--microbatches is for --strategy pipeline"),
+        (("tiny", "--compile", "--detect-anomaly"), "--detect-anomaly sees no operations"),
+        (("tiny", *TWO, "--strategy", "fsdp", "--precision", "16-mixed"), "use bf16-mixed"),
+        (("tiny", *TWO, "--batch-size", "1"), "a batch of 1 is too small for 2 processes"),
+        (("tiny", "--batch-size", "1000"), "512 samples are less than one batch of 1000"),
+        (("tiny", "--workers", "-1"), "--workers must be 0 or more"),
+        (("tiny", "--resume"), "omit --resume to begin"),
+        (("tiny", "--epochs", "0"), "at least 1"),
+        (("tiny", "--strategy", "magic"), "invalid choice: 'magic'"),
+    ],
+)
+def test_a_wrong_command(
+    arguments: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = run("train", *arguments, "--out", tmp_path / "run", catalog=CATALOG)
+    assert code == 2
+    line = capsys.readouterr().err
+    assert told in line
+    assert line.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("train", "tiny", "--accelerator", "cuda", "--out", tmp_path / "run", catalog=CATALOG)
+    assert "--accelerator cuda: there is none on this machine" in capsys.readouterr().err
+
+
+def test_more_devices_than_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    run("train", "tiny", *TWO, "--out", tmp_path / "run", catalog=CATALOG)
+    assert "--devices 2: this machine has 1 cuda devices" in capsys.readouterr().err
+
+
+def test_without_the_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    code, _ = run("train", "tiny", "--out", tmp_path / "run", catalog=CATALOG)
+    assert code == 2
+    assert "pip install 'torchlane[train]'" in capsys.readouterr().err
+
+
+class TestFolder:
+    def test_of_another_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        run_folder = tmp_path / "run"
+        train = ("train", "tiny", "--epochs", "1", "--out", run_folder)
+        assert run(*train, catalog=CATALOG)[0] == 0
+        assert run(*train, catalog=CATALOG)[0] == 2
+        assert "holds a run: add --resume, or name another folder" in capsys.readouterr().err
+        assert run(*train[:2], *train[4:], "--resume", "--epochs", "2", catalog=CATALOG)[0] == 2
+        assert "--epochs 2: the run began with 1" in capsys.readouterr().err
+        assert run("train", "whole", *train[4:], "--resume", catalog=CATALOG)[0] == 2
+        assert "is of 'tiny', not of 'whole'" in capsys.readouterr().err
+
+
+class Evil:
+    """What a pickle may do, if it is let."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.file,))
+
+
+class TestCheckpoint:
+    def told(self, file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+        arguments = ("tiny", "--checkpoint", file, "--out", file.parent / "out", *QUICK)
+        code, _ = run(*arguments, catalog=CATALOG)
+        assert code == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        return line
+
+    def test_that_is_not_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "No such file" in self.told(tmp_path / "best.ckpt", capsys)
+
+    @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04" + bytes(99)])
+    def test_that_is_none(
+        self, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "best.ckpt"
+        file.write_bytes(content)
+        assert "damaged" in self.told(file, capsys)
+
+    def test_that_would_run_code(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file, mark = tmp_path / "best.ckpt", tmp_path / "ran"
+        torch.save({"torchlane": Evil(mark)}, file)
+        assert "holds more than tensors and plain data" in self.told(file, capsys)
+        assert not mark.exists()
+
+    @pytest.mark.parametrize(
+        ("content", "told"),
+        [
+            ({"weight": torch.zeros(2)}, "was not written by `python -m export train`"),
+            ({"torchlane": {"model": "digits"}}, "is of 'digits', not of 'tiny'"),
+            ({"torchlane": {"model": "tiny"}}, "does not fit the model: KeyError"),
+            (
+                {"torchlane": {"model": "tiny"}, "state_dict": {"module.x": torch.zeros(1)}},
+                "does not fit the model: Error(s) in loading state_dict",
+            ),
+        ],
+    )
+    def test_of_something_else(
+        self,
+        content: dict[str, object],
+        told: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        file = tmp_path / "best.ckpt"
+        torch.save(content, file)
+        assert told in self.told(file, capsys)
+
+    def test_next_to_weights(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        both = ("--weights", tmp_path, "--checkpoint", tmp_path)
+        assert run("tiny", *both, "--out", tmp_path, catalog=CATALOG)[0] == 2
+        assert "contradict each other" in capsys.readouterr().err

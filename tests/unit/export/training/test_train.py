@@ -1,0 +1,168 @@
+"""Runs of one process: what they leave, how they go on, and what they find; two smokes of two."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.manifest import Manifest
+from tests.unit.export.command_line import QUICK, run
+from tests.unit.export.training import runs
+from tests.unit.export.training.program import Programs
+
+CATALOG = Programs()
+
+
+def train(model: str, out: Path, *options: object) -> tuple[int, str]:
+    return run("train", model, "--out", out, *options, catalog=CATALOG)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of `tiny`: do not change."""
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    code, printed = train("tiny", out)
+    assert code == 0
+    assert "epoch 4: loss 0." in printed
+    assert f"python -m export tiny --checkpoint {out}/best.ckpt" in printed
+    return out
+
+
+def test_a_run_learns_and_keeps_checkpoints_and_curves(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert names == {"best.ckpt", "last.ckpt", "curves.json", "curves.svg", "reached"}
+    epochs = runs.curve(finished)
+    assert [each["epoch"] for each in epochs] == [1, 2, 3, 4]
+    assert epochs[-1]["evaluation_loss"] < epochs[0]["evaluation_loss"]
+    assert epochs[-1]["metrics"]["accuracy"] > 0.9
+    assert "evaluation loss" in (finished / "curves.svg").read_text()
+
+
+def test_the_plain_loop_ends_with_the_same_weights(finished: Path) -> None:
+    module = CATALOG["tiny"].build()
+    assert CATALOG["tiny"].train is not None
+    CATALOG["tiny"].train(module, lambda done, total, note: None)
+    for name, found in runs.weights(finished).items():
+        assert torch.equal(found, module.state_dict()[name.removeprefix("module.")])
+
+
+def test_a_checkpoint_becomes_an_artifact_that_names_its_run(
+    finished: Path, tmp_path: Path
+) -> None:
+    best = finished / "best.ckpt"
+    out = ["--out", tmp_path]
+    code, printed = run("tiny", "--checkpoint", best, *out, *QUICK, catalog=CATALOG)
+    assert code == 0, printed
+    folder = tmp_path / "tiny/1"
+    manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+    assert manifest.training is not None
+    assert manifest.training.data == "points that are drawn"
+    assert manifest.training.git_commit == manifest.git_commit
+    assert manifest.training.hyperparameters["batch"] == 32
+    assert manifest.training.kept == 4
+    assert manifest.training.epochs[3].metrics["accuracy"] == runs.accuracy(finished)
+    page = (folder / "report.html").read_text()
+    assert 'aria-labelledby="curves-' in page
+    assert "points that are drawn" in page
+    assert "training" not in manifest.public()
+    _, shown = run("show", folder)
+    assert "These are the weights after epoch 4." in shown
+
+
+def test_told_to_stop_it_goes_on_with_the_same_curve(finished: Path, tmp_path: Path) -> None:
+    """SIGINT in the middle of an epoch, as Ctrl-C sends it."""
+    out = tmp_path / "run"
+    done = threading.Event()
+
+    def interrupt() -> None:
+        while not done.is_set() and not (out / "reached").exists():
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    code, printed = train("tiny", out)
+    done.set()
+    sender.join()
+    assert code == 130
+    (step,) = re.findall(r"stopped after step (\d+) of 64; --resume goes on from there", printed)
+    code, printed = train("tiny", out, "--resume")
+    assert code == 0
+    assert f"goes on after step {step} of 64; none is repeated" in printed
+    assert runs.curve(out) == runs.curve(finished)
+    assert runs.largest_difference(out, finished) == 0
+
+
+def test_a_finished_run_is_not_repeated(finished: Path) -> None:
+    before = (finished / "last.ckpt").stat().st_mtime_ns
+    code, printed = train("tiny", finished, "--resume")
+    assert code == 0
+    assert "is finished" in printed
+    assert (finished / "last.ckpt").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("nan", r"the first NaN: `log` at .*program\.py, line \d+: `.*torch\.log\(x\)\)`"),
+        ("nan-backward", r"in the backward of `SqrtBackward0`, of what .*: `root = torch\.sqrt\("),
+    ],
+)
+def test_the_first_nan_is_named(
+    model: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = train(model, tmp_path / "run", "--detect-anomaly")
+    assert code == 1
+    assert re.search(told, capsys.readouterr().err)
+
+
+def test_the_profile_names_the_slow_operation(tmp_path: Path) -> None:
+    code, printed = train("slow-operation", tmp_path / "run", "--profile", "--epochs", "1")
+    assert code == 0
+    longest = next(line for line in printed.splitlines() if " %  " in line)
+    assert longest.endswith("aten::_linalg_svd")
+    assert (tmp_path / "run/profile.json.gz").stat().st_size > 1000
+    assert "aten::_linalg_svd" in (tmp_path / "run/profile.txt").read_text()
+
+
+def test_a_checkpoint_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from export.training import keeper  # noqa: PLC0415 # imports the trainer
+
+    path = tmp_path / "last.ckpt"
+    keeper.AtomicIO().save_checkpoint({"step": 1}, path)
+
+    def full(found: object, file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        keeper.AtomicIO().save_checkpoint({"step": 2}, path)
+    assert torch.load(path, weights_only=True) == {"step": 1}
+
+
+@pytest.fixture(scope="module")
+def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("step") / "alone"
+    assert train("digits-step", out)[0] == 0
+    return out
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
+def test_two_processes_have_the_gradients_of_one(
+    one_step: Path, strategy: str, tmp_path: Path
+) -> None:
+    """Of one step of digits, on the whole batch."""
+    runs.train("digits-step", tmp_path / "run", "--devices", 2, "--strategy", strategy)
+    assert runs.largest_difference(tmp_path / "run", one_step) < 1e-5
+    run = json.loads((tmp_path / "run/curves.json").read_bytes())
+    assert run["hyperparameters"]["processes"] == 2
