@@ -68,7 +68,9 @@ class Answers:
         """A row for each row of the block, in order; those with an error have no prediction."""
         block = scored.block
         count = len(block)
-        computed = [at for at in range(scored.computed) if at not in scored.failed]
+        computed = np.arange(scored.computed)
+        if scored.failed:
+            computed = np.delete(computed, sorted(scored.failed))
         if scored.outputs is not None and not (self._of_tokens or self._of_rows):
             columns = self._whole(scored.outputs, computed, scored.computed)
         else:
@@ -77,25 +79,19 @@ class Answers:
             notes = [item.note for item in block.items]
             cut = np.zeros(count, np.int64)
             cut[block.good] = [note.cut if note is not None else 0 for note in notes]
-        errors: list[str | None] = [None] * count
-        for row, reason in block.errors.items():
-            errors[row] = reason
         row_of = np.full(scored.computed, -1, np.int64)
         row_of[computed] = np.arange(len(computed))
         rows = np.full(count, -1, np.int64)
         rows[block.good] = row_of[scored.place] if len(scored.place) else -1
-        for row in np.flatnonzero(rows < 0).tolist():
-            if errors[row] is None:
-                at = int(scored.place[int(np.searchsorted(block.good, row))])
-                errors[row] = scored.failed[at]
+        errors = pa.nulls(count, pa.string())
+        if (rows < 0).any():
+            errors = pa.array(_errors(scored, rows), pa.string())
         taken = self._taken(columns, rows)
         if self._cuts:
             numbers = cut if block.items is not None else np.zeros(count, np.int64)
             taken.append(pa.array(numbers, pa.int32(), mask=rows < 0))
         ids = pa.array(block.ids, self.schema.field("id").type)
-        return pa.Table.from_arrays(
-            [ids, *taken, pa.array(errors, pa.string())], schema=self.schema
-        )
+        return pa.Table.from_arrays([ids, *taken, errors], schema=self.schema)
 
     @staticmethod
     def _taken(columns: Sequence[Any], rows: Array) -> list[Any]:
@@ -122,10 +118,10 @@ class Answers:
         indices = [("indices", pa.list_(pa.int64()))] if self._top_k is not None else []
         return [(_named(first.name), _type(first)), *indices, *named, *cut]
 
-    def _whole(self, outputs: Arrays, computed: Sequence[int], count: int) -> list[Any]:
+    def _whole(self, outputs: Arrays, computed: Array, count: int) -> list[Any]:
         """The columns from whole arrays, if no row needs its own treatment."""
         if len(computed) < count:
-            outputs = {name: array[list(computed)] for name, array in outputs.items()}
+            outputs = {name: array[computed] for name, array in outputs.items()}
         first, *others = self._outputs
         scores = outputs[first.name]
         columns: list[Any] = []
@@ -156,14 +152,14 @@ class Answers:
             columns = [nested(scores)]
         return columns + [nested(outputs[spec.name]) for spec in others]
 
-    def _one_by_one(self, scored: Scored, computed: Sequence[int]) -> list[Any]:
+    def _one_by_one(self, scored: Scored, computed: Array) -> list[Any]:
         """The columns from answers as HTTP would give them."""
         block = scored.block
         first_row = np.zeros(scored.computed, np.int64)
         for at in range(len(scored.place) - 1, -1, -1):
             first_row[scored.place[at]] = at
         answers = []
-        for at in computed:
+        for at in computed.tolist():
             if scored.outcomes is not None:
                 outputs = scored.outcomes[at]
             else:
@@ -176,6 +172,16 @@ class Answers:
             pa.array([_found(answer, name) for answer in answers], self.schema.field(name).type)
             for name in self.schema.names[1 : -2 if self._cuts else -1]
         ]
+
+
+def _errors(scored: Scored, rows: Array) -> list[str | None]:
+    """Why rows have no prediction: they could not be decoded, or the model failed on them."""
+    block = scored.block
+    errors = [block.errors.get(row) for row in range(len(block))]
+    for row in np.flatnonzero(rows < 0).tolist():
+        if errors[row] is None:
+            errors[row] = scored.failed[int(scored.place[np.searchsorted(block.good, row)])]
+    return errors
 
 
 def nested(array: Array) -> Any:

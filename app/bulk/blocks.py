@@ -8,14 +8,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from app.bulk.errors import BulkError
 from app.types import Array, Arrays, Item
 from models.manifest import Manifest
 
+# Of rows: an array of whole numbers, or a list of those or of texts.
+Ids: TypeAlias = Array | Sequence[int] | Sequence[str]
+
 MOST_ROWS = 4096
-BLOCK_BYTES = 16 << 20  # of decoded inputs: several blocks are in memory at a time
+BLOCK_BYTES = 4 << 20  # of decoded inputs; larger ones leave the processor's caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class Block:
     """
 
     first: int
-    ids: Sequence[int] | Sequence[str]
+    ids: Ids
     good: Array
     errors: dict[int, str]
     arrays: Arrays | None
@@ -174,7 +177,7 @@ def raw_blocks(
         end = cut.end(at)
         return end if stop is None else min(end, stop)
 
-    for chunk in source.chunks(at, cut.rows):
+    for chunk in source.chunks(at, min(cut.rows, cut.per_shard)):
         parts.append(chunk)
         have += len(chunk)
         while have >= (wanted := end_of(at) - at) > 0:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.bulk.blocks import Block, Columns, RawBlock
+from app.bulk.blocks import Block, Columns, Ids, RawBlock
 from app.bulk.columns import ROW_OF_ARRAY, Wanted
 from app.bulk.numbers import numbers_of
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
@@ -83,10 +83,11 @@ class Decoder:
         block.decode_s = time.thread_time() - began
         return block
 
-    def _ids(self, columns: Columns, wanted: Wanted, first: int, count: int) -> Sequence[Any]:
+    def _ids(self, columns: Columns, wanted: Wanted, first: int, count: int) -> Ids:
         if wanted.id is None:
-            numbers = range(first, first + count)
-            return numbers if self._integer_ids else [str(number) for number in numbers]
+            if self._integer_ids:
+                return np.arange(first, first + count)
+            return [str(number) for number in range(first, first + count)]
         ids = _listed(columns.values[wanted.id])
         if self._integer_ids:
             return [first + row if each is None else each for row, each in enumerate(ids)]

@@ -20,6 +20,8 @@ from app.bulk.decoding import Decoder, Recipe
 from app.bulk.errors import BulkError
 
 AHEAD = 2  # blocks of each worker
+# Imported once, for all workers. Not ours: the server of forks may know another path to it.
+SHARED = ["torch.utils.data", "numpy", "pyarrow.compute", "pydantic", "PIL.Image"]
 
 
 class Blocks(Dataset[Any]):
@@ -84,7 +86,7 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["app.bulk.loading"])  # imported once, for all workers
+    context.set_forkserver_preload(SHARED)
     return context
 
 

@@ -21,17 +21,22 @@ def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
 
     Args:
         spec: of the input.
-        column: a NumPy array, or Arrow's of lists, flat or nested.
+        column: a NumPy array, or Arrow's of lists, flat or nested, or of bytes of the item's size.
 
     Returns:
         array [n, *item_shape], and a mask [n]; None: this is no column of numbers of one shape.
     """
     if not spec.is_fixed or spec.dtype == "bool":
         return None
+    found: tuple[Array, Array] | None
     if isinstance(column, np.ndarray):
         if column.dtype.kind not in "fiu":
             return None
         found = column.reshape(len(column), *spec.item_shape), np.ones(len(column), bool)
+    elif isinstance(column, pa.Array) and pa.types.is_fixed_size_binary(column.type):
+        found = _octets(spec, column)
+        if found is None:
+            return None
     elif isinstance(column, pa.Array):
         leaves = _leaves(spec, column)
         if leaves is None:
@@ -40,6 +45,18 @@ def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     else:
         return None
     return _converted(spec, *found)
+
+
+def _octets(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
+    """Rows of little-endian bytes, as `application/octet-stream` has them."""
+    size = spec.item_bytes
+    if column.type.byte_width != size or column.null_count or not len(column):
+        return None
+    data = column.buffers()[1]
+    little = np.dtype(spec.dtype).newbyteorder("<")
+    items = size // little.itemsize
+    flat = np.frombuffer(data, little, len(column) * items, column.offset * size)
+    return flat.reshape(len(column), *spec.item_shape), np.ones(len(column), bool)
 
 
 def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
@@ -73,6 +90,11 @@ def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     whole = np.zeros((count, *spec.item_shape), numbers.dtype)
     whole[good] = numbers.reshape(-1, *spec.item_shape)
     return whole, good
+
+
+def has_numbers(kind: Any) -> bool:
+    """Whether a column of an Arrow type is likely to be read as a whole."""
+    return is_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
 
 
 def is_list(kind: Any) -> bool:

@@ -25,7 +25,7 @@ from app.bulk.pipeline import Pipeline, Stages
 from app.bulk.progress import Reporter, summary
 from app.bulk.sources.choose import folder_of, open_source
 from app.bulk.writing import ERRORS_FILE
-from app.errors import InvalidInput
+from app.errors import InvalidInput, TorchlaneError
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
@@ -108,10 +108,11 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         code = error.exit_code
         folder.end("too many errors", driver.bad, driver.report())
         told = [f"torchlane: {error}; {folder.folder / ERRORS_FILE} has the reasons"]
-    except BulkError as error:
-        code = error.exit_code
+    except (BulkError, TorchlaneError) as error:
+        code = error.exit_code if isinstance(error, BulkError) else BulkError.exit_code
         told = [f"torchlane: {error}"]
-    ended = driver.close()
+    finally:
+        ended = driver.close()
     sys.stderr.write("".join(f"{line}\n" for line in told))
     return code, ended
 

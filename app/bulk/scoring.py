@@ -119,17 +119,20 @@ class Scorer:
 
     def _stacked(self, arrays: Arrays, count: int, failed: dict[int, str]) -> Arrays:
         """Whole batches as slices of the arrays; what goes wrong with one is for the runner."""
-        outputs = {
-            spec.name: np.zeros((count, *spec.item_shape), spec.dtype) for spec in self._outputs
-        }
+        raw = {spec.name: np.zeros((count, *spec.item_shape), spec.dtype) for spec in self._outputs}
+        again = []  # first rows of batches that failed
         for start, answered in self._forwards(arrays, count):
-            stop = min(start + self._batch, count)
-            if answered is not None:
-                for name, array in outputs.items():
-                    array[start:stop] = answered[name]
+            if answered is None:
+                again.append(start)
                 continue
-            items = _items({name: array[start:stop] for name, array in arrays.items()})
-            for row, outcome in enumerate(self._run(items), start):
+            for name, array in raw.items():
+                array[start : start + self._batch] = answered[name]
+        again += self._not_finite(raw)
+        with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite are replaced
+            outputs = {name: _owned(array) for name, array in self._contract.finish(raw).items()}
+        for start in dict.fromkeys(again):
+            batch = {name: array[start : start + self._batch] for name, array in arrays.items()}
+            for row, outcome in enumerate(self._run(_items(batch)), start):
                 if isinstance(outcome, ItemFailed):
                     failed[row] = _reason(outcome)
                 else:
@@ -137,8 +140,17 @@ class Scorer:
                         array[row] = outcome[name]
         return outputs
 
+    def _not_finite(self, raw: Arrays) -> list[int]:
+        """First rows of the batches in which the model answered NaN or infinity."""
+        rows: set[int] = set()
+        for array in raw.values():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                finite = np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+                rows.update(np.flatnonzero(~finite).tolist())
+        return sorted({row // self._batch * self._batch for row in rows})
+
     def _forwards(self, arrays: Arrays, count: int) -> Iterator[tuple[int, Arrays | None]]:
-        """First row and finished outputs of each batch; None: it failed, or a row of it did."""
+        """First row and outputs of each batch; None: it failed."""
         running: deque[tuple[int, Callable[[], Arrays]]] = deque()
         launches = self._backend.serving().launches
         for start in range(0, count, self._batch):
@@ -180,9 +192,7 @@ class Scorer:
             array = outputs.get(spec.name)
             if array is None or array.shape != (rows, *spec.item_shape):
                 return start, None
-            if array.dtype.kind in "fc" and not np.isfinite(array).all():
-                return start, None
-        return start, self._contract.finish(outputs)
+        return start, outputs
 
     def _one_by_one(self, items: Sequence[Item]) -> list[Outcome]:
         """Items of different shapes: batches of those that are alike, ordered by length."""
@@ -213,6 +223,10 @@ def _items(arrays: Arrays | None) -> list[Item]:
         return []
     count = len(next(iter(arrays.values())))
     return [Item({name: array[row] for name, array in arrays.items()}) for row in range(count)]
+
+
+def _owned(array: Array) -> Array:
+    return array if array.flags.writeable else array.copy()
 
 
 def _reason(failed: ItemFailed) -> str:

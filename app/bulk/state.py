@@ -103,20 +103,20 @@ class Run:
         self.shards.append(shard)
 
     def end(
-        self, status: str, unfinished: list[dict[str, object]], more: Mapping[str, Any]
+        self, status: str, unfinished: list[dict[str, object]], took: Mapping[str, Any]
     ) -> None:
         """Write errors.parquet and the manifest.
 
         Args:
             status: `finished`, or why not.
             unfinished: the errors of rows that are in no shard.
-            more: for the manifest.
+            took: what the last part of the run did, and how long it took.
 
         Raises:
             BulkError: they cannot be written.
         """
         write_errors(self.folder, lambda: self._bad_rows(unfinished))
-        self._write(status, more)
+        self._write(status, took)
         if status == "finished":
             (self.folder / JOURNAL).unlink(missing_ok=True)
 
@@ -134,7 +134,7 @@ class Run:
                 number += len(rows)
         yield unfinished
 
-    def _write(self, status: str, more: Mapping[str, Any]) -> None:
+    def _write(self, status: str, took: Mapping[str, Any]) -> None:
         content = {
             "schema_version": SCHEMA_VERSION,
             "status": status,
@@ -145,7 +145,7 @@ class Run:
             "rows": self.rows,
             "errors": self.errors,
             "errors_file": ERRORS_FILE if self.errors else None,
-            **more,
+            "last_part": took,
             "shards": [asdict(shard) for shard in self.shards] if status != "running" else [],
         }
         option = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
 from app.bulk.errors import BulkError
-from app.bulk.numbers import is_list
+from app.bulk.numbers import has_numbers
 
 BUFFER_BYTES = 1 << 20  # read at a time from a column of a Parquet file, and from a CSV file
 
@@ -84,7 +84,7 @@ class ParquetSource:
         self.total: int | None = sum(self._rows)
         id_type = schema.field(self.wanted.id).type if schema and self.wanted.id else pa.int64()
         inputs = [each.type for each in schema or () if each.name != self.wanted.id]
-        self.has_numbers = all(map(is_list, inputs))
+        self.has_numbers = all(map(has_numbers, inputs))
         self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
 
     def chunks(self, first: int, rows: int) -> Iterator[TableChunk]:

@@ -1,0 +1,111 @@
+"""Bulk scoring as a process: killed and interrupted, and at full size."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.unit.app.bulk.conftest import digest, rows
+
+ROOT = Path(__file__).parents[2]
+SHARDS = ("--rows-per-shard", "10")
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    model_dir = ("--model-dir", str(folder / "models"), "--devices", "cpu*2")
+    return [sys.executable, "-m", "app.bulk", "double", *arguments, *model_dir]
+
+
+def begun(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command(folder, *arguments),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for(found: Callable[[], object], seconds: float = 100) -> None:
+    until = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def has_lines(file: Path, count: int) -> bool:
+    return file.exists() and file.read_text().count("\n") >= count
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> None:
+    lines = [json.dumps({"input": [n, -n]}).encode() + b"\n" for n in range(50)]
+    # What a process has written depends on what it was given: it waits for more.
+    for given, how, code in ((22, signal.SIGKILL, -9), (41, signal.SIGINT, 130), (50, None, 0)):
+        resume = ["--resume"] * ((folder / "out").exists())
+        with begun(folder, "-", "--out", "out", *SHARDS, *resume) as process:
+            assert process.stdin is not None
+            for line in lines[:given]:
+                process.stdin.write(line)
+            process.stdin.flush()
+            if how is None:
+                process.stdin.close()
+            else:
+                noted = folder / "out/progress.jsonl"
+                wait_for(partial(has_lines, noted, given // 10))
+                process.send_signal(how)
+            assert process.stderr is not None
+            told = process.stderr.read().decode()
+            assert process.wait(60) == code, told
+        if code == 130:
+            assert "give the same command --resume to go on" in told
+    assert [(row["id"], row["y"]) for row in rows(folder / "out")] == [
+        (str(n), [2 * n, -2 * n]) for n in range(50)
+    ]
+    assert sorted(digest(folder / "out")) == [f"part-0000{n}.parquet" for n in range(5)]
+
+
+@pytest.mark.soak
+def test_killed_at_ten_random_moments_the_bytes_are_the_same(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.random((3_000_000, 2), dtype=np.float32)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), 2)
+    pq.write_table(pa.table({"input": column}), folder / "in.parquet")
+    shards = ("--rows-per-shard", "20000")
+    began = time.monotonic()
+    with begun(folder, "in.parquet", "--out", "whole", *shards) as whole:
+        assert whole.wait(400) == 0
+    took_s = time.monotonic() - began
+    moments = random.Random(0)
+    kills = 0
+    while True:
+        resume = ["--resume"] * ((folder / "out").exists())
+        with begun(folder, "in.parquet", "--out", "out", *shards, *resume) as process:
+            try:
+                allowed_s = moments.uniform(0.3, 0.9) * took_s if kills < 10 else 400
+                assert process.wait(allowed_s) == 0
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                kills += 1
+    assert digest(folder / "out") == digest(folder / "whole")

@@ -1,0 +1,64 @@
+"""Rows that are wrong do not keep the others from their answers, and are told with a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
+
+GOOD = [1.0, 2.0]
+BAD = [None, [1.0], [float("nan"), 0.0], [1e300, 0.0], [101.0, 0.0], [-101.0, 0.0]]
+REASONS = (
+    "the row has no input",
+    "'x': expected float32 of shape [2], got shape [1]",
+    "'x': NaN, infinity, or a number too large for float32 at [0]",
+    "'x': NaN, infinity, or a number too large for float32 at [0]",
+    "the model failed on this item: ",
+    "the model answered NaN or infinity to this item",
+)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_bad_row_has_its_reason(bulk: Bulk, workers: int) -> None:
+    column = [GOOD, *BAD, GOOD]
+    pq.write_table(pa.table({"input": pa.array(column, pa.list_(pa.float64()))}), "in.parquet")
+    assert bulk("double", "in.parquet", "--workers", workers) == 0
+    found = rows()
+    assert [row["y"] for row in found] == [[2, 4], *[None] * len(BAD), [2, 4]]
+    assert found[0]["error"] is found[-1]["error"] is None
+    for row, reason in zip(found[1:-1], REASONS, strict=True):
+        assert row["error"].startswith(reason), row
+    assert [(each["row"], each["id"]) for each in errors()] == [(n, str(n)) for n in range(1, 7)]
+    assert manifest()["errors"] == 6
+
+
+def test_lines_that_are_not_json_or_lack_the_column(bulk: Bulk) -> None:
+    lines = [json.dumps({"input": GOOD}), "{", "[1, 2]", json.dumps({"inptu": GOOD})]
+    Path("in.jsonl").write_text("\n".join(lines))
+    assert bulk("double", "in.jsonl", "--format", "jsonl") == 0
+    found = rows()
+    assert found[0]["y"] == [2, 4]
+    assert found[1]["error"].startswith("the line is not JSON: ")
+    assert found[2]["error"] == "the line is not a JSON object"
+    assert found[3]["error"] == "the line has no 'input'; it has 'inptu'"
+    assert [each["row"] for each in errors()] == [1, 2, 3]
+
+
+def test_max_errors_ends_it_and_more_may_go_on(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"input": [GOOD, [1.0], GOOD, [1.0, 2.0, 3.0]]}), "in.parquet")
+    assert bulk("double", "in.parquet", "--rows-per-shard", 2, "--max-errors", 1) == 3
+    assert "2 bad rows, --max-errors allows 1; out/errors.parquet has" in capsys.readouterr().err
+    assert [each["row"] for each in errors()] == [1, 3]
+    assert len(rows()) == 4
+    assert manifest()["status"] == "too many errors"
+    more = ("--rows-per-shard", 2, "--max-errors", 2, "--resume")
+    assert bulk("double", "in.parquet", *more) == 0
+    assert [row["y"] for row in rows()] == [[2, 4], None, [2, 4], None]
+    assert [each["row"] for each in errors()] == [1, 3]

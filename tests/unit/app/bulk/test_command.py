@@ -1,0 +1,109 @@
+"""What is wrong with a command is one sentence, and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.bulk import command
+from tests.unit.app.bulk.conftest import Bulk, manifest, rows
+
+
+def other_columns() -> None:
+    pq.write_table(pa.table({"pixels": [[1.0, 2.0]], "y": [1]}), "in.parquet")
+
+
+def no_rows() -> None:
+    pq.write_table(pa.table({"input": pa.array([], pa.list_(pa.float32()))}), "in.parquet")
+
+
+def other_types() -> None:
+    Path("in.parquet").mkdir()
+    pq.write_table(pa.table({"input": [[1.0, 2.0]]}), "in.parquet/1.parquet")
+    pq.write_table(pa.table({"input": ["[1, 2]"]}), "in.parquet/2.parquet")
+
+
+def mixed() -> None:
+    Path("in.parquet").mkdir()
+    other_columns_at = Path("in.parquet/1.csv")
+    other_columns_at.write_text("input\n1\n")
+    Path("in.parquet/2.jsonl").write_text("{}")
+
+
+def cut_off() -> None:
+    pq.write_table(pa.table({"input": [[1.0, 2.0]] * 5000}), "whole.parquet", use_dictionary=False)
+    data = bytearray(Path("whole.parquet").read_bytes())
+    data[200:2000] = b"\xff" * 1800
+    Path("in.parquet").write_bytes(data)
+
+
+WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
+    (bool, ["nope", "in.parquet"], 2, "in.parquet does not exist"),
+    (other_columns, ["nope", "in.parquet"], 2, "has no model 'nope'; it has double, "),
+    (other_columns, ["double", "in.parquet", "--version", "9"], 2, "no version 9; it has 1"),
+    (other_columns, ["double", "in.parquet"], 1, "no column 'input'; it has 'pixels', 'y'"),
+    (
+        *(other_columns, ["double", "in.parquet", "--input-column", "x"], 1),
+        "in.parquet has no column 'x'; it has 'pixels', 'y'",
+    ),
+    (other_columns, ["double", "in.parquet", "--top-k", "2"], 2, "--top-k: top_k chooses among"),
+    (other_columns, ["double", "in.parquet", "--variant", "int8"], 2, "no variant 'int8'"),
+    (other_columns, ["double", "in.parquet", "--precision", "fp4"], 2, "--plan-precision 'fp4'"),
+    (other_columns, ["double", "in.parquet", "--batch", "0"], 2, "'0' is not at least 1"),
+    (bool, ["double", "*.none"], 2, "no file matches *.none"),
+    (bool, ["double", "."], 2, "the folder . has no file that can be read"),
+    (bool, ["double", "-", "in.csv"], 2, "- is standard input, and cannot be combined"),
+    (lambda: Path("in.txt").touch(), ["double", "in.txt"], 2, "is of no format that can be read"),
+    (mixed, ["double", "in.parquet"], 2, "the inputs are of several formats"),
+    (lambda: Path("in.parquet").touch(), ["double", "in.parquet"], 1, "cannot be read as Parquet"),
+    (cut_off, ["double", "in.parquet"], 1, "in.parquet is damaged"),
+    (no_rows, ["double", "in.parquet"], 1, "the input has no rows"),
+    (other_types, ["double", "in.parquet"], 1, "score them one by one, or convert one"),
+    (lambda: np.save("in.npy", np.zeros((3, 5))), ["double", "in.npy"], 1, "got shape [5]"),
+    (lambda: np.save("in.npy", np.array(["a"])), ["double", "in.npy"], 1, "expected numbers"),
+    (lambda: Path("in.csv").touch(), ["double", "in.csv"], 1, "cannot be read as CSV"),
+    (lambda: Path("in.jsonl").write_text("no"), ["double", "in.jsonl"], 1, "is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("prepare", "arguments", "code", "sentence"), WRONG)
+def test_one_sentence(
+    bulk: Bulk,
+    capsys: pytest.CaptureFixture[str],
+    prepare: Callable[[], object],
+    arguments: list[str],
+    code: int,
+    sentence: str,
+) -> None:
+    prepare()
+    try:
+        ended = bulk(*arguments)
+    except SystemExit as exit_:  # by argparse
+        ended = int(str(exit_.code))
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.startswith("torchlane: ")
+    assert (ended, told.count("\n")) == (code, 1)
+
+
+def test_a_missing_extra_is_one_sentence(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PACKAGES", ("pyarrow", "not_there"))
+    assert bulk("double", "-") == 2
+    assert "(not_there): pip install 'torchlane[bulk]'" in capsys.readouterr().err
+
+
+def test_options_choose_columns_and_rows(bulk: Bulk, capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"pixels": [[float(n), 0.0] for n in range(9)], "name": [n * 10 for n in range(9)]}
+    pq.write_table(pa.table(table), "in.parquet")
+    columns = ("--input-column", "pixels", "--id-column", "name")
+    assert bulk("double", "in.parquet", *columns, "--limit", 7, "--rows-per-shard", 3) == 0
+    assert [(row["id"], row["y"][0]) for row in rows()] == [(n * 10, n * 2) for n in range(7)]
+    assert [shard["rows"] for shard in manifest()["shards"]] == [3, 3, 1]
+    assert "7 rows in" in capsys.readouterr().err

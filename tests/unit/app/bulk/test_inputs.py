@@ -1,0 +1,129 @@
+"""Every kind of input, with the model's answers for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tests.artifacts import small_batch
+from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
+
+TWO = [[1.0, 2.0], [3.5, -4.0], [5.0, 6.0]]
+DOUBLED = [[2.0, 4.0], [7.0, -8.0], [10.0, 12.0]]
+
+
+def png(light: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (2, 2), light).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_parquet_numbers_with_ids(bulk: Bulk, form: str) -> None:
+    table = {"input": TWO, "id": ["a", "b", "c"], "more": [1, 2, 3]}
+    pq.write_table(pa.table(table), "in.parquet")
+    assert bulk("double", "in.parquet", "--format", form) == 0
+    assert rows() == [
+        {"id": name, "y": y, "error": None} for name, y in zip("abc", DOUBLED, strict=True)
+    ]
+    told = manifest()
+    assert (told["status"], told["rows"], told["errors"]) == ("finished", 3, 0)
+    assert told["shards"][0]["name"] == f"part-00000.{form}"
+
+
+def test_csv_has_numbers_as_json_and_several_files(bulk: Bulk) -> None:
+    Path("1.csv").write_text('input,id\n"[1, 2]",x\n"[3.5, -4]",y\n')
+    Path("2.csv").write_text('input,id\n"[5, 6]",z\n')
+    assert bulk("double", "*.csv") == 0
+    assert [row["y"] for row in rows()] == DOUBLED
+    assert [row["id"] for row in rows()] == ["x", "y", "z"]
+
+
+def test_standard_input_is_a_stream_of_json_lines(
+    bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "".join(json.dumps({"input": each}) + "\n\n" for each in TWO)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert bulk("double", "-") == 0
+    assert [row["y"] for row in rows()] == DOUBLED
+    assert [row["id"] for row in rows()] == ["0", "1", "2"]
+
+
+def test_npy_and_a_column_of_raw_bytes_are_whole_arrays(bulk: Bulk) -> None:
+    array = np.array(TWO, np.float32)
+    np.save("in.npy", array.astype(np.float64))
+    assert bulk("double", "in.npy", out="npy") == 0
+    assert [(row["id"], row["y"]) for row in rows("npy")] == [*enumerate(DOUBLED)]
+    octets = pa.array([row.tobytes() for row in array], pa.binary(8))
+    pq.write_table(pa.table({"x": octets}), "in.parquet")
+    assert bulk("double", "in.parquet", out="bytes") == 0
+    assert rows("bytes") == rows("npy")
+
+
+def test_a_folder_of_pictures_by_processes_that_decode(bulk: Bulk) -> None:
+    Path("pictures/deep").mkdir(parents=True)
+    for number in range(5):
+        Path(f"pictures/{number}.png").write_bytes(png(50 * number))
+    Path("pictures/deep/bad.jpg").write_bytes(b"no picture")
+    Path("pictures/notes.txt").write_text("no picture either")
+    assert bulk("pictures", "pictures", "--workers", 2) == 0
+    found = rows()
+    assert [row["id"] for row in found] == [*(f"{n}.png" for n in range(5)), "deep/bad.jpg"]
+    assert found[4]["label"] == "light"
+    assert found[4]["score"] == pytest.approx(200 / 255)
+    assert found[5]["label"] is None
+    assert "'picture'" in found[5]["error"]
+    assert errors() == [{"id": "deep/bad.jpg", "row": 5, "reason": found[5]["error"]}]
+
+
+def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
+    Path("dark.png").write_bytes(png(10))
+    images = [{"bytes": png(255), "path": None}, {"bytes": None, "path": "dark.png"}, None]
+    pq.write_table(pa.table({"input": images}), "in.parquet")
+    assert bulk("pictures", "in.parquet", "--workers", 0, out="structs") == 0
+    assert [row["label"] for row in rows("structs")] == ["light", "dark", None]
+    assert rows("structs")[2]["error"] == "the row has no input"
+    Path("in.csv").write_text("input\ndark.png\nnone.png\n/9j/\n")
+    assert bulk("pictures", "in.csv", "--workers", 0, out="names") == 0
+    assert [row["label"] for row in rows("names")] == ["dark", None, None]
+    assert "none.png cannot be read: No such file or directory" in rows("names")[1]["error"]
+
+
+def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk) -> None:
+    texts = ["cat", "a dog in london " * 3, "dog", "a cat", "cat"]
+    Path("in.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
+    assert bulk("topics", "in.jsonl", "--batch", 2, "--top-k", 2) == 0
+    found = rows()
+    assert len(found) == 5
+    assert found[0] | {"id": ""} == found[4] | {"id": ""}
+    assert [len(row["scores"]) for row in found] == [2] * 5
+    assert found[0]["label"] == found[0]["labels"][0]
+    assert found[0]["cut"] == 0
+    assert manifest()["last_part"]["equal"] == 1
+
+
+def test_pairs_and_several_inputs_have_a_column_each(bulk: Bulk) -> None:
+    pq.write_table(pa.table({"text": ["cat"], "text_pair": ["a dog"]}), "pairs.parquet")
+    assert bulk("rank", "pairs.parquet", out="pairs") == 0
+    assert rows("pairs")[0]["error"] is None
+    batch = small_batch(3)
+    columns = {name: [row.tolist() for row in array] for name, array in batch.items()}
+    pq.write_table(pa.table(columns), "inputs.parquet")
+    assert bulk("small", "inputs.parquet", out="inputs") == 0
+    assert [len(row["y"]) for row in rows("inputs")] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_equal_rows_are_computed_once(bulk: Bulk, workers: int) -> None:
+    pq.write_table(pa.table({"input": TWO * 50}), "in.parquet")
+    assert bulk("double", "in.parquet", "--workers", workers) == 0
+    assert [row["y"] for row in rows()] == DOUBLED * 50
+    assert (manifest()["last_part"]["equal"], manifest()["shards"][0]["computed"]) == (147, 3)

@@ -1,0 +1,99 @@
+"""An interrupted run goes on where it was, and ends with the same bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.app.bulk.conftest import Bulk, digest, manifest, rows
+
+ROWS = 64
+SHARDS = ("--rows-per-shard", 10)
+
+
+@pytest.fixture
+def numbers(bulk: Bulk) -> str:
+    np.save("in.npy", np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2) / 2)
+    return "in.npy"
+
+
+def full_at(shard: int) -> Path:
+    """Let the disk be full when this shard is written."""
+    Path("out").mkdir(exist_ok=True)
+    device = Path(f"out/.part-{shard:05d}.parquet.tmp")
+    device.symlink_to("/dev/full")
+    return device
+
+
+@pytest.mark.parametrize("shard", [0, 3])
+def test_a_full_disk_loses_nothing(
+    bulk: Bulk, numbers: str, shard: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bulk("double", numbers, *SHARDS, out="whole") == 0
+    full_at(shard)
+    assert bulk("double", numbers, *SHARDS) == 1
+    assert (
+        "no space is left for out: free some, then go on with --resume" in capsys.readouterr().err
+    )
+    assert sorted(each.name for each in Path("out").glob("*part*")) == [
+        f"part-{each:05d}.parquet" for each in range(shard)
+    ]
+    assert manifest()["status"] == "running"
+    assert bulk("double", numbers, *SHARDS, "--resume") == 0
+    assert digest() == digest("whole")
+    assert manifest()["rows"] == ROWS
+    assert bulk("double", numbers, *SHARDS, "--resume") == 0
+    assert "nothing is left to do" in capsys.readouterr().err
+
+
+def test_a_shard_that_was_not_noted_is_written_again(bulk: Bulk, numbers: str) -> None:
+    full_at(4)
+    assert bulk("double", numbers, *SHARDS) == 1
+    journal = Path("out/progress.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # as a crash may leave it
+    assert bulk("double", numbers, *SHARDS, "--resume") == 0
+    assert [row["id"] for row in rows()] == list(range(ROWS))
+
+
+def test_a_stream_is_read_again_and_must_be_the_same(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines(first: int) -> io.TextIOWrapper:
+        rows = (json.dumps({"input": [number, first]}) for number in range(25))
+        return io.TextIOWrapper(io.BytesIO("\n".join(rows).encode()))
+
+    monkeypatch.setattr(sys, "stdin", lines(0))
+    assert bulk("double", "-", *SHARDS, out="whole") == 0
+    full_at(1)
+    monkeypatch.setattr(sys, "stdin", lines(0))
+    assert bulk("double", "-", *SHARDS) == 1
+    monkeypatch.setattr(sys, "stdin", lines(1))
+    assert bulk("double", "-", *SHARDS, "--resume") == 1
+    assert "standard input is not what was read before" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", lines(0))
+    assert bulk("double", "-", *SHARDS, "--resume") == 0
+    assert digest() == digest("whole")
+
+
+def test_what_differs_is_named(
+    bulk: Bulk, numbers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full_at(2)
+    assert bulk("double", numbers, *SHARDS) == 1
+    for arguments, sentence in (
+        (["double", numbers, *SHARDS], "out is not empty: choose another folder, or go on"),
+        (["double", numbers, "--resume"], "another options.rows_per_shard: 10, now 65536"),
+        (["double", numbers, *SHARDS, "--resume", "--batch", 2], "another batch: 64, now 2"),
+        (["small", numbers, *SHARDS, "--resume"], "use Parquet, with a column for each"),
+    ):
+        assert bulk(*arguments) in (1, 2)
+        assert sentence in capsys.readouterr().err
+    np.save("in.npy", np.zeros((ROWS, 2), np.float32))
+    assert bulk("double", numbers, *SHARDS, "--resume") == 2
+    assert "was begun with another inputs" in capsys.readouterr().err
