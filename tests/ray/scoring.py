@@ -1,6 +1,6 @@
 """Scores the same rows here, on a cluster, and on one that loses a node; runs where Ray is.
 
-python -m tests.ray.scoring MODELS MODEL ROWS FOLDER
+python -m tests.ray.scoring MODELS MODEL ROWS FOLDER one|two: nodes
 """
 
 from __future__ import annotations
@@ -33,22 +33,35 @@ def main(arguments: Sequence[str]) -> None:
     _write(given, models / model / "1", rows)
     command = [sys.executable, "-m", "app.bulk", model, str(given), "--model-dir", str(models)]
     command += ["--rows-per-shard", str(PER_SHARD), "--top-k", "2"]
-    here, there, less = (folder / name for name in ("here", "there", "less"))
+    here = folder / "here"
     told: dict[str, Any] = {"rows": rows, "here_s": _finish(_start(command, here))}
-    with two_nodes() as (cluster, second):
-        there_too = [*command, "--ray", cluster.address]
-        told["two_nodes_s"] = _finish(_start(there_too, there, here))
-        running = _start(there_too, less, here)
-        while (done := _shards(less)) < KILL_AFTER:
-            assert running.poll() is None, "it ended before the node could be killed"
-            time.sleep(0.05)
-        cluster.remove_node(second, allow_graceful=False)
-        told["shards_at_the_kill"] = done
-        told["a_node_killed_s"] = _finish(running)
-    told["digests"] = {each.name: _digest(each) for each in (here, there, less)}
+    if arguments[4] == "one":
+        local = [*command, "--ray", "local"]
+        told["one_node_s"] = _finish(_start(local, folder / "there", here))
+    else:
+        _on_two_nodes(command, here, told)
+    told["digests"] = {each.name: _digest(each) for each in folder.iterdir() if each.is_dir()}
     told["shards"] = len(list(here.glob("part-*")))
     told["errors"] = pq.read_table(here / "errors.parquet").num_rows
     sys.stdout.write(json.dumps(told) + "\n")
+
+
+def _on_two_nodes(command: list[str], here: Path, told: dict[str, Any]) -> None:
+    """A run on a cluster, and one in which a node is killed."""
+    there, less = (here.with_name(name) for name in ("there", "less"))
+    with two_nodes() as (cluster, second):
+        command = [*command, "--ray", cluster.address]
+        told["two_nodes_s"] = _finish(_start(command, there, here))
+        running = _start(command, less, here)
+        try:
+            while (done := _shards(less)) < KILL_AFTER:
+                assert running.poll() is None, "it ended before the node could be killed"
+                time.sleep(0.05)
+            cluster.remove_node(second, allow_graceful=False)
+            told["shards_at_the_kill"] = done
+            told["a_node_killed_s"] = _finish(running)
+        finally:
+            running.kill()
 
 
 def _write(path: Path, artifact: Path, rows: int) -> None:
