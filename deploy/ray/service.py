@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
@@ -30,17 +31,11 @@ def build() -> FastAPI:
     configure_logs(settings.log_level, settings.log_format)
     app = create_app(settings)
     lifespan = app.router.lifespan_context
-
-    def ready(app: FastAPI) -> AbstractAsyncContextManager[None]:
-        return _ready(lifespan(app), app.state.lifecycle)
-
-    app.router.lifespan_context = ready
+    app.router.lifespan_context = lambda app: _ready(lifespan(app), app.state.lifecycle)
     return app
 
 
-@serve.deployment
-@serve.ingress(build)
-class Torchlane:
+class Replica:
     """A replica; Serve asks for its health, and replaces it after three failures."""
 
     app: FastAPI
@@ -56,12 +51,13 @@ class Torchlane:
             raise RuntimeError("; ".join(readiness.reasons))
 
 
-application = Torchlane.bind()
+deployment: Any = serve.deployment(name="Torchlane")(serve.ingress(build)(Replica))
+application = deployment.bind()
 
 
 @contextlib.asynccontextmanager
 async def _ready(
-    lifespan: AbstractAsyncContextManager[None], lifecycle: Lifecycle
+    lifespan: AbstractAsyncContextManager[Any], lifecycle: Lifecycle
 ) -> AsyncIterator[None]:
     """Serve sends requests to a replica as soon as it has started, so wait until it is ready."""
     async with lifespan:

@@ -30,4 +30,5 @@ def test_a_replica_may_drain_before_it_is_killed_and_computes_on_the_cores_it_ha
     assert settings.cpu_threads == deployment["ray_actor_options"]["num_cpus"]
     module, name = application["import_path"].split(":")
     file = CONFIG.parents[2] / f"{module.replace('.', '/')}.py"
-    assert f"\n{name} = {deployment['name']}.bind()" in file.read_text()
+    assert f"\n{name} = " in file.read_text()
+    assert f'serve.deployment(name="{deployment["name"]}")' in file.read_text()

@@ -11,11 +11,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 ALONE = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "120",  # a machine may be busy
     "TORCHLANE_CPU_THREADS": "1",
 }
 # Ray takes 127.0.0.1 for "this machine" and looks for an address that others can reach.
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
+TRIES = 4
 NODE = {
     "num_cpus": 1,
     "object_store_memory": 200 << 20,
@@ -31,8 +31,20 @@ def two_nodes() -> Iterator[tuple[Any, Any]]:
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
     first, second = ({**NODE, "node_ip_address": each} for each in ADDRESSES)
-    cluster = Cluster(initialize_head=True, head_node_args=first)
+    cluster = Cluster()
     try:
-        yield cluster, cluster.add_node(**second)
+        _start(cluster, first)
+        yield cluster, _start(cluster, second)
     finally:
         cluster.shutdown()
+
+
+def _start(cluster: Any, node: dict[str, Any]) -> Any:
+    """A node; Ray gives it 30 s, which is too little on a busy machine."""
+    for left in reversed(range(TRIES)):
+        try:
+            return cluster.add_node(**node)
+        except Exception:
+            if not left:
+                raise
+    raise AssertionError("not reached")

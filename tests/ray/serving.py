@@ -5,6 +5,7 @@ python -m tests.ray.serving MODELS MODEL
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -75,7 +76,9 @@ class Load:
                 act()
             finally:
                 self._over.set()
-            return dict(sum((each.result() for each in clients), Counter[str]()))
+            counts = dict(sum((each.result() for each in clients), Counter[str]()))
+        sys.stderr.write(f"{act}: {counts}\n")
+        return counts
 
     def _ask(self, number: int) -> Counter[str]:
         counts = Counter[str]()
@@ -105,7 +108,7 @@ def _deploy(models: Path) -> None:
     from ray import serve  # noqa: PLC0415
     from ray.serve.schema import ServeDeploySchema  # noqa: PLC0415
 
-    from deploy.ray.service import Torchlane  # noqa: PLC0415
+    from deploy.ray import service  # noqa: PLC0415
 
     written = yaml.safe_load(CONFIG.read_text())
     ServeDeploySchema.model_validate(written)  # as `serve deploy` reads it
@@ -114,7 +117,7 @@ def _deploy(models: Path) -> None:
     options = {key: deployment[key] for key in deployment.keys() - {"name", "autoscaling_config"}}
     settings = application["runtime_env"]["env_vars"] | {"TORCHLANE_MODEL_DIR": str(models)}
     options["ray_actor_options"] |= {"runtime_env": {"env_vars": settings | ALONE}}
-    made = Torchlane.options(num_replicas=2, **options).bind()
+    made = service.deployment.options(num_replicas=2, **options).bind()
     serve.run(made, name=application["name"], route_prefix=application["route_prefix"])
 
 
@@ -132,8 +135,12 @@ def _kill_one() -> None:
 
 def _replicas() -> list[int]:
     """The processes of the replicas: descendants of this one, which started the nodes."""
-    mine = psutil.Process().children(recursive=True)
-    return [each.pid for each in mine if "ServeReplica:torchlane" in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "ServeReplica:torchlane" in " ".join(each.cmdline()):
+                found.append(each.pid)
+    return found
 
 
 def _two_run() -> bool:

@@ -52,9 +52,9 @@ def test_what_is_wrong_is_one_sentence(
     ray: Path, models: Path, tmp_path: Path, given: list[str], told: str
 ) -> None:
     np.save(tmp_path / "rows.npy", np.zeros((1, 1, 32, 32), np.float32))
-    command = [ray / "bin" / "python", "-m", "app.bulk", "digits", *given]
-    more = ["--model-dir", models, "--out", tmp_path / "out"]
-    done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, check=False)
+    command = [str(ray / "bin" / "python"), "-m", "app.bulk", "digits", *given]
+    command += ["--model-dir", str(models), "--out", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     lines = done.stderr.decode().splitlines()
     assert (done.returncode in {1, 2}, len(lines)) == (True, 1), lines
     assert told in lines[0]
@@ -89,8 +89,9 @@ def test_the_service(ray: Path, models: Path) -> None:
 
 def scored(ray: Path, models: Path, rows: int, folder: Path, nodes: str) -> dict[str, Any]:
     """What tests/ray/scoring.py told."""
-    command = [ray / "bin" / "python", "-m", "tests.ray.scoring", models, "digits", str(rows)]
-    done = subprocess.run([*command, folder, nodes], cwd=ROOT, capture_output=True, check=False)
+    command = [str(ray / "bin" / "python"), "-m", "tests.ray.scoring", str(models), "digits"]
+    command += [str(rows), str(folder), nodes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(told)  # noqa: T201
