@@ -18,6 +18,7 @@ from models.manifest import Manifest
 Ids: TypeAlias = Array | Sequence[int] | Sequence[str]
 
 MOST_ROWS = 4096
+MOST_PICTURES = 256
 BLOCK_BYTES = 4 << 20  # of decoded inputs; larger ones leave the processor's caches
 
 
@@ -139,8 +140,14 @@ class Block:
         return len(self.ids)
 
 
-def rows_of_block(manifest: Manifest, batch: int) -> int:
-    """How many rows to decode together: whole batches, as many as fit into BLOCK_BYTES."""
+def rows_of_block(manifest: Manifest, batch: int, *, encoded: bool) -> int:
+    """How many rows to decode together: whole batches, as many as fit into BLOCK_BYTES.
+
+    Args:
+        manifest: of the model.
+        batch: items of a forward.
+        encoded: whether rows are pictures, whose files may be larger than what they decode to.
+    """
     nbytes = sum(
         spec.item_bytes
         if spec.is_fixed
@@ -149,7 +156,7 @@ def rows_of_block(manifest: Manifest, batch: int) -> int:
         ).item_bytes
         for spec in manifest.inputs
     )
-    fits = min(MOST_ROWS, BLOCK_BYTES // max(1, nbytes))
+    fits = min(MOST_PICTURES if encoded else MOST_ROWS, BLOCK_BYTES // max(1, nbytes))
     return max(1, fits // batch) * batch
 
 

@@ -139,7 +139,8 @@ class BulkModel:
                 backend.load()
                 sizes = batch_sizes(self.batch)
                 largest = backend.warm_up(self._golden.batches(sizes))
-                self._golden.replay(backend, [size for size in sizes if size <= largest])
+                proved = [size for size in sizes if size <= largest or size == self.batch]
+                self._golden.replay(backend, proved)
                 self.steps = self.steps or _written(backend.serving())
         except BaseException:
             close_safely(backend)

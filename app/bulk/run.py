@@ -52,6 +52,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """
     inputs = _inputs(options)
     found = state.find(options.out, resume=options.resume)
+    lock = state.lock(options.out)
     model = _model(options, settings, found)
     if options.top_k is not None:
         try:
@@ -62,7 +63,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     # Sources go to the nodes of a cluster, where there is no standard input.
     stream = sys.stdin.buffer if options.ray is None else io.BytesIO()
     source, wanted = open_source(inputs, chooser, stream)
-    cut = Cut(rows_of_block(model.manifest, model.batch), options.rows_per_shard)
+    encoded = _has_pictures(model, source)
+    rows = rows_of_block(model.manifest, model.batch, encoded=encoded)
+    cut = Cut(rows, options.rows_per_shard)
     plan = _plan(options, model, inputs, cut)
     if found is not None:
         state.check_unchanged(found, plan, options.out)
@@ -72,11 +75,12 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
     folder = state.Run(options.out, plan, found.shards if found else [], _versions(packages))
     recipe = Recipe(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids)
-    workers = _workers(options, model, source)
+    workers = _workers(options, model, encoded=encoded)
     job = Job(source, recipe, cut, options.limit, options.format, workers, options.max_errors)
     answers = Answers(model.manifest, model.codec, options.top_k, integer_ids=source.integer_ids)
     driver = Driver(job, folder, _stages(job, model, answers, options.top_k), answers.schema)
-    code, ended = _drive(driver, job, folder, model)
+    with lock:
+        code, ended = _drive(driver, job, folder, model)
     if not ended:  # a forward or a read does not return, and would keep the process from ending
         sys.stderr.flush()
         os._exit(code)
@@ -191,14 +195,17 @@ def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -
     }
 
 
-def _workers(options: argparse.Namespace, model: Model, source: Source) -> int:
+def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int:
     """Processes that decode: pictures take long, and a process holds no lock of another."""
     if options.ray is not None:
-        return len(model.devices)
+        return len(model.devices)  # the cluster decodes where it scores
     if options.workers is not None:
         return int(options.workers)
-    pictures = model.manifest.codec.kind == "image" and not source.has_numbers
-    return usable_cores() if pictures else 0
+    return usable_cores() if encoded else 0
+
+
+def _has_pictures(model: Model, source: Source) -> bool:
+    return model.manifest.codec.kind == "image" and not source.has_numbers
 
 
 def _versions(packages: Sequence[str]) -> Mapping[str, str]:

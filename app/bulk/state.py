@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import fcntl
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,6 +95,8 @@ class Run:
         """
         self._steps = steps
         self._write("running", {})
+        # Without the end of a line that a crash has cut off, behind which nothing could be read.
+        write_atomically(self.folder / JOURNAL, b"".join(map(_line, self.shards)))
 
     def add(self, shard: Shard) -> None:
         """Note that a shard is there.
@@ -99,7 +104,7 @@ class Run:
         Raises:
             BulkError: it cannot be noted.
         """
-        append(self.folder / JOURNAL, orjson.dumps(asdict(shard), option=orjson.OPT_APPEND_NEWLINE))
+        append(self.folder / JOURNAL, _line(shard))
         self.shards.append(shard)
 
     def end(
@@ -220,6 +225,27 @@ def check_unchanged(found: Found, plan: Mapping[str, Any], folder: Path) -> None
             f"{folder} was begun with another {name}: {_short(then)}, now {_short(now)}; begin "
             "again in another folder"
         )
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Keep other processes from the folder of a run.
+
+    Raises:
+        UsageError: another one is at it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise UsageError(f"another process is at work in {folder}") from error
+    finally:
+        os.close(handle)  # and with it the lock, as does the end of the process
+
+
+def _line(shard: Shard) -> bytes:
+    return orjson.dumps(asdict(shard), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _in_a_row(lines: list[bytes]) -> list[Shard]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.bulk import state
 from tests.unit.app.bulk.conftest import Bulk, digest, manifest, rows
 
 ROWS = 64
@@ -79,6 +80,16 @@ def test_a_stream_is_read_again_and_must_be_the_same(
     monkeypatch.setattr(sys, "stdin", lines(0))
     assert bulk("double", "-", *SHARDS, "--resume") == 0
     assert digest() == digest("whole")
+
+
+def test_one_process_at_a_time(
+    bulk: Bulk, numbers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("out").mkdir()
+    with state.lock(Path("out")):
+        assert bulk("double", numbers) == 2
+    assert "another process is at work in out" in capsys.readouterr().err
+    assert bulk("double", numbers) == 0
 
 
 def test_what_differs_is_named(
