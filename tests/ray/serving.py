@@ -47,9 +47,13 @@ def main(arguments: Sequence[str]) -> None:
             _deploy(models)
             told: dict[str, Any] = {"two_replicas_ready_s": round(time.monotonic() - began, 1)}
             load = Load(f"http://127.0.0.1:{port}", model, items, truth)
-            told["idle"] = load.during(lambda: time.sleep(3))
-            told["a_replica_killed"] = load.during(_kill_one)
-            told["rolling_update"] = load.during(lambda: _deploy(models))
+            for name, act in (
+                ("nothing", lambda: time.sleep(3)),
+                ("a_replica_killed", _kill_one),
+                ("rolling_update", lambda: _deploy(models)),
+            ):
+                told[name] = load.during(act)
+                sys.stderr.write(f"{name}: {told[name]}\n")
         finally:
             serve.shutdown()
             ray.shutdown()
@@ -62,8 +66,7 @@ class Load:
     def __init__(
         self, url: str, model: str, items: Sequence[Any], truth: Sequence[tuple[str, float]]
     ) -> None:
-        self._url = f"{url}/predict"
-        self._model = model
+        self._url = f"{url}/models/{model}/predict"
         self._items, self._truth = items, truth
         self._over = threading.Event()
 
@@ -76,9 +79,7 @@ class Load:
                 act()
             finally:
                 self._over.set()
-            counts = dict(sum((each.result() for each in clients), Counter[str]()))
-        sys.stderr.write(f"{act}: {counts}\n")
-        return counts
+            return dict(sum((each.result() for each in clients), Counter[str]()))
 
     def _ask(self, number: int) -> Counter[str]:
         counts = Counter[str]()
@@ -86,7 +87,7 @@ class Load:
             while not self._over.is_set():
                 at = number % ITEMS
                 number += CLIENTS
-                body = {"model": self._model, "input": self._items[at]}
+                body = {"input": self._items[at]}
                 counts[self._outcome(client, body, self._truth[at])] += 1
         return counts
 
@@ -98,8 +99,8 @@ class Load:
         if answer.status_code != 200:
             return f"status {answer.status_code}"
         label, score = truth
-        got = answer.json()
-        same = got["label"] == label and abs(got["score"] - score) < 1e-3
+        got = answer.json()["prediction"]
+        same = got["label"] == label and abs(max(got["scores"]) - score) < 1e-4
         return "right" if same else "wrong"
 
 

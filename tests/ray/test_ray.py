@@ -81,7 +81,7 @@ def test_a_run_on_two_nodes_of_which_one_is_killed(ray: Path, models: Path, tmp_
 def test_the_service(ray: Path, models: Path) -> None:
     told = json.loads(run(ray, "-m", "tests.ray.serving", str(models), "digits").splitlines()[-1])
     print(told)  # noqa: T201
-    assert told["idle"].keys() == {"right"}
+    assert told["nothing"].keys() == {"right"}
     assert told["a_replica_killed"]["right"] > 0
     assert "wrong" not in told["a_replica_killed"]
     assert told["rolling_update"].keys() == {"right"}
